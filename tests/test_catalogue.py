@@ -98,17 +98,10 @@ def test_specs(spec, estimator, size, aggregation, scale):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("", "SPEC is empty"),
         ("verll adv_estimator=rloo", "'verll' is unknown: the nearest is 'verl'"),
         ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
-        ("verl adv_estimater=grpo", "the nearest is 'algorithm.adv_estimator'"),
-        ("trl scale_rewards=groups", "scale_rewards is 'groups': the nearest value is 'group'"),
         ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
-        ("trl num_generations=0", "at least 1"),
-        ("trl beta=much", "beta is 'much': it must be a number"),
-        ("trl beta=nan", "beta is 'nan': it must be a number"),
         ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
-        ("trl loss_type=dr_grpo max_completion_length=-1", "must be positive"),
         ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),
     ],
 )
@@ -147,12 +140,12 @@ def test_kl_terms_are_named():
 
 
 @pytest.fixture
-def file(tmp_path):
+def source(tmp_path):
     pytest.importorskip("yaml")
 
-    def write(text):
-        (tmp_path / "run.yaml").write_text(text)
-        return str(tmp_path / "run.yaml")
+    def write(name, text):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
 
     return write
 
@@ -179,26 +172,26 @@ loss_type: dr_grpo
 
 
 @pytest.mark.parametrize("before", ["", "verl "])
-def test_a_verl_file(file, before):
-    meaning = resolve(before + file(VERL))
+def test_a_verl_file(source, before):
+    meaning = resolve(before + source("run.yaml", VERL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
 
 
-def test_the_file_that_the_page_of_files_shows(file):
+def test_the_file_that_the_page_of_files_shows(source):
     page = Path(__file__).resolve().parents[1] / "theory" / "files.md"
     (text,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    assert resolve(file(text)).group_size == 4
+    assert resolve(source("run.yaml", text)).group_size == 4
 
 
-def test_a_trl_file_and_options_that_hold_before_it(file):
-    meaning = resolve(file(TRL))
+def test_a_trl_file_and_options_that_hold_before_it(source):
+    meaning = resolve(source("run.yaml", TRL))
     assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
         "trl",
         "group-mean",
         16,
     )
     assert meaning.scale == 1 / 512
-    meaning = resolve(f"trl {file(TRL)} scale_rewards=group num_generations=2")
+    meaning = resolve(f"trl {source('run.yaml', TRL)} scale_rewards=group num_generations=2")
     assert (meaning.estimator, meaning.group_size) == ("std-ddof1", 2)
 
 
@@ -213,22 +206,9 @@ grpo:
 """
 
 
-def test_a_file_that_refers_to_its_own_options(file):
-    meaning = resolve("nemo " + file(NEMO))
+def test_a_file_that_refers_to_its_own_options(source):
+    meaning = resolve("nemo " + source("run.yaml", NEMO))
     assert meaning.estimator == "grpo"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("learning_rate: 1", "whose options are these"),
-        ("- 1", "must hold options by name"),
-        ("a: [", "not YAML"),
-        ("scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
-    ],
-)
-def test_files_that_are_refused(file, text, said):
-    refuses(said, resolve, file(text))
 
 
 # ------------------------------------------------------------- scripts, JSON, mappings and configs
@@ -250,15 +230,6 @@ ray job submit -- python3 -m openrlhf.cli.train_ppo_ray \\
    --algo.dynamic_filtering_enable \\
    --n_samples_per_prompt 8 --init_kl_coef=1e-3 --bf16
 """
-
-
-@pytest.fixture
-def source(tmp_path):
-    def write(name, text):
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    return write
 
 
 @pytest.mark.parametrize("before", ["", "verl "])
@@ -287,16 +258,10 @@ def test_options_and_values_apart(source):
             "verl algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$N",
             "only the shell",
         ),
-        ("run.sh", "python --init_kl_coef --n_samples_per_prompt 8", "has no value"),
-        ("run.sh", "echo hello", "whose options are these"),
-        ("run.json", "{", "not JSON"),
+        ("run.yaml", "learning_rate: 1", "whose options are these"),
+        ("run.yaml", "scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
         ("run.json", "[1]", "must hold options by name"),
         ("training_args.bin", "", "is a pickle, which runs code when it is opened"),
-        (
-            "run.json",
-            '{"num_generations": 2.5, "scale_rewards": "group"}',
-            "must be a whole number",
-        ),
     ],
 )
 def test_sources_that_are_refused(source, name, text, said):

@@ -191,37 +191,7 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
         ),
         (
             ("verl", "adv_estimator=rloo", "rollout.n=4", "use_kl_loss=true", "loss_mode=gspo"),
-            (
-                "Bias\n  None",
-                "1.333 times that of the oracle",
-                "KL, use_kl_loss=true",
-                "loss_mode=gspo: ",
-            ),
-        ),
-        (
-            ("prime-rl algo=max_rl", "--group-size", "4"),
-            (
-                "w = (1 - (1-p)^(G-1))/p",
-                "its cosine to the gradient is 0.97",
-                "SkyRL: ",
-                "Advice: Take it",
-            ),
-        ),
-        (
-            ("trl num_generations=3", "--pass-rate", ".2"),
-            (
-                "a rescaled learning rate with rewards 0 and 1. ",
-                "With graded rewards the factor is another at each prompt",
-                "\n  that of RLOO at G = 3",
-            ),
-        ),
-        (
-            ("trl num_iterations=2", "--pass-rate", ".2"),
-            (
-                "2 optimizer steps on the same outputs (num_iterations=2,",
-                "is not 1, and epsilon=0.2, ",
-                "clip or weigh it.",
-            ),
+            ("Bias\n  None", "1.333 times that of the oracle", "KL, use_kl_loss=true"),
         ),
     ],
 )
@@ -234,28 +204,11 @@ def test_the_text_says_it(capsys, words, parts):
     assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
 
 
-def test_the_small_plot_is_the_curve(capsys):
-    """Read back from the letters: the height of each mark is w there, to half a row."""
-    lines = out_of(capsys, "explain", "--name", "maxrl", "--group-size", "4", "--pass-rate", ".5")
-    rows = [line.partition("|") for line in lines.splitlines() if "|" in line]
-    heights = [float(label) for label, _, _ in rows]
-    step = heights[0] - heights[1]
-    marks = [max(i for i, row in enumerate(rows) if row[2][x : x + 1] == "*") for x in range(61)]
-    for x, i in enumerate(marks):
-        p = x / 60
-        w = 3.0 if p == 0 else (1 - (1 - p) ** 3) / p
-        assert heights[i] == pytest.approx(w, abs=step / 2 + 0.02)
-    (axis,) = [line for line in lines.splitlines() if line.lstrip().startswith("w(p)")]
-    assert axis.index("^") - axis.index("-") == 30
-
-
 def test_a_picture(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "w.svg"
     out_of(capsys, "explain", "--name", "std", "--group-size", "8", "--plot", path)
     assert "<svg" in path.read_text()
-    words = ("explain", "--name", "std", "--group-size", "8", "--plot", tmp_path / "w.nothing")
-    assert "must end in one of" in commands.refusal_of(capsys, main, *words)
     words = ("explain", "trl scale_rewards=batch", "--plot", path)
     assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
 
@@ -280,33 +233,16 @@ def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
     ("words", "message"),
     [
         ((), "whose estimator"),
-        (("trl", "--name", "rloo"), "whose estimator"),
-        (
-            ("rllm",),
-            "group size is not given: write rollout.n=G or --group-size G",
-        ),
-        (("--name", "rloo"), "group size is not given: write --group-size G"),
-        (
-            ("--name", "rloo", "--group-size", "1"),
-            "rloo needs a group of at least 2: group size is 1",
-        ),
-        (("--name", "rlo", "--group-size", "4"), "'rlo' is unknown"),
+        (("rllm",), "group size is not given: write rollout.n=G or --group-size G"),
+        (("--name", "rloo", "--group-size", "1"), "at least 2: group size is 1"),
         (
             ("--name", "oracle", "--group-size", "4"),
             "oracle is no table by the number of successes",
         ),
         (("--name", "pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
-        (("--name", "loo-table:.1,.2", "--group-size", "4"), "2 values: a group of 4"),
-        (("--name", "bayes:-1,1", "--group-size", "4"), "successes is -1.0: it must be positive"),
-        (("--name", "shrinkage:2", "--group-size", "4"), "it must lie in [0, 1]"),
-        (("trl", "--group-size", "0"), "group size is 0"),
         (("trl scale_reward=group",), "the nearest is 'scale_rewards'"),
         (("trl", "--pass-rate", "1.5"), "pass rate is 1.5: it must lie in [0, 1]"),
-        (("trl", "--pass-rate", ".2,-.1"), "pass rate is -0.1: it must lie in [0, 1]"),
-        (("trl", "--pass-rate", "nan"), "finite"),
-        (("trl", "--pass-rate", "often"), "pass rate is 'often'"),
         (("trl", "--pass-rates", "/no/file"), "No such file"),
-        (("trl", "--problem", "/no/file.json"), "No such file"),
     ],
 )
 def test_explain_refuses_in_one_line(capsys, words, message):
@@ -386,8 +322,6 @@ def test_enumeration_of_graded_rewards(name):
 
 def test_predict_enumerates_where_it_is_asked(capsys, graded):
     words = (graded, "--baseline", "norm-weighted", "--group-size", "4")
-    said = commands.refusal_of(capsys, main, "predict", *words)
-    assert "no closed form for these rewards: try --enumerate" in said
     found = predicted(capsys, *words, "--enumerate")
     assert found["mse"] == enumerated_mse(EXAMPLE, "norm-weighted", 4).mse
     assert found["table"] is None
@@ -400,13 +334,8 @@ def test_predict_enumerates_where_it_is_asked(capsys, graded):
     [
         (("--baseline", "std"), "std has no closed form for these rewards: try --enumerate"),
         (("--baseline", "best", "--enumerate"), "rewards that are 0 or 1"),
-        (("--baseline", "loo-table:.1,.2", "--enumerate"), "2 values: a group of 4"),
-        (("--baseline", "nemo", "--group-size", "1", "--enumerate"), "at least 2: group size is 1"),
         (("--baseline", "norm-weighted", "--group-size", "300", "--enumerate"), "smaller group"),
         (("--baseline", "std", "--covariance", "--enumerate"), "its covariance is not"),
-        (("--baseline", "std", "--constant", "1", "--enumerate"), "closed form"),
-        (("--baseline", "std", "--design", "fixed", "--enumerate"), "uniform"),
-        (("--baseline", "bayes:0,1", "--enumerate"), "successes is 0.0: it must be positive"),
         (("--baseline", "shrinkage"), "it is written shrinkage:amount"),
     ],
 )

@@ -17,6 +17,7 @@ import pytest
 import figures.__main__
 import simulations.__main__
 from tests.support.commands import refusal_of
+from tests.support.hostile import Runs
 from tests.support.refusals import refuses
 from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
@@ -195,11 +196,6 @@ OPTIONS = {
     "twice within": ("a: {b: 1, b: 2}", "'b' stands twice"),
     "a command": ("a: !!python/object/apply:os.mkdir [TARGET]", "not YAML"),
     "a name": ("a: !!python/name:os.system", "not YAML"),
-    "no time": ("a: !!timestamp noon", "not YAML"),
-    "no month": ("a: 2020-13-45", "not YAML"),
-    "no number": ("a: !!int b", "not YAML"),
-    "no truth": ("a: !!bool b", "not YAML"),
-    "no key": ("? [1]\n: 2", "not YAML"),
     "a long number": ("a: 1" + "0" * 5000, "not YAML"),
     "many": ("a: 1\n" * 10**5, "at most 262144"),
     "torn": ("a: [1", "not YAML"),
@@ -220,16 +216,6 @@ def test_aliases_that_stay_small_are_read(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("base: &b {n: 8}\nruns: [*b, {<<: *b, seed: 1}]")
     assert read_yaml(path) == {"base": {"n": 8}, "runs": [{"n": 8}, {"n": 8, "seed": 1}]}
-
-
-class Runs:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.folder),)
 
 
 def archive(path, members, packed=zipfile.ZIP_DEFLATED):
@@ -310,18 +296,3 @@ def test_nothing_in_a_file_steers_the_terminal(capsys, tmp_path):
     assert "\x1b" not in said
     assert guarded("prints", lambda: print(STEERING, "ε\n\tω") or 0) == 0
     assert capsys.readouterr().out == r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" + " ε\n\tω\n"
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"reward_values": "reward_valeus"}, r"lacks reward_values and .* reward_valeus \(did you mean "),
-        ({"logits": "logist"}, r"exactly one of.*logist \(did you mean logits\?\)"),
-        ({"context_probs": "zzz"}, "lacks context_probs and has unknown names: zzz$"),
-    ],
-)  # fmt: skip
-def test_a_misspelt_name_is_told_with_the_nearest(capsys, tmp_path, change, said):
-    path = tmp_path / "a.json"
-    named = {change.get(name, name): value for name, value in example_problem().items()}
-    path.write_text(json.dumps(named))
-    refused(capsys, said, main, ["predict", path, "--group-size", "4"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from base64 import b64decode
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,9 +14,8 @@ import pytest
 from simulations.__main__ import main
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
-from tests.support.site import ROOT
 from ustat_pg.experiment import options
-from ustat_pg.paper import PAPER, RESULTS
+from ustat_pg.paper import RESULTS
 from ustat_pg.report import html, markdown, shown, summary, verdict_table
 from ustat_pg.results import load_run
 
@@ -141,25 +139,6 @@ def test_every_check_has_its_numbers_its_picture_and_its_command(page, folder):
             assert "0 to rounding" in text
 
 
-def test_the_run_is_described(page, folder):
-    run = json.loads((folder / "verdicts.json").read_text())["run"]
-    text = "".join(page.text)
-    for name in ("python", "numpy", "numba", "ustat_pg", "code"):
-        assert f"{name} {run['versions'][name]}" in text
-    cited = pytest.importorskip("yaml").safe_load((ROOT / "CITATION.cff").read_text("utf-8"))[
-        "preferred-citation"
-    ]
-    who = f"{cited['authors'][0]['name']} ({cited['year']}), ustat_pg {cited['version']}"
-    for door in (text, (folder / "report.md").read_text("utf-8")):
-        assert f"Cite as: {who}, code {run['versions']['code']}; {PAPER}." in door
-    command = "python -m simulations verify ustatistic minibatch --size smoke --engine cpu --seed 3"
-    assert run["command"] == command
-    assert command in text
-    assert (
-        "2 of 2 results confirmed; 12 of 12 wrong formulas refuted by enumeration and again" in text
-    )
-
-
 def claims_on(page):
     """The claims of a page, and whether each is open."""
     return ["open" in a for a in page.all("details") if a["class"].startswith("claim")]
@@ -184,15 +163,8 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
     (banner,) = [a for a in failed.all("p") if "banner" in a.get("class", "")]
     assert banner["class"] == "banner REFUTED"
     text = " ".join("".join(failed.text).split())
-    for said in (
-        "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE",
-        "is REFUTED by exact",
-        "it would need 123,456,789 replications",
-        "the wrong formula “no prompt term” survived",
-    ):
-        assert said in text
-    classes = Counter(a.get("class") for a in failed.all("tbody"))
-    assert classes["bad"] == classes["open"] == 1
+    assert "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE" in text
+    assert "it would need 123,456,789 replications" in text
     # Every door shows the verdict of each claim; the page twice, as a colour and as a word.
     says = {"ustatistic": "REFUTED", "minibatch": "INCONCLUSIVE"}
     table = [line.split("|") for line in verdict_table(results.claims, "github").splitlines()[2:]]
@@ -202,28 +174,6 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
     place = rf'(?:href="#|id=")({"|".join(says)})".*?class="verdict (\w+)">\S+ (\w+)<'
     spans = re.findall(place, html(results), re.DOTALL)
     assert spans == [(stem, says[stem], says[stem]) for stem in (*says, *says)]
-
-
-def test_what_was_not_enumerated_or_not_simulated_is_said(folder, tmp_path):
-    def change(document):
-        for claim in document["claims"]:
-            for check in claim["checks"]:
-                check["exact"], check["not_enumerated"] = None, "10^9.1 <outcomes>"
-
-    text = " ".join("".join(Page(edited(folder, tmp_path, change)).text).split())
-    assert "nothing was enumerated: 10^9.1 <outcomes>" in text
-
-    def enumerate_only(document):
-        for claim in document["claims"]:
-            for check in claim["checks"]:
-                check["simulation"] = None
-            for rival in claim["rivals"]:
-                rival["simulation"] = None
-
-    page = Page(edited(folder, tmp_path, enumerate_only))
-    assert "--replications" not in "".join(page.text)
-    assert "12 of 12 wrong formulas refuted by enumeration alone." in "".join(page.text)
-    assert [a for a in page.all("svg") if a["aria-label"].startswith("estimate ")]
 
 
 def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
@@ -258,8 +208,6 @@ def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
     [
         (None, "no finished run"),
         ("nonsense", "not JSON"),
-        ("[]", "not the results of a run"),
-        ('{"claims": 3, "run": {}, "draws": {}}', "not the results of a run"),
         ('{"claims": [], "run": {}}', "or those of an older version: verify again"),
     ],
 )
@@ -271,33 +219,13 @@ def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
     assert not (tmp_path / "report.html").exists()
 
 
-def test_without_matplotlib_the_message_says_what_to_install(folder, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert "pip install 'ustat_pg[figures]'" in refusal_of(capsys, main, "report", folder)
-
-
-def in_check(**changed):
-    """Changes the first check of the first claim."""
-    return lambda document: document["claims"][0]["checks"][0].update(changed)
-
-
-def in_simulation(**changed):
-    """Changes what its simulation found."""
-    return lambda document: document["claims"][0]["checks"][0]["simulation"].update(changed)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda document: document["run"].pop("machine"),
         lambda document: document.pop("draws"),
         lambda document: document["draws"].pop("minibatch"),
-        lambda document: document["claims"][0].update(stem="nothing"),
         lambda document: document["claims"][0].update(verdict="MAYBE"),
-        in_check(prediction="x"),
-        in_check(origin="nowhere"),
-        in_simulation(interval=[1]),
-        in_simulation(replications=1.5),
+        lambda document: document["claims"][0]["checks"][0]["simulation"].update(interval=[1]),
     ],
 )
 def test_a_damaged_document_is_refused(damage, folder, tmp_path):

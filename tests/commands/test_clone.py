@@ -7,12 +7,7 @@ import shutil
 import subprocess
 import sys
 
-import pytest
-
 from tests.support.commands import ROOT
-from ustat_pg import cli
-from ustat_pg.commands import clone
-from ustat_pg.validation import InputError
 
 
 def ustat_pg(*words, folder, path=ROOT):
@@ -38,12 +33,6 @@ def test_verify_is_that_of_the_repository(tmp_path):
     assert refused.stderr.startswith("simulations: claim 'theorm 2' is unknown, did you mean")
 
 
-def test_help_is_the_command_s_own(tmp_path):
-    said = ustat_pg("figures", "--help", folder=tmp_path).stdout
-    assert said.startswith("usage: python -m figures")
-    assert "--engine" in ustat_pg("check", "--help", folder=tmp_path).stdout
-
-
 def test_without_the_repository_it_says_where_the_experiments_are(tmp_path):
     package = tmp_path / "installed"
     ignored = shutil.ignore_patterns("__pycache__", "weights")
@@ -56,21 +45,3 @@ def test_without_the_repository_it_says_where_the_experiments_are(tmp_path):
         "python -m figures in its folder"
         in ustat_pg("figures", folder=tmp_path, path=package).stderr
     )
-
-
-def test_a_clone_above_the_working_folder_is_found(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT / "tests")
-    assert clone._root() == ROOT
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(clone, "__file__", str(tmp_path / "a/b/clone.py"))
-    with pytest.raises(InputError, match="report needs the repository"):
-        clone.run("report", [])
-
-
-def test_alone_it_says_what_it_can_do(capsys):
-    assert cli.main([]) == 0
-    said = capsys.readouterr().out
-    assert len(said.splitlines()) == 11
-    assert max(map(len, said.splitlines())) <= 110
-    for word in ("verify", "report", "figures", "predict", "explain", "advise", "llm", "example"):
-        assert f" {word} " in said or f" {word}," in said, word

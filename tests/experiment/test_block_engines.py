@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.support.commands import python
 from ustat_pg import whole_files
 from ustat_pg.engines import (
-    Cell,
     Estimator,
-    Gap,
     GapAfterStep,
     GradientCell,
-    InfeasibleError,
-    MomentSums,
     OneStep,
     SquaredError,
 )
@@ -34,43 +28,6 @@ GRPO = Estimator("grpo")
 
 PROBLEM = modular_sum(2, 2, end=True)
 POLICY = PrefixSoftmax.random(PROBLEM.space, PROBLEM.contexts, seed=1)
-QUANTITIES = (Gap(GRPO, 3), Gap(GRPO, 1))
-
-
-@dataclass(frozen=True, eq=False)
-class Counted(Cell):
-    """A cell whose values are the numbers of its replications."""
-
-    block: int = 16
-    group_size: int = 2
-    batch_size: int = 1
-    steps: int = 4
-    name = "counted"
-
-    def range(self, quantity):
-        return 0.0, 1.0
-
-    def rounding(self, quantity):
-        return 0.0
-
-    def require_quantity(self, quantity):
-        pass
-
-    def require_exact(self, quantities):
-        raise InfeasibleError("nothing to enumerate")
-
-    def _measure(self, engine, quantities, block):
-        numbers = block.first + np.arange(block.count, dtype=float)
-        return MomentSums.of(np.column_stack([numbers / 1024] * len(quantities)))
-
-
-def measured(cell, options=None):
-    """What the two quantities ask of a cell."""
-    return Measurements([mean_of(cell, each) for each in QUANTITIES], options or Options("smoke"))
-
-
-def tasks_of(cell, n=32, options=None):
-    return measured(cell, options).blocks({cell.name: n})[cell.name]
 
 
 # Devices, threads, engines and pilots.
@@ -93,19 +50,6 @@ def test_one_step_is_drawn_in_numpy_whatever_was_asked_for(engine):
     blocks = [*found.pilot_tasks.values(), *found.blocks({step.name: 24})[step.name]]
     assert {(block.engine, block.seed) for block in blocks} == {("reference", 5)}
     assert GradientCell(random_problem(0), 2).engine(engine) == engine
-
-
-@pytest.mark.parametrize(("size", "pilot"), [(8, 8), (256, 256), (2048, 512)])
-def test_a_block_of_few_runs_is_its_own_pilots_size(size, pilot):
-    cell = Counted(block=size)
-    (task,) = measured(cell).pilot_tasks.values()
-    assert (cell.block, task.replications) == (size, pilot)
-    # No verdict reads a pilot's runs.
-    assert task.first >= 2**62
-    tasks = tasks_of(cell, 3 * size)
-    assert [(task.first, task.replications) for task in tasks] == [
-        (number * size, size) for number in range(3)
-    ]
 
 
 def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkeypatch, tmp_path):
@@ -150,6 +94,3 @@ print(*(m.__file__ for name, m in sys.modules.items() if name.startswith("ustat_
     loaded = {Path(word) for word in python(code).stdout.split()}
     assert {file.name for file in loaded} >= {"autograd.py", "lanes.py", "shaped.py"}
     assert {file.name for file in loaded - set(store_module.makers())} == {"_version.py"}
-
-
-# Other processes.

@@ -7,12 +7,9 @@ from math import log
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
 from ustat_pg.checks import Verdict, decide, equal
 from ustat_pg.engines import Distance, Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.experiment import (
-    Check,
-    Claim,
     Linear,
     LogSlope,
     Options,
@@ -62,19 +59,6 @@ def test_a_mean_is_the_blocks_mean_with_its_standard_error():
     assert evidence.estimate == block.mean[0]
     assert evidence.standard_error == pytest.approx(np.sqrt(block.covariance[0, 0] / block.n))
     assert evidence.interval.contains(TRUE[3])
-
-
-def test_a_check_says_what_it_is_asked_of():
-    points = tuple(ratio_at(size) for size in (4, 2))
-    asked = Check("a", "made-up", LogSlope((0.0, 1.0), points, (0.1, 0.1)), equal(1.0), "five")
-    design = asked.design
-    assert (design.problem, design.group_sizes, design.batch_sizes) == ("five", (2, 4), (1,))
-    assert design.baselines == ("grpo", "oracle")
-    assert design.columns == {
-        "problem": "five", "group_size": None, "batch_size": 1, "baseline": "grpo, oracle",
-    }  # fmt: skip
-    alone = Check("b", "made-up", grpo_at(3), equal(1.0)).design
-    assert alone.columns == {"problem": "", "group_size": 3, "batch_size": 1, "baseline": "grpo"}
 
 
 def test_a_difference_uses_the_paired_draws():
@@ -143,13 +127,6 @@ def test_planned_replications_reach_the_margin(functional, prediction, margin):
     n = functional.needed(pilots, margin, 1e-5, prediction)
     half = functional.evidence(simulated(2, 4, n=n, seed=2), 1e-5, pilots).interval.half_width
     assert margin / 2 < half <= margin
-
-
-def test_what_makes_no_ratio_and_no_claim_is_refused():
-    refuses("same cell", Ratio, grpo_at(2), mean_of(CELLS[3], PANEL[1]))
-    check = Check("a", "made-up", grpo_at(2), equal(1.0, {"x": 2.0}))
-    refuses("same name", Claim, "mse", ("x",), (check, check))
-    refuses("not listed", Claim("mse", (), (check,)).made)
 
 
 @pytest.mark.parametrize("engine", ["cpu", "reference"])

@@ -55,13 +55,6 @@ def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
     assert exact_only.exact.notna().tolist() == [True, False, False]
 
 
-def test_a_second_run_draws_nothing(problem, tmp_path, monkeypatch):
-    first = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(GradientCell, "measure", lambda *_, **__: pytest.fail("drawn again"))
-    again = run_points(points(problem), Options("smoke", workers=2), Store(tmp_path))
-    pd.testing.assert_frame_equal(first, again)
-
-
 def test_curves_are_read_back_as_they_were(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path / "blocks"))
     (tmp_path / CURVES_FILE).write_text(frame.to_csv(index=False))
@@ -84,16 +77,6 @@ def test_a_run_without_curves_is_read_back_and_joined(problem, tmp_path):
     some = run_points(points(problem, False), Options("smoke", "exact"), Store(tmp_path / "blocks"))
     for joined in (tidy([read, some]), tidy([some, none])):
         pd.testing.assert_frame_equal(joined, some)
-
-
-def test_bad_input_is_refused(tmp_path):
-    at = {"group_size": 3}
-    refuses("needs a prediction or a functional", Point, "f", "grpo", at)
-    refuses("nan is not finite", Point, "f", "grpo", at, float("nan"))
-    refuses("No such file", load_curves, tmp_path)
-    for text, said in ((b"a,b\n1,2\n", "not the curves of a run"), (b"\xff\xfe\x00", "not UTF-8")):
-        (tmp_path / CURVES_FILE).write_bytes(text)
-        refuses(said, load_curves, tmp_path)
 
 
 @pytest.mark.parametrize("stem", STEMS)

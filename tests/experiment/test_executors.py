@@ -11,7 +11,6 @@ from concurrent.futures import (
     ThreadPoolExecutor,
 )
 from multiprocessing import get_context
-from threading import Event, Lock
 
 import pytest
 from threadpoolctl import threadpool_info
@@ -52,37 +51,16 @@ def whole(tmp_path_factory):
     return settle(tmp_path_factory.mktemp("whole"))
 
 
-class Counting(ThreadPoolExecutor):
-    """Threads that note what they were asked, and how much of it was open at a time.
+class Asked(ThreadPoolExecutor):
+    """Threads that note what they were asked."""
 
-    Arguments:
-        start: how much must be open before any of it is begun.
-    """
-
-    def __init__(self, start: int = 1) -> None:
+    def __init__(self) -> None:
         super().__init__(2)
-        self.start, self.gate, self.lock = start, Event(), Lock()
         self.asked: list[tuple] = []
-        self.open = self.most = 0
 
     def submit(self, fn, /, *args, **kwargs) -> Future:
         self.asked.append(args)
-        with self.lock:
-            self.open += 1
-            self.most = max(self.most, self.open)
-        if self.open == self.start:
-            self.gate.set()
-        future = super().submit(self._run, fn, *args, **kwargs)
-        future.add_done_callback(self._close)
-        return future
-
-    def _run(self, fn, *args, **kwargs):
-        assert self.gate.wait(1200)
-        return fn(*args, **kwargs)
-
-    def _close(self, _: Future) -> None:
-        with self.lock:
-            self.open -= 1
+        return super().submit(fn, *args, **kwargs)
 
 
 def test_a_cell_is_left_on_the_workers_once_and_changes_no_byte(whole, tmp_path):
@@ -92,7 +70,7 @@ def test_a_cell_is_left_on_the_workers_once_and_changes_no_byte(whole, tmp_path)
         kept.append(data)
         return data
 
-    with Counting() as pool:
+    with Asked() as pool:
         assert settle(tmp_path, Cluster(pool, lambda: 1, keep)) == whole
     assert len(pool.asked) == len(list(tmp_path.glob("*.json"))) > len(kept)
     cells = {pickle.loads(data).name for data in kept}
@@ -125,7 +103,7 @@ def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
             raise LostWorkers("no worker")
         return 1
 
-    with Counting() as pool, pytest.raises(LostWorkers, match="no worker"):
+    with Asked() as pool, pytest.raises(LostWorkers, match="no worker"):
         settle(tmp_path, Cluster(pool, threads))
     assert list(tmp_path.glob("*.json"))
 

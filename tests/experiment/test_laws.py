@@ -239,16 +239,6 @@ def test_the_slope_of_distances_that_halve():
         assert part.evidence(sums, 1e-3, sums).interval.contains(truth)
 
 
-@pytest.mark.parametrize(
-    "functional",
-    [DISTANCE, EXCESS, LawShare(CELL, PIT, 0.5), LogSlope((0.0, 1.0), (DISTANCE,) * 2, (0.1, 0.1))],
-    ids=["distance", "excess", "share", "slope"],
-)
-def test_a_law_has_no_exact_value(functional):
-    with pytest.raises(NotImplementedError, match="compared by simulation"):
-        functional.exact(sums_of(np.zeros(3), np.zeros(3)))
-
-
 # Combinations with a constant.
 
 PANEL = (Gap(GRPO, 10), GapTransform(GRPO, 10, 30.0))

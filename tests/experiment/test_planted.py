@@ -40,11 +40,6 @@ def test_a_sound_program_passes_its_controls(seed):
     assert [control.said for control in found] == [""] * 5
 
 
-def test_by_enumeration_alone_there_is_nothing_drawn_to_control():
-    names = [control.name for control in run_controls(CLAIMS, Options("smoke", "exact"))]
-    assert names == ["planted effects", "verdicts", "false alarms"]
-
-
 def drawn(kind, stride):
     """Replications that come again after so many."""
     true = kind._measure

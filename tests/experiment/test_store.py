@@ -71,16 +71,3 @@ def test_a_full_disk_is_one_clear_error_and_finished_blocks_stay(store, monkeypa
         store.put({**WHAT, "first": 1}, FOUND)
     assert store.get(WHAT) == FOUND
     assert len(list(store.folder.iterdir())) == 1
-
-
-def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="Not a directory"):
-        Store(tmp_path / "file" / "blocks")
-
-    def refuse(*_args, **_kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(module.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(StoreError, match="cannot be written here: Permission denied"):
-        Store(tmp_path)

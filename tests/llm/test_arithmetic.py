@@ -15,7 +15,6 @@ from ustat_pg.llm.arithmetic import (
     last_integer,
     right_answer,
 )
-from ustat_pg.llm.tasks import load_task
 
 SHAPES = {
     "two-step": r"\d+ [+-] \d+ [+-] \d+",
@@ -99,15 +98,3 @@ def test_worked_examples_pass_their_own_verifier():
 )
 def test_the_last_integer(text, value):
     assert last_integer(text) == value
-
-
-def test_the_verifier_through_the_task():
-    task = load_task("arithmetic:problems=3,examples=1,seed=2", limit=2, max_new_tokens=9)
-    assert (len(task.prompts), task.max_new_tokens) == (2, 9)
-    prompt = task.prompts[0]
-    answer = prompt.columns["answer"]
-    given = task.rewards(prompt, [f"it is {answer}", f"{answer + 1}", "?"])
-    assert given.tolist() == [1.0, 0.0, 0.0]
-    chat = arithmetic_task(problems=1, chat=True)
-    text = str(chat.prompts[0].columns["answer"])
-    assert chat.rewards(chat.prompts[0], [text, "x"]).tolist() == [1.0, 0.0]

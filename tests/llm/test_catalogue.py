@@ -14,19 +14,10 @@ from ustat_pg.estimators import advantages, standardised
 torch = pytest.importorskip("torch")
 trl = pytest.importorskip("trl")
 
-from tests.support.models import save_tiny  # noqa: E402
 from tests.support.trainers import fresh, trl_trainer  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.llm.prompts import Prompt, Task  # noqa: E402
 
 SIZE = 4
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    torch.set_num_threads(1)
-    folder = save_tiny(tmp_path_factory.mktemp("models") / "few", characters="0123456789+=abcd")
-    return load_model(str(folder))
 
 
 def parity(*, completions, **columns):

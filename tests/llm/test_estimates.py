@@ -371,15 +371,9 @@ def test_a_share_that_no_prompt_has_may_be_that_of_prompts_to_come():
     ("arguments", "message"),
     [
         ({"group_sizes": [1]}, "leave-one-out needs at least 2"),
-        ({"group_sizes": []}, "no group sizes"),
-        ({"group_sizes": [2.5]}, "must be a whole number"),
         ({"group_sizes": [2], "baselines": ["critic"]}, "'critic' is unknown"),
-        ({"group_sizes": [2], "baselines": []}, "no baselines"),
-        ({"group_sizes": [2], "baselines": "grpo"}, "give a list of names"),
         ({"group_sizes": [7], "baselines": ["norm-weighted"]}, "which has 6 rollouts a prompt"),
-        ({"group_sizes": [1], "baselines": ["length-weighted"]}, "leave-one-out needs at least 2"),
         ({"group_sizes": [2], "baselines": ["constant"]}, "with, and only with"),
-        ({"group_sizes": [2], "constant": 0.5}, "with, and only with"),
     ],
 )
 def test_bad_questions_are_refused(arguments, message):
@@ -389,9 +383,7 @@ def test_bad_questions_are_refused(arguments, message):
 
 def test_other_bad_questions_are_refused():
     pool = sampled(token_problem(), 4, 6, seed=0)
-    refuses("at least two different", estimates.ordering, pool, 4, ["grpo", "rloo"])
     refuses("group-mean is biased", estimates.ordering, pool, 2, ["grpo", "group-mean"])
-    refuses("leave-one-out needs at least 2", estimates.oracle_ratio, pool, [1])
     part = replace(pool, sketches=None)
     refuses("holds no sketches of prompts", estimates.constants, part)
 

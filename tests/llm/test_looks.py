@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +14,6 @@ pytest.importorskip("transformers")
 
 from tests.support import commands
 from tests.support.commands import strict
-from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
 from ustat_pg.llm.advise import decide
@@ -33,10 +31,6 @@ MODEL = ("--model", "embedded:short", "--samples", "4", "--budget", "64")
 
 def out_of(capsys, *words) -> str:
     return commands.out_of(capsys, main, *words)
-
-
-def refused(capsys, *words) -> str:
-    return commands.refusal_of(capsys, main, *words)
 
 
 def advice(capsys, *words, of=MODEL):
@@ -117,10 +111,6 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
     assert (wider[varied] > 1.2 * others[varied]).all()
 
 
-def test_looks_are_counted(bandit):
-    refuses("looks is 0", lambda: replace(pool_of(bandit, 4, 0), config={"looks": 0}).looks)
-
-
 def test_a_decision_is_what_its_words_say(bandit):
     pool = replace(pool_of(bandit, 500, 3), config={"looks": 5})
     kinds = set()
@@ -194,30 +184,6 @@ def test_an_interval_at_the_end_is_that_of_all_looks(capsys, tmp_path):
     assert told["config"]["looks"] == 2
 
 
-def test_each_look_is_a_line_in_a_log(capsys, rows, scored_prompts):
-    """Without a folder nothing is drawn or scored twice either."""
-    assert main(["advise", *MODEL, "--limit", "48", "--until", "flat"]) == 0
-    said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if line.startswith("look ")]
-    for number, (line, prompts) in enumerate(zip(lines, (32, 48), strict=True), 1):
-        assert re.match(rf"look {number} of 2: {prompts} prompts, G\* .* within 5%, loss of", line)
-    assert lines[0].endswith("going on")
-    assert lines[1].endswith("there are no more")
-    assert "not enough is known for --until" in said.out
-    assert len(set(rows)) == len(rows) == 48 * 4
-    assert len(scored_prompts) == 48
-
-
-def test_rollouts_of_ones_own_are_scored_in_looks(capsys, scored_prompts, tmp_path):
-    advice(capsys, "--limit", "40", "--out", tmp_path)
-    scored_prompts.clear()
-    own = (*MODEL[:2], *MODEL[4:], "--rollouts", tmp_path / "rollouts.jsonl")
-    found = advice(capsys, "--until", "9", of=own)
-    # 40 prompts are one look.
-    assert [look["prompts"] for look in found["looks"]] == [40]
-    assert len(scored_prompts) == 40
-
-
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     """Of the first 32 prompts all rewards are equal; the others' differ."""
     order = [prompt.id for prompt in drawn(load_task("embedded:short").prompts, 48)]
@@ -234,17 +200,3 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "flat")
     assert [look["prompts"] for look in found["looks"]] == [32, 48]
     assert set(found["looks"][0]) == {"prompts", "settled"}
-
-
-@pytest.mark.parametrize("costs", [("--output-cost", "2"), ("--population", "90")])
-def test_flat_takes_no_costs(costs, capsys, rows):
-    words = ("advise", *MODEL, "--until", "flat", *costs)
-    assert "--until flat is of G*" in refused(capsys, *words)
-    assert rows == []
-
-
-@pytest.mark.parametrize("share", ["-5%", "0", "wide", "inf", "nan"])
-def test_a_share_is_positive(share, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        main(["advise", *MODEL, f"--until={share}"])
-    assert "write flat, all, or a positive share" in capsys.readouterr().err

@@ -152,9 +152,7 @@ TWO_PROCESSES = """
 import json, sys
 from pathlib import Path
 
-import numpy as np
 import torch
-from accelerate.utils import gather_object
 
 from tests.support import noise, trainers
 from ustat_pg.llm.models import load_model

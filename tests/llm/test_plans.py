@@ -5,7 +5,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
 from ustat_pg.estimators import sequential
 from ustat_pg.llm.constants import constants
 from ustat_pg.llm.plans import adaptive_pool_advice, plan_costs
@@ -67,10 +66,3 @@ def test_advice_of_a_pool():
     assert advice.bound_ratio < 1
     assert advice.plan.endswith("if mixed")
     assert str(advice).endswith(advice.sentence())
-
-
-def test_refusals():
-    refuses("draws up to 6 outputs", plan_costs, POOL, [Plan.fixed(6)])
-    refuses("may stop at one", plan_costs, POOL, [Plan.parse("1..3 until 1 success")])
-    graded = ScoredPool.from_scores(REWARDS / 2, SCORES)
-    refuses("0 or 1", adaptive_pool_advice, graded)

@@ -188,9 +188,6 @@ def test_what_cannot_be_sampled_is_refused(small):
     long = task_of(["1", "1+" * 130])
     for options, task, said in (
         ({"rollouts": 3}, task_of(), "rollouts is 3: .* at least 4"),
-        ({"rollouts": 4.0}, task_of(), "rollouts is 4.0"),
-        ({"batch": 0}, task_of(), "batch is 0"),
-        ({"backend": "sglang"}, task_of(), "backend 'sglang' is unknown"),
         ({}, long, "prompt 'p1' has 260 tokens"),
         ({}, task_of(["x"]), "prompt 'p0' has characters"),
     ):
@@ -472,13 +469,7 @@ GOOD = {"prompt": "1+1=", "completions": ["2"] * 4, "rewards": [1, 0, 0, 1]}
         ({"rewards": [1, 0, 0]}, "3 rewards for 4 completions of prompt '0'"),
         ({"rewards": None}, "has no rewards: give them in the file, or a task"),
         ({"completions": None}, "neither completions nor completion_ids"),
-        ({"completions": "2222"}, "not a list of texts"),
-        ({"completion_ids": [[1.5]] * 4}, "not lists of whole numbers"),
-        ({"completion_ids": [[4]] * 3}, "4 completions and 3 completion_ids"),
         ({"completion_ids": [[4]] * 3 + [[16]]}, "the token 16: .* tokens 0 to 15"),
-        ({"completion_ids": [[4]] * 3 + [[]]}, "a completion without tokens"),
-        ({"finished": [True]}, "must be true or false for each"),
-        ({"prompt_ids": "1"}, "prompt_ids that are not"),
         ({"completions": ["1" * 300] * 4}, "prompt '0' has 4 tokens"),
     ],
 )
@@ -489,14 +480,10 @@ def test_users_files_that_are_none_are_refused(small, tmp_path, change, said):
 
 def test_further_refusals_of_files(small, tmp_path, store):
     path = tmp_path / "r.jsonl"
-    path.write_text("")
-    refuses("is empty", load_rollouts, path, small)
     write(path, GOOD)
     refuses("give the model that drew them", load_rollouts, path)
     write(path, {**GOOD, "id": 3}, {**GOOD, "id": "3"})
     refuses(r"line 2: a prompt with the id '3' stood before", load_rollouts, path, small)
-    write(path, {"completions": ["2"] * 4})
-    refuses("has no prompt", load_rollouts, path, small)
     write(path, {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
     refuses(r"line 2, has no rewards: it has \['prompt'\]", load_rewards, path)
     sample(small, task_of(), 4, store=store)
@@ -528,10 +515,6 @@ def test_rewards_alone(small, tmp_path, store):
         ('{"rewards": [[1, 0, 1]]}', "'0' .* has 3 rollouts"),
         ('{"rewards": [[1, 0, 1, 0], [1, 0, 1, 0, 1]]}', "prompt '1' .* 5 rewards and prompt '0'"),
         ('{"rewards": [[1, 0, 1, NaN]]}', "nan as reward 3 of prompt '0'"),
-        ('{"rewards": []}', "has no rewards"),
-        ('{"rewards": [[1, 0, 1, 0]], "ids": []}', "one id for each"),
-        ('{"rewards": [[1,0,1,0],[1,0,1,0]], "ids": ["a", "a"]}', "'a' stood before"),
-        ("[]", "must be an object"),
     ],
 )
 def test_rewards_that_are_none_are_refused(tmp_path, text, said):

@@ -92,11 +92,8 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
     ("change", "message"),
     [
         ({"prompts": ("p0",) * 6}, "each of 6 needs a name of its own"),
-        ({"prompts": ("p0", "p1")}, "each of 6 needs a name of its own"),
         ({"lengths": np.ones((6, 4))}, r"lengths has shape \(6, 4\): it must be \(6, 5\)"),
         ({"rewards": np.full((6, 5), np.inf)}, "must be finite"),
-        ({"gram": np.ones((6, 5, 4))}, "gram has shape"),
-        ({"sums": np.ones((6, 3, 2))}, "sums has shape"),
         ({"sketches": np.ones((2, 7))}, r"sketches has shape \(2, 7\): it must be \(6, None\)"),
     ],
 )

@@ -592,13 +592,6 @@ def test_a_model_in_training_mode_is_refused():
         refuses(r"call model.eval\(\) first", ask)
 
 
-def test_bad_options_are_refused():
-    refuses("method 'hook' is unknown", Scores, built(), method="hook")
-    refuses("memory is 0", Scores, built(), memory=0)
-    said = "no parameter is named like 'q_proj': names are of the "
-    refuses(said, Scores, built(), parameters=["q_proj"])
-
-
 @pytest.mark.parametrize("method", ["hooks", "loop"])
 def test_scores_that_are_not_finite_are_refused(method):
     model = built("Qwen2")

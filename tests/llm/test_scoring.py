@@ -283,27 +283,6 @@ def test_bad_rollouts_are_refused(tiny, spoil, message):
     refuses(message, score_pool, tiny, spoil(pool_of(2)))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"rewards": np.ones(4)}, " has rewards"),
-        ({"prompt_ids": (5,) * 300}, " has 300 tokens, with .* more than the context of .*, 256"),
-    ],
-)
-def test_a_bad_prompt_is_named(tiny, change, said):
-    first, second = pool_of(2)
-    refuses(f"prompt 'prompt 1'{said}", score_pool, tiny, [first, replace(second, **change)])
-
-
-def test_bad_options_are_refused(tiny, tmp_path):
-    refuses("sketch is 0", score_pool, tiny, pool_of(2), sketch=0)
-    (tmp_path / "file").write_text("")
-    refuses("prompt cannot be kept", score_pool, tiny, pool_of(2), out=tmp_path / "file" / "below")
-    training = fresh(tiny)
-    training.model.train()
-    refuses("training mode", score_pool, training, pool_of(2))
-
-
 def test_processes_that_share_a_folder_make_one_pool(tiny, tiny_folder, tmp_path, scored_prompts):
     """Each a part of the prompts, with a model of its own; sketches of all can be compared."""
     from ustat_pg.llm.models import load_model

@@ -122,10 +122,7 @@ def test_the_grid_is_the_runs(settings, tmp_path, capsys):
     ("text", "message"),
     [
         ("a: [1", "not YAML"),
-        ("- 1", "has no settings"),
         ("grid: {learning_rate: [0.1, 0.2]}", "lists for some of trainer, gradient_acc"),
-        ("grid: 3", "lists for some of"),
-        ("grid: {seed: []}", "at least one"),
         ("grid: {seed: [1, 1]}", "none twice"),
         ("launch: --multi_gpu", "must be a list"),
     ],
@@ -141,14 +138,9 @@ def test_a_file_that_is_no_sweep_is_refused(text, message, tmp_path):
     ("changes", "message"),
     [
         ({"held_out": 3}, "one of the two"),
-        ({"evaluation": None}, "one of the two"),
-        ({"evaluation": None, "held_out": 8}, "some must be left to train on"),
         ({"gradient_accumulation_steps": 8}, "a step takes 16 prompts and there are 7"),
-        ({"per_device_eval_batch_size": 12}, "5 prompts are held out .* takes 12 answers"),
         ({"max_completion_length": 9999}, "more than the context"),
-        ({"num_generations": 3}, "TRL refuses .* must be divisible by num_generations"),
         ({"no_such": 3}, "TRL refuses .* Unknown arguments .*no_such"),
-        ({"trainer": "rlooo"}, "baseline 'rlooo' is unknown"),
         ({"trainer": "vanilla", "beta": 0.1}, "beta is 0.1"),
     ],
 )

@@ -21,7 +21,6 @@ from tests.support.refusals import refuses
 from ustat_pg.llm import estimates
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.llm.printing import noise_table, plain
 from ustat_pg.llm.tables import (
     as_moments,
     group_moments,
@@ -177,24 +176,6 @@ def test_without_a_signal_there_is_no_ratio():
     assert (found["high"] == np.inf).all()
 
 
-def test_the_printed_table_says_each_ratio_once():
-    pool = sampled(token_problem(), 200, 12, seed=2)
-    found = estimates.noise_to_signal(pool, [4, 6], ["grpo", "dr-grpo", "std"])
-    lines = {line.split()[0]: line for line in noise_table(found).splitlines() if line.strip()}
-    row = found.set_index(["baseline", "group_size"]).loc[("std", 4)]
-    half = (row["relative_high"] - row["relative_low"]) / 2
-    assert f"{plain(row['relative'])} ± {plain(half, 2)}" in lines["std"]
-    # A multiple has the same ratio, and no error of rounding is shown for one.
-    assert lines["group-mean"].split() == ["group-mean", "1.00", "1.00"]
-    first = found.iloc[0]
-    # The signal of this pool is not told from 0.
-    assert first["high"] == np.inf
-    assert f"{plain(first['ratio'])} [{plain(first['low'], 2)}, ∞]" in lines["grpo"]
-    silent = ScoredPool.from_scores(np.ones((6, 8)), np.ones((6, 8, 3)))
-    told = noise_table(estimates.noise_to_signal(silent, [2], ["grpo", "std"]))
-    assert ["std", "-"] in [line.split() for line in told.splitlines()]
-
-
 # The best table.
 
 
@@ -274,18 +255,6 @@ def test_noise_and_signal_over_lengths_are_unbiased_over_all_sets_of_prompts():
     assert total == pytest.approx([noise, signal], rel=1e-10)
 
 
-def test_what_scores_over_lengths_refuse():
-    pool, _ = small_pool()
-    mean = {"aggregation": "sequence-mean"}
-    noise = estimates.noise_to_signal
-    refuses("oracle is no table by counts of its own", noise, pool, [3], ["oracle"], **mean)
-    refuses("best is no table by counts of its own", noise, pool, [3], ["best"], **mean)
-    refuses("aggregation 'mean' is unknown", noise, pool, [3], ["std"], aggregation="mean")
-    refuses("group size is 8: .* which has 7 rollouts", noise, pool, [8], ["std"], **mean)
-    without = replace(pool, length_sums=None, length_sketches=None)
-    refuses("no sums of scores over lengths: .* by_length", noise, without, [3], ["std"], **mean)
-
-
 # Refusals.
 
 
@@ -295,11 +264,8 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
     has = "groups are drawn from the pool, which has 7"
     refuses(f"group size is 8: {has}", curves, pool, [8], ["bayes:1,1"])
     refuses(f"group size is 7: {has} .* one rollout more", curves, pool, [7], ["std"])
-    refuses("'norm' is unknown: .* such as bayes:1,1, .*std", curves, pool, [3], ["norm"])
-    assert np.isfinite(noise(pool, [4, 6], ["std"])["noise"]).all()
     alone = pool.select_prompts([3])
     refuses("learned on other prompts: this pool has one", curves, alone, [3], ["best"])
-    refuses("there is 1 prompt", noise, alone, [3], ["std"])
     refuses("holds no sketches", noise, replace(pool, sketches=None), [3], ["std"])
     graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
     refuses("rewards that are 0 or 1: this pool has others", curves, graded, [3], ["bayes:1,1"])

@@ -192,10 +192,8 @@ def test_a_group_with_a_missing_reward_has_no_table(small, task, tmp_path, name)
     ("name", "changes", "message"),
     [
         ("vanilla", {"beta": 0.05}, r"beta is 0.05: .*take beta=0.0"),
-        ("vanilla", {"normalize_advantages": True}, "take normalize_advantages=False"),
         ("vanilla", {"reward_clip_range": (-1.0, 1.0)}, "take reward_clip_range=None"),
         ("rlooo", {}, "baseline 'rlooo' is unknown"),
-        ("oracle", {}, "oracle"),
         ("best", {}, "take running-table"),
         ("loo-table:1,2", {}, "a group of 4 needs as many"),
     ],

@@ -149,18 +149,6 @@ def test_an_end_token_that_is_not_given_has_no_log_probability(small, engine):
     assert first.log_probs is None
 
 
-def test_the_model_makes_room_while_the_engine_lives(small, engine, monkeypatch):
-    seen, move = [], type(small.model).to
-
-    def moved(self, place):
-        seen.append((place, [alive(pid) for pid in asked(engine, "pid")]))
-        return move(self, place)
-
-    monkeypatch.setattr(type(small.model), "to", moved)
-    drawn(small)
-    assert seen == [("cpu", []), (small.device, [False])]
-
-
 def test_a_killed_engine_loses_only_the_call_it_was_in(small, engine, tmp_path):
     options = {"store": tmp_path / "s.jsonl", "batch": 8}
     said = "was killed by signal 9 before all prompts were drawn"
@@ -199,21 +187,16 @@ def test_the_engine_does_not_outlive_a_killed_parent(engine, tiny_folder):
     wait_for(lambda: not alive(pid))
 
 
-@pytest.fixture
-def words(tiny_folder, tmp_path):
-    """A command that draws through vLLM."""
+def test_a_command_keeps_stdout_for_itself(engine, tiny_folder, tmp_path, capfd):
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n{"prompt": "2+2="}\n')
     (tmp_path / "v.py").write_text(
         "def odd(completions, **columns):\n    return [i % 2 for i in range(len(completions))]\n"
     )
-    return [
+    words = [
         "llm", "mse", "--model", str(tiny_folder), "--prompts", str(tmp_path / "p.jsonl"),
         "--verifier", f"{tmp_path / 'v.py'}:odd", "--samples", "4", "--max-new-tokens", "3",
         "--backend", "vllm", "--off-policy",
     ]  # fmt: skip
-
-
-def test_a_command_keeps_stdout_for_itself(engine, words, capfd):
     assert main([*words, "--json", "--vllm", "max_model_len=64", "--vllm", "dtype=float16"]) == 0
     said = capfd.readouterr()
     assert strict(said.out)["prompts"] == 2

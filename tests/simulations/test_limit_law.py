@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from figures.limit_law import draw_mixture
 from simulations import Suite, curves
 from simulations.points.limit_law import STARTS, STEPS
 from ustat_pg.engines import Decay, Estimator, Training
 from ustat_pg.experiment import Options, Store, run_points
-
-
-@pytest.fixture(scope="module")
-def points():
-    """The mixture's points but the laws, which take many runs."""
-    built = curves("limit_law", Suite("smoke"))
-    return [point for point in built if point.series in ("run", "return")]
 
 
 def paths(frame):
@@ -28,7 +19,9 @@ def paths(frame):
 
 
 @pytest.mark.parametrize("size", ["smoke", "quick"])
-def test_a_path_is_one_run_of_the_engine_at_every_size(points, size, tmp_path):
+def test_a_path_is_one_run_of_the_engine_at_every_size(size, tmp_path):
+    # The laws take many runs.
+    points = [p for p in curves("limit_law", Suite("smoke")) if p.series in ("run", "return")]
     frame = run_points(points, Options(size), Store(tmp_path))
     landscape = Suite("smoke").landscapes["calm mixture"][0].problem
     for number, (start, path) in enumerate(zip(STARTS, paths(frame), strict=True)):
@@ -37,22 +30,3 @@ def test_a_path_is_one_run_of_the_engine_at_every_size(points, size, tmp_path):
         drawn = trajectory.run("cpu", seed=number, replications=1)[0]
         assert np.array_equal(path, drawn)
     assert (frame[frame["series"] == "run"]["replications"] == 1).all()
-
-
-def test_paths_are_kept_and_not_drawn_again(points, tmp_path, monkeypatch):
-    first = run_points(points, Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(Training, "measure", lambda *_, **__: pytest.fail("drawn again"))
-    pd.testing.assert_frame_equal(first, run_points(points, Options("smoke"), Store(tmp_path)))
-
-
-def test_another_seed_draws_other_paths(points, tmp_path):
-    one, two = (run_points(points, Options("smoke", seed=s), Store(tmp_path)) for s in (0, 7))
-    assert np.array_equal(paths(one)[:, 0], paths(two)[:, 0])
-    assert not np.array_equal(paths(one)[:, -1], paths(two)[:, -1])
-
-
-def test_enumeration_draws_no_paths(points, tmp_path):
-    frame = run_points(points, Options("smoke", "exact"), Store(tmp_path))
-    assert frame["estimate"].isna().all()
-    axis = draw_mixture(frame.assign(level=np.nan, problem="mixture")).axes[0]
-    assert len(axis.lines) == 1  # the ridge

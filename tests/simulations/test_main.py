@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -189,7 +188,6 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
 
 
 NO_OPTIMUM = "limit_law needs a problem with an interior"
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 
 
 GRPO = "mse 'skewed G=2: grpo'"
@@ -200,44 +198,22 @@ IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
     ("words", "message"),
     [
         ("verify nothing", "claim 'nothing' is unknown"),
-        ("verify --seed -1", "seed is -1"),
-        ("verify oracle --workers 0", "workers is 0"),
         ("verify mse --out /proc/nowhere", "results cannot be written here"),
-        ("check nothing x", "claim 'nothing' is unknown: choose of ustatistic"),
         ("check mse 'skewd G=2: grpo'", "check of mse 'skewd G=2: grpo' is unknown; the nearest"),
-        ("check mse 'skewd G=2: grpo'", "'skewed G=2: grpo'"),
         (f"check {GRPO} --refute 'no second order'", "'no second-order term'"),
         (f"check {GRPO} --replications many", "replications are 'many'"),
-        (f"check {GRPO} --replications 1", "replications is 1"),
         (f"check {GRPO} --replications 4,4", "has 1 cell; give one number"),
-        (f"check {IDENTITY} --replications 4,4", "has 1 cell"),
         (f"check {IDENTITY} --refute V-stat", "'V-statistic'"),
         # Problems of tokens.
         ("verify limit_law --on tokens", NO_OPTIMUM),
         *(("verify limit_law --on tokens", stem) for stem in GRADIENTS),
         ("check limit_law x --on tokens", NO_OPTIMUM),
-        ("verify nothing --on tokens", "claim 'nothing' is unknown"),
-        ("check mse nothing --on tokens", "check of mse 'nothing' is unknown"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
     said = refused([*shlex.split(words), *(["--size", "smoke"] if "check" in words else [])])
     assert all(part in said for part in message.split(" ... "))
     assert message != NO_OPTIMUM or "oracle_policy" not in said
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--workers 1 --dask tcp://a:1", "not allowed with argument"),
-        ("--on atari", "invalid choice: 'atari'"),
-    ],
-)
-def test_options_that_do_not_go_together_or_do_not_exist_are_usage_errors(words, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["verify", *words.split()])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
 
 
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
@@ -274,12 +250,10 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
 def test_where_the_time_went_and_what_would_be_seen_are_shown_where_asked(tmp_path, capsys):
     words = ["verify", "minibatch", "--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
     assert main(words) == 0
-    short, before = capsys.readouterr().out, (tmp_path / "verdicts.json").read_bytes()
+    before = (tmp_path / "verdicts.json").read_bytes()
     assert main([*words, "--durations", "--power"]) == 0
     shown = capsys.readouterr().out
-    for said in ("processor seconds", "start and imports", "10% off"):
-        assert said in shown
-        assert said not in short
+    assert "10% off" in shown
     # Time is shown and not kept: the same run leaves the same bytes.
     assert (tmp_path / "verdicts.json").read_bytes() == before
     assert re.search(r"^Proposition 3 +minibatch +exact +100%", shown, re.MULTILINE)
@@ -315,5 +289,3 @@ def test_finished_runs_are_listed(tmp_path, capsys):
     assert found[str(tmp_path / "old")] == {"configuration": "of an older version"}
     assert main(["list", "--runs", str(tmp_path)]) == 0
     assert "1 of 1 confirmed" in capsys.readouterr().out
-    assert main(["list", "--runs", str(tmp_path / "none")]) == 2
-    assert "holds no finished run" in capsys.readouterr().err

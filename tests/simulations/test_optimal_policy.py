@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulations import optimal_policy
-from simulations.optimal_policy import LEVELS
 from simulations.problems import Suite
 from simulations.shared.runs import covariance_of, moments_of
 from ustat_pg.distributions import WeightedChi2
@@ -49,13 +47,6 @@ def test_with_linear_logits_the_form_is_minus_the_curvature(seed):
         assert form(entry) == pytest.approx(-np.diag(entry.problem.curvatures), abs=1e-9)
 
 
-def test_in_one_direction_the_best_constant_is_the_minimum_variance_baseline():
-    landscapes = Suite("smoke").landscapes
-    for entry in landscapes["bowl"]:
-        best = moments_of(entry.problem).optimal_baseline[0]
-        assert optimal_policy.best_constant(entry) == pytest.approx(best, rel=1e-9)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_limit_laws_are_ordered_as_said(seed):
     landscapes = Suite("quick", seed).landscapes
@@ -78,7 +69,3 @@ def test_limit_laws_are_ordered_as_said(seed):
     off = law(crossing, 0.2, 4.0) - law(crossing, None, 4.0)
     assert off.max() > 0.05
     assert off.min() < -0.05
-
-
-def test_levels_of_the_figure_lie_on_edges_of_bins():
-    assert all(float(level * 2048).is_integer() for level in LEVELS)

@@ -49,14 +49,6 @@ def test_in_two_directions_the_constants_are_limits(landscapes):
     assert off[1] == pytest.approx(4 * off[2], rel=0.2)
 
 
-def test_prompts_of_the_pair_disagree_and_those_of_the_others_have_no_spread(landscapes):
-    large = 10**9
-    for kind, spread in (("triple", False), ("quarrel", True)):
-        for entry in landscapes[kind]:
-            rest = covariance_of(entry.problem, "oracle", large)[0, 0]
-            assert (rest > 0.005) == spread
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_squared_projections_add_up_to_any_form(seed):
     problem = random_problem(seed, "shared-linear", contexts=2)

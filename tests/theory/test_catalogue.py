@@ -22,9 +22,3 @@ def test_the_page_holds_every_variant_under_the_five_headings_and_every_framewor
         assert source[0].count(f"**{heading}.** ") == variants
     for framework in known.frameworks.values():
         assert f"\n### {framework.title}\n" in source[0]
-
-
-def test_the_index_leads_there():
-    text = (ROOT / "theory" / "index.md").read_text("utf-8")
-    assert "(catalogue.md)" in text
-    assert "\ncatalogue\n" in text

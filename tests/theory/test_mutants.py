@@ -35,9 +35,3 @@ def test_the_page_holds_every_error_and_names_every_survivor():
         assert name in whole
         unseen = row["verdict"] not in error.allowed
         assert (name in survivors) == unseen
-
-
-def test_the_index_leads_there():
-    text = (ROOT / "theory" / "index.md").read_text("utf-8")
-    assert "(mutants.md)" in text
-    assert "\nmutants\n" in text

@@ -164,34 +164,3 @@ def test_the_address_keeps_the_setting(site, browser):
     assert browser.find_element("id", "play-G").get_attribute("value") == "16"
     weight = float(shown(browser)["weight"][0])
     assert math.isclose(weight, (1 - 0.1**15) / 0.9, rel_tol=1e-9)
-
-
-@pytest.mark.slow
-def test_a_phone_and_the_dark_have_it_too(page):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        assert page.execute_script("return document.documentElement.scrollWidth") <= 360
-        # Nothing of the form sticks out, be it cut off by its page.
-        assert page.execute_script(
-            "return [...document.querySelectorAll('#playground-form *')].every(node =>"
-            "node.closest('details:not([open])') || node.getBoundingClientRect().right <= 360)"
-        )
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    colour = "return getComputedStyle(document.querySelector('path.line-own')).stroke"
-    page.execute_script("document.body.dataset.theme = 'light'")
-    light = page.execute_script(colour)
-    page.execute_script("document.body.dataset.theme = 'dark'")
-    assert page.execute_script(colour) != light
-
-
-@pytest.mark.slow
-def test_without_javascript_it_says_so(site, browser):
-    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
-        browser.get((site / "playground.html").as_uri())
-        assert browser.find_element("css selector", ".playground-missing").is_displayed()
-        assert not browser.find_element("id", "playground-form").is_displayed()
-    finally:
-        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

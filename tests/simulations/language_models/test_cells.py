@@ -14,10 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from simulations.language_models import cells
-from simulations.language_models.cells import BATCH, CONSTANTS, NOISE, SIGNAL, LmCell, drawn, pooled
+from simulations.language_models.cells import BATCH, NOISE, SIGNAL, LmCell, drawn, pooled
 from tests.support.models import OUTPUTS, every_output, save_tiny
-from tests.support.refusals import refuses
-from ustat_pg.engines import InfeasibleError
 from ustat_pg.llm import estimates
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.prompts import Prompt, Task
@@ -199,18 +197,6 @@ def test_threads_and_order_change_nothing(cell):
     assert cells._model(cell.members[0]).model is not theirs.model
 
 
-def test_cells_of_several_models_and_claims_share_replications(cell, tmp_path):
-    other = str(save_tiny(tmp_path, characters="ab", seed=6))
-    both = replace(cell, members=(other, *cell.members))
-    asked = cell.quantities
-    cells._replication.cache_clear()
-    one = cell.measure("autograd", asked, seed=1, replications=2)
-    two = both.measure("autograd", both.quantities, seed=1, replications=2)
-    np.testing.assert_array_equal(two.mean[len(asked) :], one.mean)
-    assert cells._replication.cache_info()[:2] == (2, 4)
-    assert both.together(asked[:1]) == both.quantities
-
-
 def test_the_name_holds_weights_task_sizes_and_code(cell, tmp_path, monkeypatch):
     other = str(save_tiny(tmp_path, characters="ab", seed=6))
     changes = [{"members": (other,)}, {"group_sizes": (2, 4)}, {"values": VALUES + 1}]
@@ -226,15 +212,3 @@ def test_the_name_holds_weights_task_sizes_and_code(cell, tmp_path, monkeypatch)
         names.append(cell.name)
     cells._digest.cache_clear()
     assert len(set(names)) == len(names) == 8
-
-
-def test_nothing_is_enumerated_and_nothing_but_autograd_scores(cell, member):
-    asked = cell.quantities[:1]
-    for call in (cell.require_exact, lambda quantities: cell.measure("exact", quantities)):
-        with pytest.raises(InfeasibleError, match="listed"):
-            call(asked)
-    refuses("autograd", cell.measure, "cpu", asked, replications=1)
-    unknown = (drawn(member, "c1", 0), drawn(member, "grpo", 4), pooled("unknown", "c1"))
-    for quantity in unknown:
-        refuses("is no quantity", cell.measure, "autograd", (quantity,), replications=1)
-    assert {quantity.what for quantity in cell.quantities} > {*CONSTANTS, BATCH}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
 pytest.importorskip("torch")
@@ -92,27 +91,6 @@ def test_a_study_is_kept_and_read_again(study, suite, monkeypatch, tmp_path):
     assert again.error("grpo", 2) == first.error("grpo", 2)
     assert first.pool.size == 3
     assert (tmp_path / "base-smoke-5" / "rollouts.jsonl").is_file()
-
-
-@pytest.mark.parametrize(
-    ("errors", "larger", "name"),
-    [
-        ({"grpo": 1.0, "vanilla": 2.0}, "vanilla", "vanilla above grpo"),
-        ({"grpo": 2.0, "vanilla": 1.0}, "grpo", "grpo above vanilla"),
-        ({"grpo": 2.0, "vanilla": 1.0}, "open", None),
-        ({"grpo": 2.0, "vanilla": 1.9}, "grpo", None),
-    ],
-)
-def test_order_is_asked_in_the_direction_that_the_moments_say(
-    errors, larger, name, cell, study, monkeypatch
-):
-    monkeypatch.setattr(studies.Study, "error", lambda self, baseline, size: errors[baseline])
-    monkeypatch.setattr(gradient_mse_lm, "ordering", lambda *_: pd.DataFrame({"larger": [larger]}))
-    found = {
-        check.name: set(check.statement.rivals) for check in gradient_mse_lm._order(cell, study)
-    }
-    rivals = {gradient_mse_lm.READING} if larger == "grpo" else set()
-    assert found == ({} if name is None else {f"base G=6: {name}": rivals})
 
 
 @pytest.mark.parametrize(
