@@ -179,6 +179,7 @@ def test_numbers_of_other_kinds_are_rewards():
         (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
         (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
         (lambda: digit_addition(1, 2), "base is 1"),
+        (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\): tokens are 0 to 2"),
         (lambda: modular_sum(20, 5), "make 3,200,000 outputs"),
         (
             lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 2)),

@@ -375,7 +375,10 @@ def gap_transform(weights: ArrayLike, rate: float) -> float:
     >>> gap_transform([1.5], 1.0)
     0.5
     """
-    return float(np.prod((1 + 2 * rate * np.asarray(weights)) ** -0.5))
+    rows = np.asarray(weights)
+    if rate < 0 or (rows < 0).any():
+        raise InputError(f"weights are {rows.tolist()} and rate {rate:g}: none may be negative")
+    return float(np.prod((1 + 2 * rate * rows) ** -0.5))
 
 
 @takes_problems

@@ -368,7 +368,11 @@ def _problem(
     probs: ArrayLike | None,
 ) -> TokenProblem:
     law = None if probs is None else np.asarray(probs, dtype=np.float64)
-    return TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
+    problem = TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
+    for prompt in problem.prompts:
+        if max(prompt, default=0) >= space.vocabulary:
+            raise InputError(f"prompt {prompt}: tokens are 0 to {space.vocabulary - 1}")
+    return problem
 
 
 def token_outcomes(
