@@ -199,11 +199,7 @@ def _measured(
 
 
 def _exact(cell: GradientCell, estimator: Estimator) -> float:
-    """The enumerated error.
-
-    Raises:
-        InfeasibleError: there are too many outcomes.
-    """
+    """The enumerated error."""
     # A function may look at the order of a group; what has a name does not.
     engine, asked = ExactEngine(tuples=estimator.function is not None), [SquaredError(estimator)]
     engine.require(cell, asked)

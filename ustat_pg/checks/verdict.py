@@ -152,17 +152,7 @@ def equal(
     relative_margin: float = 0.1,
     digits: float = 0.0,
 ) -> Statement:
-    """The quantity is the prediction; each rival names another number.
-
-    Arguments:
-        prediction: the value; refuted if it is not finite.
-        rivals: values by name; those that are not finite are left out.
-        scale: natural size of the quantity; where the prediction is 0 no number of draws tells it
-            from nearly 0 without one.
-        relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
-        digits: the prediction's own error, and its rivals': half a unit of the last digit where it
-            is a printed figure.
-    """
+    """The quantity is the prediction; each rival names another number."""
     # A rival made by the same approximation has the same error.
     points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
     size = abs(prediction) if scale is None else scale

@@ -111,7 +111,6 @@ class WeightedChi2:
         self._panels: dict[tuple[bool, int, int, int], FloatArray | None] = {}
 
     def __repr__(self) -> str:
-        """The weights, shortened."""
         text = np.array2string(self._weights, threshold=8, separator=", ")
         return f"WeightedChi2({text})"
 
@@ -124,7 +123,6 @@ class WeightedChi2:
         )
 
     def __hash__(self) -> int:
-        """Equal laws have equal hashes."""
         return hash((self._groups.tobytes(), self._count.tobytes()))
 
     @property

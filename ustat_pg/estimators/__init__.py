@@ -99,9 +99,6 @@ def gradient(scores: Array, advantages: Array) -> Array:
     Returns:
         (..., d): one estimate per group; a minibatch's is their mean over prompts.
 
-    Raises:
-        InputError: shapes that do not match.
-
     >>> import numpy as np
     >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))
     array([ 0.5, -0.5])

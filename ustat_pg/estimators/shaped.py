@@ -86,9 +86,6 @@ def others_standardised(rewards: Array) -> Array:
     Returns:
         advantages (..., G).
 
-    Raises:
-        InputError: as for :func:`~ustat_pg.estimators.grpo`.
-
     >>> import numpy as np
     >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
     array([ 1.    , -0.7071, -0.7071])
@@ -119,9 +116,6 @@ def maxrl(rewards: Array) -> Array:
 
     Returns:
         advantages (..., G).
-
-    Raises:
-        InputError: not finite numbers with G >= 1.
 
     >>> import numpy as np
     >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0]))
@@ -232,9 +226,6 @@ def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
 
     Returns:
         advantages (..., G).
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or a table of another length.
 
     >>> import numpy as np
     >>> loo_table(np.array([1.0, 0.0]), values=[0.25, 0.75])

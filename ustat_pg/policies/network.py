@@ -47,9 +47,6 @@ class TransformerShape:
         width: length of a position's vector, a multiple of ``heads``.
         layers: number of attention and feed-forward pairs.
         heads: number of heads of the attention.
-
-    Raises:
-        InputError: a size that is not a positive whole number, or a width that heads do not divide.
     """
 
     inputs: int = field(integer)

@@ -203,7 +203,6 @@ class TransformerPolicy(SoftmaxPolicy):
         return attrs.asdict(self, recurse=False) | {"_known": {}}  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name this policy."""
         longest = max(map(len, self.prompts))
         table = np.full((len(self.prompts), longest), float(PAD))
         for row, prompt in zip(table, self.prompts, strict=True):
@@ -240,11 +239,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
     def _tables(self, run: Callable[[int, slice], Array]) -> Array:
-        """A number of every output of every prompt, (X, K): the sum of those of its choices.
-
-        Arguments:
-            run: the numbers of a prompt's choices along some of the ways, (n, l, A).
-        """
+        """A number of every output of every prompt, (X, K): the sum of those of its choices."""
         rows = []
         for x in range(len(self.prompts)):
             parts = [found for _, found in self._chunks(len(self._ways), partial(run, x), 0)]
@@ -326,8 +321,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def logits(self) -> Array:
-        """log π(y | x) of every output, (X, K)."""
-
         def run(x: int, part: slice) -> Array:
             with torch.no_grad():
                 found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
@@ -358,11 +351,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return changed(self, prompts=chosen)
 
     def scores(self, context: int) -> Array:
-        """s(x, k) of every output, (K, d): the one answer that holds them all.
-
-        Raises:
-            InputError: the table would be too large.
-        """
+        """s(x, k) of every output, (K, d): the one answer that holds them all."""
         require_scores_size(self.space.count, self.d, max(self.memory, GRAM_BYTES))
         out = np.empty((self.space.count, self.d))
         for rows, pieces in self._all_rows(context):
@@ -425,9 +414,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
         Scores are never held at once: it is summed over runs of parameters, as many as the
         memory allows.
-
-        Raises:
-            InputError: the matrix itself would be too large.
         """
         total = len(contexts) * self.space.count
         require_gram_size(total)
@@ -468,7 +454,6 @@ class TransformerPolicy(SoftmaxPolicy):
         return np.array([float(total @ total) for total in sums])
 
     def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """See :func:`score_diameters`."""
         return score_diameters(self, possible)
 
     @cached_property
@@ -491,9 +476,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
         Scores themselves where X K d numbers fit in the memory (bytes; the policy's own if None),
         else coordinates from their Gram matrix, where three of (X K, X K) fit.
-
-        Raises:
-            InputError: neither fits; both sizes are named.
         """
         limit = self.memory if memory is None else integer("memory", memory)
         total = len(self.prompts) * self.space.count

@@ -131,11 +131,7 @@ half successes and half failures, with advantages z - p̂ about the mean p̂ of 
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:
-    """What a named estimator makes of each stop of a plan.
-
-    Raises:
-        InputError: the name is unknown, is no table by counts, or does not fit the plan.
-    """
+    """What a named estimator makes of each stop of a plan."""
     if estimator in ("sequential", "two-stage"):
         return _sequential(plan)
     family, _, outputs = str(estimator).partition(":")
@@ -167,9 +163,6 @@ def plan_weight(
             a table by counts.
         pass_rates: p in [0, 1], of any shape.
         kept_share: the share of groups that are used, over all prompts, where the plan refills batches.
-
-    Raises:
-        InputError: a plan or an estimator that cannot be read, or pass rates outside [0, 1].
 
     >>> plan_weight("3+2 if mixed", "sequential", [0.1, 0.5]).round(12)
     array([1., 1.])

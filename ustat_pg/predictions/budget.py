@@ -111,9 +111,6 @@ def robust_group_size(
     Returns:
         the group size, the largest of equals; and the worst ratio of each design, (D,), at least 1.
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> found = MseConstants(c1=0.1, c2=0.5, c3=1.0)
     >>> size, worst = robust_group_size(found, (0.0, 0.2), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
     >>> size, worst.round(2).tolist()

@@ -100,11 +100,7 @@ class CountTable:
         return bool(np.allclose(self.delta, 1.0, rtol=0, atol=1e-12))
 
     def weight(self, pass_rate: ArrayLike) -> Array:
-        """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p.
-
-        Raises:
-            InputError: a pass rate outside [0, 1].
-        """
+        """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p."""
         p = finite_array("pass rate", pass_rate, minimum=0.0)
         if (p > 1).any():
             raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
@@ -168,11 +164,7 @@ def is_binary(moments: Moments) -> bool:
 
 
 def require_binary(moments: Moments, what: str) -> None:
-    """Refuse rewards that are not 0 or 1.
-
-    Raises:
-        InputError: some reward is another number.
-    """
+    """Refuse rewards that are not 0 or 1."""
     if not is_binary(moments):
         low, high = moments.reward_range
         raise InputError(

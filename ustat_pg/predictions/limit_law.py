@@ -329,9 +329,6 @@ def weight_derivatives(
         curvatures, covariance, c: arguments of :func:`stationary_covariance`.
         change: a symmetric matrix, (r, r), not necessarily with positive eigenvalues.
 
-    Raises:
-        InputError: as there, or a change that is not symmetric.
-
     >>> weight_derivatives([1.0, 2.0], [[0.5, 0], [0, 0.6]], [[0.0, 0], [0, 1.0]], 1.0).round(12)
     array([0.33333333, 0.        ])
     """
@@ -392,9 +389,6 @@ def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     Arguments:
         moments: moments with matrices, at the optimum.
         basis: U, (d, r).
-
-    Raises:
-        InputError: moments that hold traces only.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> sure = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

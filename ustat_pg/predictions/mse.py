@@ -167,9 +167,6 @@ def gradient_mse(
         constant: the number subtracted, for the baseline constant only.
         critic: V_φ(x) for every context, (X,), for the baseline critic only.
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> gradient_mse(coin.moments(), "grpo", group_size=2).mse
@@ -303,9 +300,6 @@ def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> fl
 
     [reconstructed]: the paper states its order. The exact term is at most half of it, since
     σ² <= R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
-
-    Raises:
-        InputError: G < 2, or B < 1.
     """
     integer("group size", group_size, 2)
     integer("batch size", batch_size)
@@ -475,9 +469,6 @@ def critic_error_at_par(moments: Moments, group_size: int) -> float:
     everywhere it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The error's
     square is weighted by tr F(x); NaN where tr F is 0.
 
-    Raises:
-        InputError: G < 2.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
     >>> critic_error_at_par(coin.moments(), group_size=5)
@@ -498,9 +489,6 @@ def critic_rollouts_at_par(moments: Moments, group_size: int) -> float:
     A critic that has seen more, at these parameters, has a smaller MSE than grpo. It is at most G - 1,
     and at least half of that (‖g‖² <= σ² tr F): a mean of G - 1 earlier rewards is never worse than
     that of the G - 1 others. NaN where σ² tr F is 0 everywhere.
-
-    Raises:
-        InputError: G < 2.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])

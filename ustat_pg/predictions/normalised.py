@@ -91,9 +91,6 @@ def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike)
         rewards: of the outcomes, (M,).
         scores: ∇ log π of the outcomes, (M, d); their mean is 0.
 
-    Raises:
-        InputError: shapes that do not match, or rewards without variance.
-
     >>> features = np.array([[1.0], [-1.0], [0.0]])
     >>> probs = np.array([0.495, 0.495, 0.01])
     >>> round(normalised_limit_of(probs, [0.6, 0.4, 0.0], features - probs @ features), 3)

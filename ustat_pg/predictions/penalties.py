@@ -144,9 +144,6 @@ def kl_gradient(
             one prefix unless given.
         tokens: the choice there, (K, T), -1 past the end; each choice once unless given.
 
-    Raises:
-        InputError: as :func:`kl_penalty`, or outputs that are not all there.
-
     >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]])              # minus ∇ KL(π_ref ‖ π_θ)
     array([[ 0.4, -0.4]])
     >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]], "k1")

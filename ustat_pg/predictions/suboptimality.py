@@ -112,9 +112,6 @@ def constant_floor(eta: float, *, pl: float, smoothness: float, mse: float) -> f
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> constant_floor(0.5, pl=1.0, smoothness=2.0, mse=0.4)
     0.2
     """
@@ -142,9 +139,6 @@ def constant_bound(
     Returns:
         The bounds, of the shape of steps.
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> constant_bound([0, 1, 2], 1.0, 0.5, pl=1.0, smoothness=2.0, mse=0.4).tolist()
     [1.2, 0.7, 0.45]
     """
@@ -170,9 +164,6 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
         c: number above 1/(2μ) (Assumption 5b).
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> decay_constant(2.0, pl=1.0, smoothness=1.5, mse=0.5)
     0.5

@@ -86,7 +86,6 @@ class BentBandit(InteriorProblem):
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return self.features.shape[2]
 
     @cached_property
@@ -95,7 +94,6 @@ class BentBandit(InteriorProblem):
         return BentSoftmax(self.features, self.bends, np.zeros(self.d), self.offset)
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The softmax bandit at parameters (d,): moments, outcomes, engines."""
         policy = self._origin.with_theta(self._parameters(finite_array("theta", theta, 1)))
         return SoftmaxBandit(policy, self.context_probs, self.rewards, self.reward_probs)
 

@@ -170,7 +170,6 @@ class LocationBandit(InteriorProblem):
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return self.directions.shape[1] + (self.second_rewards is not None)
 
     @cached_property
@@ -247,7 +246,6 @@ class LocationBandit(InteriorProblem):
 
     @cached_property
     def _row_space(self) -> tuple[Array, Array]:
-        """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r)."""
         rows = self.paths[self._seen]
         if not rows.any():
             raise InputError(

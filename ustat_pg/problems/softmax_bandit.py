@@ -259,9 +259,6 @@ class SoftmaxBandit:
         Arguments:
             lengths: tokens of every arm, (K,), whole numbers >= 1; unless given those of the policy's
                 outputs, end token included.
-
-        Raises:
-            InputError: lengths that are not as said, or none that are known.
         """
         if lengths is None and self.policy.space is None:
             raise InputError("the arms of this problem have no lengths: give one for each")
@@ -346,9 +343,6 @@ class SoftmaxBandit:
         Such a group has advantages of 0 with the leave-one-out baseline and teaches nothing. Only
         rewards that are exactly equal count as one.
 
-        Raises:
-            InputError: G is not a whole number of at least 1.
-
         >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
         >>> bandit.zero_signal_share(4)
         array([0.125])
@@ -358,11 +352,7 @@ class SoftmaxBandit:
         return np.minimum((np.minimum(self._reward_laws, 1.0) ** size).sum(axis=-1), 1.0)
 
     def restrict(self, contexts: Sequence[int], uniform: bool = False) -> SoftmaxBandit:
-        """The problem on some of its contexts: probabilities rescaled, or made equal.
-
-        Raises:
-            InputError: no context, a repeated one, or one that is not there.
-        """
+        """The problem on some of its contexts: probabilities rescaled, or made equal."""
         chosen = np.array([integer("context", c, 0) for c in contexts], dtype=np.intp)
         if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
             raise InputError(f"contexts are {list(contexts)}: they must be distinct, at least one")

@@ -50,22 +50,14 @@ class GroupSize:
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
-        """None."""
         return ()
 
 
 class _OrderedCell(GradientCell):
     """A cell of one prompt's group, weighed output by output in the order drawn."""
 
+    block = _BLOCK
     engines = ("exact", "reference")
-
-    @property
-    def block(self) -> int:
-        return _BLOCK
-
-    def engine(self, asked: str) -> str:
-        """The one engine that draws."""
-        return asked if asked in self.engines else "reference"
 
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no group size and no error of one estimator."""
@@ -73,7 +65,6 @@ class _OrderedCell(GradientCell):
             raise InputError(f"{quantity!r} is no quantity of such a group")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many ordered groups."""
         self.require_quantities(quantities)
         if size(self, tuples=True) > _MOST_GROUPS:
             raise InfeasibleError(f"more than {_MOST_GROUPS} ordered groups: take a smaller plan")

@@ -246,11 +246,6 @@ class Prepared:
 
         A surrogate is linear in its advantages, so that those of many estimators on the same
         outputs are sums of the outputs' own gradients.
-
-        Arguments:
-            contexts: prompt of each output, (r, n).
-            outputs: (r, n, l).
-            weights: advantages, (r, E, n).
         """
         if weights.shape[1] <= SEPARATE_GRADIENTS:
             slope = vmap(grad(self._surrogate), (None, None, None, 0))
@@ -359,7 +354,6 @@ class AutogradEngine:
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The sums of a block."""
         prepared = self.prepared(cell.problem, cell.device)
 
         def run(rows: slice) -> Array:

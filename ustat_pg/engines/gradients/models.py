@@ -276,11 +276,7 @@ class _ArmLinear(_Bandit):
 
 
 def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
-    """The policy that has parameters to differentiate: itself, or what its tables were made of.
-
-    Raises:
-        InputError: tables without a source, or a kind of policy that has no model.
-    """
+    """The policy that has parameters to differentiate: itself, or what its tables were made of."""
     if isinstance(policy, TabulatedPolicy):
         if policy.source is None:
             raise InputError(
@@ -311,9 +307,6 @@ def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     Arguments:
         policy: a transformer, per prefix, or of a bandit; or tables made of one.
         device: cpu, cuda or cuda:N.
-
-    Raises:
-        InputError: a policy without parameters to differentiate, or a device that is not there.
 
     >>> model = model_of(TabularSoftmax(np.log([[0.25, 0.75]])))
     >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()

@@ -76,9 +76,6 @@ class Box:
     Arguments:
         low, high: (d,); entries may be infinite.
 
-    Raises:
-        InputError: NaN, shapes that differ, or low above high.
-
     >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
     array([1., 5.])
     """
@@ -100,16 +97,13 @@ class Box:
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return len(self.low)
 
     @property
     def label(self) -> str:
-        """The definition in words."""
         return f"box({self.low.tolist()},{self.high.tolist()})"
 
     def project(self, theta: Array) -> Array:
-        """The nearest points of Θ to parameters (..., d)."""
         return np.minimum(np.maximum(theta, self.low), self.high)
 
 

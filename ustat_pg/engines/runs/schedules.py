@@ -19,9 +19,6 @@ class Constant:
     Arguments:
         eta: η > 0.
 
-    Raises:
-        InputError: η is not positive and finite.
-
     >>> Constant(0.5).rates(3)
     array([0.5, 0.5, 0.5])
     """
@@ -56,7 +53,6 @@ class Decay:
             raise InputError(f"c is {self.c!r} and t0 {self.t0!r}: the first rate overflows")
 
     def rates(self, steps: int) -> Array:
-        """η₁ to η_T, (T,)."""
         return np.asarray(self.c / (np.arange(1, steps + 1) + self.t0), dtype=np.float64)
 
 

@@ -72,9 +72,6 @@ class Trajectory:
         start_scale: standard deviation of a normal spread of θ₀ around ``start``, a number or (d,).
         projection: Θ, on which every θ, the start too, is projected.
         snapshots: steps at which θ is kept, increasing, 0 the start; the last unless given.
-
-    Raises:
-        InputError: what does not fit the above.
     """
 
     problem: SoftmaxBandit
@@ -174,9 +171,6 @@ class Trajectory:
 
         Arguments:
             engine: reference, cpu or cuda.
-
-        Raises:
-            InputError: an unknown engine, or replications outside the addresses.
         """
         one_of("trajectory engine", engine, TRAJECTORY_ENGINES)
         block = block_of(seed, first, replications)
