@@ -306,19 +306,6 @@ def test_a_baseline_s_arguments_that_are_refused(name, words, message):
         None,
         np.ones((2, 0)),
     ],
-    ids=[
-        "nan",
-        "inf",
-        "-inf",
-        "complex",
-        "strings",
-        "words",
-        "ragged",
-        "number",
-        "0-d",
-        "None",
-        "empty",
-    ],
 )
 def test_rewards_that_are_refused(name, bad):
     with pytest.raises(InputError, match="reward"):

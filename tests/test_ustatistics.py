@@ -146,9 +146,6 @@ def test_covariance_kernel_is_half_the_product_of_differences():
     assert narrow == -0.5
 
 
-# The compiled loop takes rows by seven and columns by 1024: all remainders, and both sides of a seam.
-
-
 def test_an_outlying_first_sample_costs_no_digits():
     s, z = random_sample(20, 1000, 3)
     s[0], z[0] = 1e6, 1e3

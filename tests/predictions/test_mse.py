@@ -254,11 +254,6 @@ def test_at_par_a_learned_critic_has_the_error_of_grpo(kind):
         ({"baseline": "norm-weighted"}, "norm-weighted has no closed form"),
         ({"baseline": "ppo"}, "baseline 'ppo' is unknown: choose one of vanilla"),
         ({"baseline": "grpo", "design": "random"}, "design 'random' is unknown: choose one of iid"),
-        ({"baseline": "grpo", "design": "fixed", "batch_size": 2}, "it must be 3"),
-        (
-            {"baseline": "grpo", "design": "without-replacement", "batch_size": 4},
-            "at most the number of contexts, 3",
-        ),
         (
             {"baseline": "constant"},
             "constant is not given: the baseline constant subtracts a number",
@@ -295,26 +290,6 @@ def test_learning_that_is_refused(ask, message):
         ask(two_prompts())
 
 
-@pytest.mark.parametrize("design", ["fixed", "without-replacement"])
-def test_designs_that_need_equal_prompts_refuse_others(design):
-    with pytest.raises(InputError, match="needs uniform context probabilities"):
-        gradient_mse(random_problem(0).moments(), "grpo", 4, 3, design)
-
-
 def test_a_covariance_needs_matrices():
     with pytest.raises(InputError, match="traces only"):
         gradient_covariance(two_prompts(), "grpo", 4)
-
-
-@pytest.mark.parametrize(
-    ("function", "sizes", "message"),
-    [
-        *((explicit_bound, (size,), "group size") for size in (1, 0, 2.5, True)),
-        *((grpo_beats_vanilla, (size,), "group size") for size in (1, 0, 2.5, True)),
-        (oracle_ratio, (1,), "at least 2"),
-        (minimum_variance_gain, (0,), "group size"),
-    ],
-)
-def test_sizes_that_are_refused(function, sizes, message):
-    with pytest.raises(InputError, match=message):
-        function(two_prompts(), *sizes)

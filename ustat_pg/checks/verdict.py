@@ -14,7 +14,6 @@ from math import inf, isfinite, nan
 
 from scipy.stats import norm
 
-from ..validation import InputError
 from .intervals import Interval
 from .planning import MISS_RATE
 
@@ -219,12 +218,7 @@ def attained(
         ratio: number above 1.
         relative_margin: the half-width asked for, in units of the bound, where half the width of what it
             allows is less and no rival asks for less.
-
-    Raises:
-        InputError: a ratio of at most 1.
     """
-    if not ratio > 1:
-        raise InputError(f"ratio is {ratio}: it must be above 1")
 
     def between(value: float) -> Interval:
         # A bound below 0 allows nothing above it.

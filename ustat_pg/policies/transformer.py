@@ -98,19 +98,6 @@ class TransformerPolicy(SoftmaxPolicy):
             raise InputError("the set of prompts is empty: at least one is needed")
         one_of("precision", self.precision, PRECISIONS)
         device_of(self.device)
-        longest = max(map(len, self.prompts)) + self.space.length
-        largest = max(max(prompt, default=0) for prompt in self.prompts)
-        if longest > self.shape.positions:
-            raise InputError(
-                f"the longest prompt and output need {longest} positions: the network has "
-                f"{self.shape.positions}"
-            )
-        if max(largest + 1, self.space.symbols) > self.shape.inputs:
-            raise InputError(
-                f"prompts and outputs hold tokens up to "
-                f"{max(largest, self.space.symbols - 1)}: the network reads 0 to "
-                f"{self.shape.inputs - 1}"
-            )
         if self.space.symbols != self.shape.choices:
             raise InputError(
                 f"the network writes {self.shape.choices} tokens: outputs have {self.space.symbols}"

@@ -145,11 +145,6 @@ class Prepared:
 
     def __post_init__(self) -> None:
         outcomes, model = self.problem.outcomes, self.model
-        if model.d != self.problem.d:
-            raise InputError(
-                f"the policy's tables have {self.problem.d} parameters and their source "
-                f"{model.d}: they must have the same"
-            )
         self.theta = model.theta()
         self.ends = Ends.of(self.problem, model.device)
         self.arms = model.integers(outcomes.arms)

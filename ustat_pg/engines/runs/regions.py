@@ -32,11 +32,6 @@ class Ball:
     def __attrs_post_init__(self) -> None:
         if self.basis is None:
             return
-        if len(self.basis) != self.d:
-            raise InputError(
-                f"basis has shape {self.basis.shape}: it must have a row for each of the "
-                f"{self.d} parameters"
-            )
         products = self.basis.T @ self.basis
         if not np.allclose(products, np.eye(len(products)), rtol=0, atol=1e-9):
             raise InputError("basis must have orthonormal columns (to 1e-9)")
@@ -82,18 +77,6 @@ class Box:
 
     low: Array = field(_side)
     high: Array = field(_side)
-
-    def __attrs_post_init__(self) -> None:
-        low, high = self.low, self.high
-        if low.ndim != 1 or low.shape != high.shape or not len(low):
-            raise InputError(
-                f"low has shape {low.shape} and high {high.shape}: both must be (d,), d >= 1"
-            )
-        if not (low <= high).all() or (low == np.inf).any() or (high == -np.inf).any():
-            raise InputError(
-                f"low is {low.tolist()} and high {high.tolist()}: low must be at most high, "
-                "neither NaN, and the box must hold a point"
-            )
 
     @property
     def d(self) -> int:
