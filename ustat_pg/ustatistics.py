@@ -356,9 +356,6 @@ def covariance_variance_components(scores: ArrayLike, rewards: ArrayLike) -> Var
     Returns:
         The three estimates, each ``(..., d)``: one per coordinate of the scores.
 
-    Raises:
-        InputError: as :func:`covariance_ustatistic`; or n < 4.
-
     >>> scores = [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-1.0, 2.0]]
     >>> covariance_variance_components(scores, [1.0, 0.0, 0.0, 0.0]).variance
     array([0.11111111, 0.0625    ])

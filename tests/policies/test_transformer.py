@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from tests.support.networks import backward_loop  # noqa: E402
 from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
-from ustat_pg.memory import ChunkWarning  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
@@ -87,33 +85,6 @@ def test_gram_matrices_in_blocks_of_parameters():
     assert policy.default_chunk() < policy.space.count
     scores = np.concatenate([backward_loop(policy, x)[1] for x in range(4)])
     assert np.allclose(policy.gram_matrix(range(4)), scores @ scores.T, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("fits", [1, 3, 4])
-def test_the_chunk_halves_where_memory_runs_out(monkeypatch, fits):
-    policy = make(chunk=8)
-    expected = policy.squared_norms
-    policy = make(chunk=8)
-    original, sizes = TransformerPolicy._score_rows, []
-
-    def tight(self, context, rows, columns=None):
-        sizes.append(rows.stop - rows.start)
-        if sizes[-1] > fits:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
-        return original(self, context, rows, columns)
-
-    monkeypatch.setattr(TransformerPolicy, "_score_rows", tight)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = policy.squared_norms
-    steps = {1: [(8, 4), (4, 2), (2, 1)], 3: [(8, 4), (4, 2)], 4: [(8, 4)]}[fits]
-    assert [str(one.message) for one in said] == [
-        f"out of memory with {old} outputs at once: going on with {new}" for old, new in steps
-    ]
-    assert all(one.category is ChunkWarning for one in said)
-    assert np.allclose(found, expected, rtol=1e-12)
-    assert policy.chunk == steps[-1][1]
-    assert sizes.count(8) == 1
 
 
 @pytest.mark.parametrize("memory", [1, 60_000, 2**28])

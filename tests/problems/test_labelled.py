@@ -60,10 +60,6 @@ def test_labels_may_be_any_values_in_sorted_order():
     assert labelled_problem(features, 2.5 * names - 7).digest == plain.digest
 
 
-def test_the_same_table_gives_the_same_problem():
-    assert labelled_problem(*table()).digest == labelled_problem(*table()).digest
-
-
 def test_digits():
     problem = digits_problem()
     assert (problem.contexts, problem.arms, problem.d) == (1797, 10, 650)

@@ -178,7 +178,7 @@ TABULAR, LINEAR, SHARED = GOOD
         (LINEAR, {"theta": [1.0, 2.0]}, "features have 1 entries per arm and theta 2"),
         (LINEAR, {"features": [[[1e200], [0.0]]], "theta": [1e200]}, "logits exceed 1e+"),
         (LINEAR, {"offset": [[0.0]]}, "offset has shape"),
-        (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "must be contexts and arms"),
+        (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "two contexts and arms"),
     ],
 )
 def test_refused(make, changes, message):

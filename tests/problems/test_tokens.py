@@ -123,15 +123,6 @@ def test_the_digest_names_policy_and_problem():
     assert len(digests) == 7
 
 
-def test_restriction_keeps_the_kind():
-    problem = PROBLEMS["modular"]
-    bandit = problem.at(PrefixSoftmax.random(problem.space, 3, seed=0))
-    part = bandit.restrict([2, 0])
-    assert type(part) is type(bandit)
-    assert np.array_equal(part.mean_rewards, problem.rewards[[2, 0]])
-    assert np.array_equal(part.policy.probs, bandit.policy.probs[[2, 0]])
-
-
 @each
 def test_problems_survive_pickling(problem):
     again = pickle.loads(pickle.dumps(problem))
@@ -156,18 +147,6 @@ SPACE = OutputSpace(2, 2)
 
 def never(prompt, output):
     return 0.0
-
-
-def answering(value):
-    """A problem whose verifier says the same of every output."""
-    return TokenProblem(SPACE, ((0,),), lambda prompt, output: value)
-
-
-def test_numbers_of_other_kinds_are_rewards():
-    for value in (True, 1, np.float32(1), np.int64(1), np.array(1.0)):
-        assert answering(value).rewards.tolist() == [[1.0] * 4]
-    rows = (prompt for prompt in ([0], np.array([1])))
-    assert TokenProblem(SPACE, rows, never).prompts == ((0,), (1,))
 
 
 @pytest.mark.parametrize(

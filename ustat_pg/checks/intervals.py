@@ -105,11 +105,7 @@ class Forecast:
         return sum(self._reaches(n, self.variance, alpha)) / 2
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:
-        """How far the interval goes below and above the mean of a sample.
-
-        Arguments:
-            square: mean square of the sample's distances from the centre.
-        """
+        """How far the interval goes below and above the mean of a sample."""
         width, strength = self.high - self.low, log(2 / alpha)
         if width == 0 or width == inf:
             return width, width

@@ -282,11 +282,6 @@ def decide(
     if it meets it, excludes every required rival and is about as narrow as was asked, or, for a one-sided
     statement, lies inside the region; else INCONCLUSIVE.
 
-    Arguments:
-        statement: what is claimed.
-        evidence: the estimate and its interval.
-        required: the rivals this check was planned to exclude; all of them unless given.
-
     >>> claim = equal(1.0, {"twice": 2.0})
     >>> decide(claim, Evidence(1.01, Interval(0.95, 1.07), 0.01, 1000, 1e-3)).verdict.value
     'CONFIRMED'

@@ -71,9 +71,6 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
         rewards: (..., G).
         known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
 
-    Raises:
-        InputError: unknown name, or what the baseline needs was not given.
-
     >>> import numpy as np
     >>> advantages("rloo", np.array([1.0, 0.0]))
     array([ 1., -1.])

@@ -22,9 +22,6 @@ PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 def device_of(name: str) -> torch.device:
     """The torch device of that name.
 
-    Raises:
-        InputError: the name is neither cpu nor cuda nor cuda:N, or this machine does not have it.
-
     >>> device_of("cpu")
     device(type='cpu')
     """

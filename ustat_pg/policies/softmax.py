@@ -268,11 +268,7 @@ class SharedLinearSoftmax(_LinearSoftmax):
 
 @record()
 class TabularSoftmax(_LinearSoftmax):
-    """The parameters are the logits themselves, context by context: d = X K.
-
-    Arguments:
-        table: logits, (X, K).
-    """
+    """The parameters are the logits themselves, context by context: d = X K."""
 
     table: Array = field(finite_array, name="logits", ndim=2)
 

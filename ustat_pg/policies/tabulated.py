@@ -100,19 +100,11 @@ class TabulatedPolicy(ScoreTable):
         origin: Mapping[str, Array] | None = None,
         tolerance: float = _ROUNDING_SHARE,
     ) -> TabulatedPolicy:
-        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known.
+        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known, (X K, X K).
 
         Squared errors, distances and moments are functions of inner products, so that they are
         those of the policy itself, however many parameters it has. A parameter vector has no
         meaning here, and d is the number of directions in which the scores differ.
-
-        Arguments:
-            log_probs: (X, K).
-            gram: ⟨s(x, k), s(y, l)⟩, (X K, X K), contexts outermost.
-
-        Raises:
-            InputError: shapes that do not match, or a matrix that is not symmetric with
-                eigenvalues >= 0.
 
         >>> gram = [[0.5625, -0.1875], [-0.1875, 0.0625]]
         >>> TabulatedPolicy.from_gram(np.log([[0.25, 0.75]]), gram).gram(0, 0).round(12)

@@ -308,9 +308,6 @@ def sized_mse(
         batch_size: B, prompts drawn independently.
         pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
 
-    Raises:
-        InputError: sizes of another length, or a baseline that cannot take them.
-
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> problem = problem_from_mapping(example_problem())
     >>> sized_mse(problem, [2, 6]).mean_factor
@@ -381,9 +378,6 @@ def best_two_stage(
         moments: of the problem, or the problem; rewards 0 and 1.
         largest_pilot, largest_group: the largest n₁, and n₁ + n₂, that are tried.
         stage_cost: what a second stage costs, in outputs.
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or sizes below 2 and 3.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -55,9 +55,6 @@ class CountTable:
         successes: a₁(0), ..., a₁(G), (G+1,); a₁(0) is not used.
         failures: a₀(0), ..., a₀(G), (G+1,); a₀(G) is not used.
 
-    Raises:
-        InputError: tables of different lengths, or of a group of none.
-
     >>> rloo = count_table("rloo", 4)
     >>> rloo.unbiased, round(float(rloo.weight(0.3)), 12)
     (True, 1.0)
@@ -363,9 +360,6 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
         group_size: G.
         delta: δ(0), ..., δ(G-1), or one number for all: 1 for the gradient of the expected reward.
 
-    Raises:
-        InputError: rewards that are not 0 or 1, or a δ of another length.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> best_table(coin.moments(), 3).baseline
@@ -406,9 +400,6 @@ def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None =
         moments: of the problem, or of a pool.
         group_size: G >= 2.
         mean_value: μ, towards which the leave-one-out mean is drawn; E V(X) unless given.
-
-    Raises:
-        InputError: a group of one, or a mean that is no finite number.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -66,9 +66,6 @@ class MseConstants:
         vanilla: E[E[‖s‖² z² | X] - ‖g(X)‖²], what takes the place of c2 without a baseline; None
             where it is not known.
 
-    Raises:
-        InputError: a constant is negative or not finite.
-
     >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
     >>> optimal_group_size(constants)
     11.0

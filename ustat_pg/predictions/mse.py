@@ -336,9 +336,6 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     V² tr F + 2 V E[‖s‖² a] > (σ² tr F + ‖g‖²) / (G-1). For a binary reward, Assumption 2 and a
     small g this is about p > 1/G: on prompts solved less than once per group it fails. A tie, to
     rounding, is no win.
-
-    Returns:
-        (X,).
     """
     size = integer("group size", group_size, 2)
     gain = moments.value**2 * moments.fisher_trace + 2 * moments.value * moments.norm_advantage
@@ -352,9 +349,6 @@ def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
     A V that is rounding noise of the rewards is 0: there the two are the same.
-
-    Returns:
-        (X,).
     """
     noise = _ROUNDING * np.abs(moments.reward_range).max()
     value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
@@ -394,10 +388,6 @@ def critic_excess(
         variance: v(x) >= 0, (X,), of values that do not depend on the outputs they are subtracted
             from; 0 unless given. See :func:`learned_values`.
 
-    Raises:
-        InputError: predicted values or variances that are not finite, or not one per context; a
-            negative variance.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> critic_excess(coin.moments(), [1.0], group_size=2)
@@ -436,9 +426,6 @@ def learned_values(
 
     Returns:
         mean and variance, (X,) each.
-
-    Raises:
-        InputError: no rollout, a step size that is not in (0, 1], a start that is not finite.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -109,9 +109,6 @@ def kl_penalty(
         kind: k1, k2 or k3.
         place: loss or reward.
 
-    Raises:
-        InputError: an unknown kind or place, or what is no pair of positive probabilities.
-
     >>> p, r = [0.5, 0.5], [0.9, 0.1]
     >>> [round(kl_penalty(p, r, kind), 4) for kind in ("k1", "k2", "k3")]
     [0.0, 0.5108, 0.3681]

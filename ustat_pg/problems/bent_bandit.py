@@ -226,9 +226,6 @@ def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
     log cosh θ₁ - log cosh θ₂ - (3 θ₁² + θ₂²)/2 <= -θ₁² - θ₂²/2: the only maximiser, anywhere, is 0.
     The value V = ½ is the best baseline in the sum of the variances, but not in each direction.
 
-    Arguments:
-        radius: radius of the compact set.
-
     >>> problem = norm_only_problem()
     >>> problem.curvatures
     array([0.5, 0.5])

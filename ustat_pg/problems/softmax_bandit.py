@@ -48,21 +48,6 @@ class Outcomes:
     probs: Array
 
 
-def require_laws(
-    shape: tuple[int, ...], name: str, values: Array, law_name: str, law: Array
-) -> None:
-    """Refuse values (X, K, M) and their probabilities that do not match contexts and arms."""
-    for label, array in ((name, values), (law_name, law)):
-        if array.shape[:2] != shape:
-            raise InputError(
-                f"{label} has shape {array.shape}: the first two must be contexts and arms, {shape}"
-            )
-    if values.shape != law.shape:
-        raise InputError(
-            f"{name} has shape {values.shape} and {law_name} {law.shape}: they must be equal"
-        )
-
-
 @record()
 class SoftmaxBandit:
     """A contextual bandit with a softmax policy at its current parameters.
@@ -94,7 +79,12 @@ class SoftmaxBandit:
                 f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} "
                 "contexts"
             )
-        require_laws(shape, "reward_values", self.reward_values, "reward_probs", self.reward_probs)
+        values, law = self.reward_values.shape, self.reward_probs.shape
+        if values[:2] != shape or values != law:
+            raise InputError(
+                f"reward_values has shape {values} and reward_probs {law}: they must be equal, the first "
+                f"two contexts and arms, {shape}"
+            )
         if not np.abs(self.policy.logits).max() <= _LARGEST_MAGNITUDE:
             raise InputError(
                 f"the policy's logits exceed {_LARGEST_MAGNITUDE:g}: they are too large to compare"
@@ -222,9 +212,6 @@ class SoftmaxBandit:
         """∇²J(θ) = E_X E[a (s sᵀ + ∇² logit) | X], (d, d).
 
         In general ∇²J = E[z (s sᵀ + ∇² log π)], and ∇² log π = -F(x) + ∇² logit - E[∇² logit | x].
-
-        Raises:
-            InputError: the second derivatives of the policy's logits are not known.
         """
         total = np.diag(self.policy.curvature(self._advantage_weights, self.context_probs))
         for probability, matrices in zip(self.context_probs, self._matrices(), strict=True):

@@ -126,10 +126,6 @@ class TokenProblem:
 
         A policy that can put its scores in a table is asked to, so that engines read them there.
 
-        Arguments:
-            policy: over these prompts and outputs.
-            memory: bytes that such a table may take.
-
         Raises:
             InputError: other prompts or outputs than the problem's, or tables beyond the memory.
         """

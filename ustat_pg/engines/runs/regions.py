@@ -19,10 +19,6 @@ class Ball:
         centre: (d,).
         radius: number above 0.
         basis: U with orthonormal columns, (d, r); directions outside its span stay free.
-
-    Raises:
-        InputError: entries that are not finite, a radius that is not positive, shapes that do not
-            match, columns that are not orthonormal.
     """
 
     centre: Array = field(finite_array, ndim=1)
@@ -67,9 +63,6 @@ def _side(name: str, value: ArrayLike) -> Array:
 @record()
 class Box:
     """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
-
-    Arguments:
-        low, high: (d,); entries may be infinite.
 
     >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
     array([1., 5.])

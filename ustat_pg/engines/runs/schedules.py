@@ -16,9 +16,6 @@ __all__ = ["Constant", "Decay", "Schedule"]
 class Constant:
     """The schedule ηₜ = η.
 
-    Arguments:
-        eta: η > 0.
-
     >>> Constant(0.5).rates(3)
     array([0.5, 0.5, 0.5])
     """
@@ -37,9 +34,6 @@ class Decay:
     Arguments:
         c: number above 0.
         t0: number above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
-
-    Raises:
-        InputError: c is not positive and finite, or t₀ makes η₁ infinite or negative.
 
     >>> Decay(6.0, 2.0).rates(4)
     array([2. , 1.5, 1.2, 1. ])

@@ -150,11 +150,7 @@ class Trajectory:
         return hash((self.name, self.estimator.label, self.steps))
 
     def run(self, engine: str, *, seed: int = 0, first: int = 0, replications: int = 1) -> Array:
-        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d).
-
-        Arguments:
-            engine: reference, cpu or cuda.
-        """
+        """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d)."""
         one_of("trajectory engine", engine, TRAJECTORY_ENGINES)
         block = block_of(seed, first, replications)
         theta: Array = import_module(f".{engine}", __package__).run(self, block)
