@@ -242,14 +242,6 @@ WRONG = {
         f"oracle of shape {shape}": ("oracle", {"value": np.zeros(shape)}, r"leading shape \(2,\)")
         for shape in ((2, 1), (2, 4), (4,), (1,), (1, 2))
     },
-    **{
-        f"{name!r}": (
-            name,
-            {},
-            r"is unknown(:|, did you mean .*\?) choose one of vanilla, grpo, .*rloo",
-        )
-        for name in ("GRPO", "", "mean", "group_mean")
-    },
     "a string": ("oracle", {"value": "0.5"}, "oracle"),
     "one too many": ("oracle", {"value": 0.0, "temperature": 1.0}, "temperature"),
     "not its own": ("grpo", {"value": 0.5}, "value"),

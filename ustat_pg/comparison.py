@@ -89,10 +89,6 @@ def compare(
         where outcomes are too many to enumerate, or g is 0), kind (exact or simulation) and
         replications.
 
-    Raises:
-        InputError: any of these is not as said, two baselines have one name, or a function does not
-            answer with finite advantages, one for each reward.
-
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> def half(rewards):
     ...     others = rewards.sum(-1, keepdims=True) - rewards

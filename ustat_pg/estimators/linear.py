@@ -55,9 +55,6 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
 def vanilla(rewards: Array) -> Array:
     """REINFORCE: no baseline, Aᵢ = zᵢ (Williams 1992).
 
-    Arguments:
-        rewards: (..., G).
-
     >>> import numpy as np
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
@@ -71,9 +68,6 @@ def grpo(rewards: Array) -> Array:
 
     Lemma 1 (ustatistic): with these advantages the gradient is a U-statistic of order 2. They sum
     to zero, and the estimator is unbiased.
-
-    Arguments:
-        rewards: (..., G) with G >= 2.
 
     >>> import numpy as np
     >>> grpo(np.array([1.0, 0.0, 0.0]))
@@ -89,9 +83,6 @@ def group_mean(rewards: Array) -> Array:
     """Full group mean: Aᵢ = zᵢ - (1/G) Σⱼ zⱼ, which is (G-1)/G times grpo (Dr. GRPO).
 
     Biased by that factor: a rescaled learning rate.
-
-    Arguments:
-        rewards: (..., G).
 
     >>> import numpy as np
     >>> group_mean(np.array([1.0, 0.0]))

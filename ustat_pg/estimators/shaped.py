@@ -73,9 +73,6 @@ def others_standardised(rewards: Array) -> Array:
     One success in a group has others without spread, so that its advantage is 1, while each failure
     beside it is divided. In a group of two it is grpo.
 
-    Arguments:
-        rewards: (..., G) with G >= 2.
-
     >>> import numpy as np
     >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
     array([ 1.    , -0.7071, -0.7071])
@@ -100,9 +97,6 @@ def maxrl(rewards: Array) -> Array:
     """Group mean, divided by: Aᵢ = (zᵢ - m)/m, and 0 where the mean is not positive (MaxRL).
 
     Its mean climbs the expected log pass rate cut off at order G-1 (count_advantages).
-
-    Arguments:
-        rewards: (..., G).
 
     >>> import numpy as np
     >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0]))

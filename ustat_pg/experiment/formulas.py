@@ -19,7 +19,7 @@ from ..engines.base import Replications
 from ..engines.gradients import exact, reference
 from ..estimators import gradient
 from ..ustatistics import Hoeffding, covariance_kernel, covariance_ustatistic, hoeffding, ustatistic
-from ..validation import InputError, one_of
+from ..validation import InputError
 
 __all__ = ["FORMULAS", "FormulaDistance", "Groups"]
 
@@ -113,9 +113,6 @@ class FormulaDistance:
     estimator: Estimator
     formula: str
 
-    def __post_init__(self) -> None:
-        one_of("formula", self.formula, FORMULAS)
-
     @property
     def label(self) -> str:
         return f"distance[{self.estimator.label},{self.formula}]"
@@ -131,11 +128,6 @@ class Groups(GradientCell):
         problem, group_size, batch_size, design, device: as :class:`~ustat_pg.engines.GradientCell`
             has them: one prompt, batch size 1.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.problem.contexts != 1 or self.batch_size != 1:
-            raise InputError("formulas are compared at one prompt, batch size 1")
 
     @property
     def name(self) -> str:

@@ -105,7 +105,6 @@ class CountTable:
 
     def scaled(self, factor: float) -> CountTable:
         """The advantages times a factor."""
-        factor = number("factor", factor)
         return CountTable(factor * self.successes, factor * self.failures)
 
     def less(self, other: CountTable) -> CountTable:
@@ -114,10 +113,6 @@ class CountTable:
         >>> count_table("std", 3).less(count_table("grpo", 3).scaled(2**0.5)).delta.round(12)
         array([0., 0., 0.])
         """
-        if other.group_size != self.group_size:
-            raise InputError(
-                f"tables of groups of {self.group_size} and {other.group_size}: one size is needed"
-            )
         return CountTable(self.successes - other.successes, self.failures - other.failures)
 
     def second_moments(self, moments: Moments) -> Array:
