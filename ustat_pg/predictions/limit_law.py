@@ -92,14 +92,6 @@ def _covariance(value: ArrayLike, size: int) -> Array:
     return array
 
 
-def _rates(value: ArrayLike) -> Array:
-    array = finite_array("rates", value, 1)
-    if (array <= 0).any():
-        where = int(np.argmax(array <= 0))
-        raise InputError(f"rates[{where}] is {array[where]:g}: rates must be positive")
-    return array
-
-
 def _form(curvatures: Array, gamma: Array) -> Array:
     """½ Λ^{1/2} Γ Λ^{1/2}."""
     root = np.sqrt(curvatures)
@@ -211,7 +203,10 @@ def finite_covariance(
     """
     bends = _curvatures(curvatures)
     noise = _covariance(covariance, len(bends))
-    schedule = _rates(rates)
+    schedule = finite_array("rates", rates, 1)
+    if (schedule <= 0).any():
+        where = int(np.argmax(schedule <= 0))
+        raise InputError(f"rates[{where}] is {schedule[where]:g}: rates must be positive")
     total, size = len(schedule), len(bends)
     gamma = np.zeros((size, size))
     if displacement is not None:

@@ -131,11 +131,6 @@ def _baseline_values(
     return values
 
 
-def _single_output(moments: Moments, values: Array) -> Array:
-    """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,)."""
-    return _spread(moments.centred(values), moments.gradient_sq)
-
-
 def _spread(second_moment: Array, squared_mean: Array) -> Array:
     """Their difference; 0 where it is rounding noise."""
     spread = second_moment - squared_mean
@@ -180,7 +175,9 @@ def gradient_mse(
     prompt_term = factor * max(spread, 0.0)
 
     def inner(values: Array) -> float:
-        return float(mean @ _single_output(moments, values)) / (size * prompts)
+        # tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖².
+        single = _spread(moments.centred(values), moments.gradient_sq)
+        return float(mean @ single) / (size * prompts)
 
     oracle = prompt_term + inner(moments.value)
     vanilla = prompt_term + inner(np.zeros(len(moments)))

@@ -425,13 +425,11 @@ class OneRun(Training):
 
     number: int = 0
 
+    block = 1
+
     @cached_property
     def name(self) -> str:
         return f"{super().name}/run{integer('number', self.number, 0)}"
-
-    @property
-    def block(self) -> int:
-        return 1
 
     def shown(self, blocks: float) -> float:
         return 1
