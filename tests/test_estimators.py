@@ -363,13 +363,6 @@ def test_norms_beyond_the_range_of_the_rewards_type_keep_their_ratios(unit):
     assert found == pytest.approx([5 - 10 / 4, 1 - 19 / 5, 3 - 11 / 3], rel=1e-6)
 
 
-def test_aliases():
-    rewards = np.asarray(REWARDS)
-    assert np.array_equal(estimators.advantages("rloo", rewards), estimators.grpo(rewards))
-    assert np.array_equal(estimators.advantages("reinforce", rewards), rewards)
-    assert np.array_equal(estimators.advantages("dr-grpo", rewards), estimators.group_mean(rewards))
-
-
 @libraries
 def test_gradient_by_hand_in_every_library(library):
     make = maker(library)

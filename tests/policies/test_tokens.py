@@ -75,7 +75,6 @@ def test_prompts_that_share_a_table():
     ("make", "message"),
     [
         (lambda: OutputSpace(0, 2), "vocabulary is 0"),
-        (lambda: OutputSpace(2, 2, end=1), "end is 1"),
         (lambda: OutputSpace(10, 6), "make 1,000,000 outputs: at most 100000"),
         (lambda: OutputSpace(1, 100_000, end=True), "make 100,001 outputs"),
         (lambda: OutputSpace(50, 300), r"make about 10\^510 outputs"),

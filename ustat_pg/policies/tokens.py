@@ -207,8 +207,7 @@ class PrefixSoftmax(SoftmaxPolicy):
             [(self._in_table(x, weights[x][None]) ** 2).sum() for x in self._contexts()]
         )
 
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return score_diameters(self, possible)
+    diameters = score_diameters
 
     @cached_property
     def squared_norms(self) -> Array:

@@ -440,8 +440,7 @@ class TransformerPolicy(SoftmaxPolicy):
         sums = [self.combine(x, row) for x, row in enumerate(weights)]
         return np.array([float(total @ total) for total in sums])
 
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return score_diameters(self, possible)
+    diameters = score_diameters
 
     @cached_property
     def squared_norms(self) -> Array:

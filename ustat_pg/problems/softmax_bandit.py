@@ -104,7 +104,7 @@ class SoftmaxBandit:
     ) -> SoftmaxBandit:
         """The problem whose parameters are the logits (X, K): d = X K."""
         policy = TabularSoftmax(finite_array("logits", logits, 2))
-        return cls._of(policy, context_probs, reward_values, reward_probs)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod
     def linear(
@@ -122,7 +122,7 @@ class SoftmaxBandit:
             finite_array("theta", theta, 1),
             None if offset is None else finite_array("offset", offset, 2),
         )
-        return cls._of(policy, context_probs, reward_values, reward_probs)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod
     def shared_linear(
@@ -138,11 +138,7 @@ class SoftmaxBandit:
             finite_array("context_features", context_features, 2),
             finite_array("weights", weights, 2),
         )
-        return cls._of(policy, context_probs, reward_values, reward_probs)
-
-    @classmethod
-    def _of(cls, policy: SoftmaxPolicy, *laws: Any) -> SoftmaxBandit:
-        return cls(policy, *laws)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @property
     def contexts(self) -> int:
