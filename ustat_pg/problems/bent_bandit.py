@@ -57,9 +57,8 @@ class BentBandit(InteriorProblem):
         radius, flat_radius: radii of the compact set.
 
     Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that do not
-            sum to 1, a radius that is not positive, no direction that the return depends on, or a
-            problem with no interior optimum or a flat one.
+        InputError: no direction that the return depends on, or a problem with no interior optimum or a
+            flat one.
 
     >>> problem = BentBandit([1.0], [[[0.5], [0.0]]], [[[1.0], [0.0]]], [[[1.0], [0.0]]],
     ...     [[[1.0], [1.0]]])

@@ -65,10 +65,8 @@ class LocationBandit(InteriorProblem):
             none. Given, θ has one entry more than A(x): the logit of the second action.
 
     Raises:
-        InputError: entries that are not finite, probabilities that do not sum to 1, equal arms, a
-            width or radius that is not positive, a second action that changes a mean reward, no
-            direction that the return depends on, or a problem with no interior optimum or a flat
-            one.
+        InputError: equal arms, a second action that changes a mean reward, no direction that the return
+            depends on, or a problem with no interior optimum or a flat one.
 
     >>> problem = LocationBandit.bump([-1.0, 0.0, 1.0], targets=[-0.7, 0.8, 0.3])
     >>> problem.maximiser.round(4), problem.curvatures.round(3)

@@ -58,10 +58,6 @@ class SoftmaxBandit:
         reward_values: the values a reward can take, (X, K, R).
         reward_probs: their probabilities given context and arm, (X, K, R).
 
-    Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that are
-            negative or do not sum to 1.
-
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> bandit.moments().value
     array([0.5])

@@ -174,6 +174,3 @@ def test_nothing_is_made_on_another_device(problem):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
                 ENGINE.measure(cell, quantities, Replications(count=3))
         autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
-
-
-# What is refused.

@@ -151,8 +151,7 @@ class PlanCell(_OrderedCell):
     """Groups of one prompt under a plan of sampling; rewards 0 and 1.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the plan's
-            largest, and set by it.
+        group_size: the plan's largest, set by it.
         plan: the plan in words; it draws no lots, and nothing takes the place of a group that
             it throws away.
 
@@ -226,7 +225,7 @@ class SizedCell(_OrderedCell):
     """Groups whose size was fixed for each prompt before any reward of them was seen.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the largest.
+        group_size: the largest.
         sizes: n(x), (X,).
         pooled: whether a prompt counts by its outputs, as in a mean over all outputs of the batch, each
             prompt's estimate times n(x)/E n; else each prompt counts alike.
@@ -279,8 +278,7 @@ class SurvivorCell(_OrderedCell):
     """Groups of which only some outputs survive: an estimator of the survivors alone.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; each output that may be
-            lost or not is two arms of equal score.
+        problem: each output that may be lost or not is two arms of equal score.
         survives: whether an arm survives, (K,).
         lone: whether the raw reward of a lone survivor counts; else it adds nothing.
     """

@@ -200,14 +200,10 @@ class Training(Cell):
 
     Arguments:
         landscape: the problem, with an interior optimum.
-        group_size: G, the outputs of a prompt.
         steps: T, the most that a quantity may ask for.
-        schedule: the rates.
-        batch_size: B, the prompts of a step.
-        design: iid or epochs.
         start: θ₀; the maximiser unless given.
-        start_scale: standard deviation of a normal spread of θ₀.
-        projection: Θ, or None.
+        group_size, schedule, batch_size, design, start_scale, projection: those of
+            :class:`~ustat_pg.engines.runs.trajectory.Trajectory`.
     """
 
     landscape: InteriorProblem
