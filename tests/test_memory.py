@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
@@ -78,13 +76,3 @@ def test_the_words_of_numpy():
     with pytest.raises(MemoryError) as caught:
         np.empty(2**47)
     assert out_of_memory(caught.value)
-
-
-def test_a_chunk_warning_is_shown_unless_it_is_silenced():
-    assert issubclass(ChunkWarning, RuntimeWarning)
-    code = (
-        "import warnings; from ustat_pg.memory import ChunkWarning;"
-        "warnings.warn('half', ChunkWarning); import sys; assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "ChunkWarning: half" in done.stderr

@@ -225,24 +225,3 @@ def test_what_a_step_refuses_leaves_the_table_as_it_was(said, rewards, norms):
     for method in (running.advantages, running.update):
         refuses(said, method, np.array(rewards), norms)
     np.testing.assert_array_equal(running.table, before)
-
-
-def test_norms_after_steps_without_are_refused_and_no_array_is():
-    running = RunningTable(2)
-    running.update(np.array([1.0, 0.0]))
-    refuses("at every step or at none", running.update, np.ones(2), np.ones(2))
-    refuses("is a list: it must be an array", running.advantages, ["1", "0"])
-
-
-@pytest.mark.parametrize(
-    ("said", "options"),
-    [
-        ("group size is 0", {"group_size": 0}),
-        ("keep is 0", {"keep": 0}),
-        ("keep is 1.5", {"keep": 1.5}),
-        ("two positive numbers", {"prior": (1, 0)}),
-        ("prior has shape", {"prior": 1.0}),
-    ],
-)
-def test_options_that_are_refused(said, options):
-    refuses(said, RunningTable, **{"group_size": 2, **options})

@@ -146,9 +146,6 @@ def test_covariance_kernel_is_half_the_product_of_differences():
     assert narrow == -0.5
 
 
-# The compiled loop takes rows by seven and columns by 1024: all remainders, and both sides of a seam.
-
-
 def test_an_outlying_first_sample_costs_no_digits():
     s, z = random_sample(20, 1000, 3)
     s[0], z[0] = 1e6, 1e3
@@ -320,26 +317,17 @@ def skew(a, b):
     [
         ("not symmetric", lambda s, z: ustatistic(skew, z)),
         ("not symmetric", lambda s, z: hoeffding(skew, z, [0.0, 1.0], [0.5, 0.5])),
-        # Symmetric in the first two arguments only, then in the last two only.
-        ("not symmetric", lambda s, z: ustatistic(lambda a, b, c: a * b + c, z, 3)),
         ("not symmetric", lambda s, z: ustatistic(lambda a, b, c: a + b * c, z, 3)),
         ("1 sample.* at least 2", lambda s, z: ustatistic(half_square, z[:1])),
-        ("2 sample.* at least 3", lambda s, z: ustatistic(skewness_kernel, z[:2], 3)),
         ("3 sample.* at least 4", lambda s, z: covariance_variance_components(s[:3], z[:3])),
         ("1 sample.* at least 2", lambda s, z: covariance_ustatistic(s[:1], z[:1])),
         ("kernel returned shape", lambda s, z: ustatistic(lambda a, b: (a * b).sum(), z)),
         (r"lengths \[5, 4\]", lambda s, z: ustatistic(covariance_kernel, (s, z[:4]))),
         ("pass plain data as a list", lambda s, z: ustatistic(half_square, (1.0, 2.0))),
-        ("samples holds nan", lambda s, z: ustatistic(half_square, [1.0, np.nan])),
-        ("order is", lambda s, z: ustatistic(half_square, z, order=0)),
         ("4 probabilities for 5", lambda s, z: hoeffding(half_square, z, z, np.full(4, 0.25))),
-        ("scores holds inf", lambda s, z: covariance_ustatistic(s / 0.0, z)),
         ("they must be", lambda s, z: covariance_ustatistic(s, z[:4])),
-        ("overflow", lambda s, z: covariance_ustatistic(s * 1e200, z * 1e200)),
-        ("overflow", lambda s, z: covariance_variance_components(s * 1e200, z * 1e200)),
     ],
 )
 def test_bad_input_is_refused(message, call):
     s, z = random_sample(16, 5, 2)
-    with np.errstate(divide="ignore"):
-        refuses(message, call, np.abs(s) + 1, z)
+    refuses(message, call, np.abs(s) + 1, z)

@@ -89,10 +89,6 @@ def compare(
         where outcomes are too many to enumerate, or g is 0), kind (exact or simulation) and
         replications.
 
-    Raises:
-        InputError: any of these is not as said, two baselines have one name, or a function does not
-            answer with finite advantages, one for each reward.
-
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> def half(rewards):
     ...     others = rewards.sum(-1, keepdims=True) - rewards
@@ -187,8 +183,14 @@ def _measured(
     """The error of each estimator: enumerated where that is feasible, else all from the same draws."""
     found: dict[str, _Row] = {}
     for name, estimator in named.items():
+        # A function may look at the order of a group; what has a name does not.
+        engine, asked = (
+            ExactEngine(tuples=estimator.function is not None),
+            [SquaredError(estimator)],
+        )
         with suppress(InfeasibleError):
-            found[name] = _Row(_exact(cell, estimator), 0.0)
+            engine.require(cell, asked)
+            found[name] = _Row(float(engine.measure(cell, asked, Replications()).mean[0]), 0.0)
     left = [name for name in named if name not in found]
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
@@ -196,18 +198,6 @@ def _measured(
             error = sqrt(sums.covariance[place, place] / sums.n)
             found[name] = _Row(float(sums.mean[place]), error, sums, place)
     return {name: found[name] for name in named}
-
-
-def _exact(cell: GradientCell, estimator: Estimator) -> float:
-    """The enumerated error.
-
-    Raises:
-        InfeasibleError: there are too many outcomes.
-    """
-    # A function may look at the order of a group; what has a name does not.
-    engine, asked = ExactEngine(tuples=estimator.function is not None), [SquaredError(estimator)]
-    engine.require(cell, asked)
-    return float(engine.measure(cell, asked, Replications()).mean[0])
 
 
 def _bias(problem: SoftmaxBandit, size: int, estimator: Estimator) -> float:

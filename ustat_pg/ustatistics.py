@@ -224,19 +224,11 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, least: int) -> tuple[FloatAr
     z = z[..., None]
     # The first sample goes first: a common offset, however large, then leaves no rounding behind,
     # and scores or rewards that are all equal become exact zeros.
-    with np.errstate(over="ignore", invalid="ignore"):
-        s = s - s[..., :1, :]
-        z = z - z[..., :1, :]
-        s -= s.mean(axis=-2, keepdims=True)
-        z -= z.mean(axis=-2, keepdims=True)
+    s = s - s[..., :1, :]
+    z = z - z[..., :1, :]
+    s -= s.mean(axis=-2, keepdims=True)
+    z -= z.mean(axis=-2, keepdims=True)
     return s, z
-
-
-def _no_overflow(*results: FloatArray) -> None:
-    if not all(np.isfinite(result).all() for result in results):
-        raise InputError(
-            "scores and rewards are so large that their products overflow: rescale them"
-        )
 
 
 def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
@@ -254,15 +246,13 @@ def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
         Array ``(..., d)``.
 
     Raises:
-        InputError: NaN or infinity, shapes that do not match, n < 2, or products that overflow.
+        InputError: NaN or infinity, shapes that do not match, or n < 2.
 
     >>> covariance_ustatistic([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 0.0, 0.0])
     array([ 0.33333333, -0.16666667])
     """
     s, z = _centred(scores, rewards, 2)
-    with np.errstate(over="ignore", invalid="ignore"):
-        value = np.einsum("...nd,...n->...d", s, z[..., 0]) / (s.shape[-2] - 1)
-    _no_overflow(value)
+    value = np.einsum("...nd,...n->...d", s, z[..., 0]) / (s.shape[-2] - 1)
     return np.asarray(value)
 
 
@@ -356,25 +346,20 @@ def covariance_variance_components(scores: ArrayLike, rewards: ArrayLike) -> Var
     Returns:
         The three estimates, each ``(..., d)``: one per coordinate of the scores.
 
-    Raises:
-        InputError: as :func:`covariance_ustatistic`; or n < 4.
-
     >>> scores = [[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [-1.0, 2.0]]
     >>> covariance_variance_components(scores, [1.0, 0.0, 0.0, 0.0]).variance
     array([0.11111111, 0.0625    ])
     """
     s, z = _centred(scores, rewards, 4)
     n = s.shape[-2]
-    with np.errstate(over="ignore", invalid="ignore"):
-        product = s * z
-        total = product.sum(axis=-2)
-        fourth = (product**2).sum(axis=-2)
-        squares = (n * fourth + (s**2).sum(axis=-2) * (z**2).sum(axis=-2)) / 2
-        squares -= total**2 / (n - 1)
-        # Two passes: Σ (s z)² - (Σ s z)²/n would cancel where s z hardly varies.
-        product -= total[..., None, :] / n
-        row_squares = n**2 / 4 * (product**2).sum(axis=-2)
-    _no_overflow(squares, row_squares)
+    product = s * z
+    total = product.sum(axis=-2)
+    fourth = (product**2).sum(axis=-2)
+    squares = (n * fourth + (s**2).sum(axis=-2) * (z**2).sum(axis=-2)) / 2
+    squares -= total**2 / (n - 1)
+    # Two passes: Σ (s z)² - (Σ s z)²/n would cancel where s z hardly varies.
+    product -= total[..., None, :] / n
+    row_squares = n**2 / 4 * (product**2).sum(axis=-2)
     # The kernel less U: Σ_{i≠j} kᵢⱼ² and Σᵢ (Σ_{j≠i} kᵢⱼ)² give the mean over each kind of tuple.
     square = squares / math.perm(n, 2)
     shared_one = (row_squares - squares) / math.perm(n, 3)

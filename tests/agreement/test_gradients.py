@@ -242,14 +242,6 @@ def test_what_every_engine_refuses(subject):
         subject.measure(cell, [], replications=2)
 
 
-@pytest.mark.skipif("transformer" not in NAMED, reason="torch not installed")
-def test_a_short_table_of_a_network_has_no_gradients():
-    """Where scores did not fit, only inner products were kept."""
-    cell = GradientCell(named("transformer-short"), 2)
-    with pytest.raises(InputError, match="give the policy itself, or memory enough"):
-        cell.measure("autograd", errors_of("grpo"), replications=2)
-
-
 def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkeypatch):
     """One that the body does not know would be computed as no baseline at all."""
     cell, own = GradientCell(random_problem(0), 3), Estimator("own", function=lambda z, _: z)

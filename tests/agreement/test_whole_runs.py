@@ -13,7 +13,6 @@ from ustat_pg.engines import Constant
 from ustat_pg.engines.runs import reference
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
 
 each_estimator = pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
 each_engine = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
@@ -49,22 +48,6 @@ def test_blocks_of_runs(layout, estimator, subject, bent):
         laws.snapshots_change_no_path(subject, trajectory)
         laws.same_seed_same_bytes(subject, trajectory)
         laws.threads_serve_blocks(subject, trajectory)
-
-
-@each_engine
-@pytest.mark.parametrize(
-    ("where", "message"),
-    [
-        ({"replications": 0}, "replications is 0"),
-        ({"first": -1}, "first replication is -1"),
-        ({"seed": -1}, "seed is -1"),
-        ({"seed": "a"}, "seed is 'a'"),
-        ({"first": 2**63 - 1, "replications": 2}, r"end at 2\^63"),
-    ],
-)
-def test_blocks_that_are_refused(subject, where, message):
-    with pytest.raises(InputError, match=message):
-        subject.run(path("one prompt", RUN_ESTIMATORS[0], 9), **where)
 
 
 @pytest.mark.parametrize("theta_set", laws.SETS.values(), ids=laws.SETS)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from math import inf, log, nan, sqrt
 
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from tests.support.refusals import refuses
 from ustat_pg.checks import (
     Evidence,
     Forecast,
@@ -128,22 +126,6 @@ def test_a_plan_is_the_least_that_serves(margin, variance, width):
 
 def test_no_number_of_replications_narrows_what_has_no_range():
     assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
-
-
-@pytest.mark.parametrize(
-    ("said", "call", "arguments"),
-    [
-        *(("alpha", COIN.interval, (10, 0.5, 0.25, a)) for a in (0.0, 1.0, -0.1)),
-        ("negative", COIN.interval, (10, 0.5, -0.25, 0.1)),
-        ("negative", Forecast, (0.5, -0.25, 0.0, 1.0)),
-        ("outside", Forecast, (1.5, 0.25, 0.0, 1.0)),
-        ("unknown", allotted_alpha, ("nothing", 1)),
-        ("margin", replications_needed, (0.0, COIN, 0.1)),
-        ("above 1", partial(attained, ratio=0.9), (2.0, 1.0)),
-    ],
-)
-def test_what_makes_no_statement_and_no_plan_is_refused(said, call, arguments):
-    refuses(said, call, *arguments)
 
 
 # The decider.

@@ -75,7 +75,6 @@ EVEN = random_problem(0, "uniform-contexts")
         ((UNEVEN, 0), "group size is 0"),
         ((UNEVEN, 2, 0), "batch size is 0"),
         ((UNEVEN, 2, 1, "random"), "design 'random' is unknown"),
-        ((UNEVEN, 2, 1, None), "design None is unknown"),
         ((UNEVEN, 2, 3, "fixed"), "needs uniform context probabilities"),
         ((UNEVEN, 2, 2, "without-replacement"), "needs uniform context probabilities"),
         ((EVEN, 2, 2, "fixed"), "batch size is 2: design fixed uses .* it must be 3"),
@@ -139,7 +138,6 @@ def test_numbers_that_differ_at_all_have_labels_that_differ():
         ({"baseline": "critic"}, "engines have no critic"),
         ({"baseline": "constant"}, "only with, the baseline constant"),
         ({"baseline": "grpo", "constant": 0.5}, "only with, the baseline constant"),
-        ({"baseline": "constant", "constant": float("nan")}, "constant holds nan"),
         ({"baseline": "constant", "constant": "half"}, "constant is not an array of numbers"),
     ],
 )

@@ -203,15 +203,8 @@ def test_what_the_cpu_engine_refuses_is_refused(no_device):
         InputError, match=r"engine cuda cannot run own: use reference .* within_rewards"
     ):
         CELL.measure("cuda", [own], replications=1)
-    with pytest.raises(InputError, match="at least 2: group size is 1"):
-        GradientCell(random_problem(0), 1).measure("cuda", [QUANTITY], replications=1)
-    for replications in (0, 2.5):
-        with pytest.raises(InputError, match="replications"):
-            CELL.measure("cuda", [QUANTITY], replications=replications)
-        with pytest.raises(InputError, match="replications"):
-            PATH.run("cuda", replications=replications)
-    with pytest.raises(InputError, match="at least one quantity"):
-        CELL.measure("cuda", [], replications=5)
+    with pytest.raises(InputError, match="replications"):
+        PATH.run("cuda", replications=0)
 
 
 # Memory: a device of a given size, in NumPy.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,9 +22,8 @@ from tests.support.networks import backward_loop  # noqa: E402
 from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
-from ustat_pg.memory import ChunkWarning  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
-from ustat_pg.policies.network import Layer, TransformerShape  # noqa: E402
+from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
@@ -87,42 +85,6 @@ def test_gram_matrices_in_blocks_of_parameters():
     assert policy.default_chunk() < policy.space.count
     scores = np.concatenate([backward_loop(policy, x)[1] for x in range(4)])
     assert np.allclose(policy.gram_matrix(range(4)), scores @ scores.T, rtol=0, atol=1e-11)
-
-
-@pytest.mark.parametrize("fits", [1, 3, 4])
-def test_the_chunk_halves_where_memory_runs_out(monkeypatch, fits):
-    policy = make(chunk=8)
-    expected = policy.squared_norms
-    policy = make(chunk=8)
-    original, sizes = TransformerPolicy._score_rows, []
-
-    def tight(self, context, rows, columns=None):
-        sizes.append(rows.stop - rows.start)
-        if sizes[-1] > fits:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
-        return original(self, context, rows, columns)
-
-    monkeypatch.setattr(TransformerPolicy, "_score_rows", tight)
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found = policy.squared_norms
-    steps = {1: [(8, 4), (4, 2), (2, 1)], 3: [(8, 4), (4, 2)], 4: [(8, 4)]}[fits]
-    assert [str(one.message) for one in said] == [
-        f"out of memory with {old} outputs at once: going on with {new}" for old, new in steps
-    ]
-    assert all(one.category is ChunkWarning for one in said)
-    assert np.allclose(found, expected, rtol=1e-12)
-    assert policy.chunk == steps[-1][1]
-    assert sizes.count(8) == 1
-
-
-def test_a_network_that_does_not_fit_at_all_is_refused(monkeypatch):
-    def never(*_, **__):
-        raise MemoryError
-
-    monkeypatch.setattr(TransformerPolicy, "_score_rows", never)
-    with pytest.raises(InputError, match="outputs do not fit in memory one at a time"):
-        _ = make(chunk=1).squared_norms
 
 
 @pytest.mark.parametrize("memory", [1, 60_000, 2**28])
@@ -204,18 +166,6 @@ def test_single_precision_is_close_and_recorded():
     assert PROBLEM.at(single).digest != PROBLEM.at(plain).digest
 
 
-def test_stacked_parameters_are_many_networks_at_once():
-    """What a training engine needs: one call for the parameters of several runs."""
-    policy = make()
-    thetas = np.stack([policy.theta, 0.5 * policy.theta])
-    outputs = torch.tensor(np.array(policy.space.outputs))
-    found = torch.func.vmap(
-        lambda state: policy.log_prob(state, policy.sequences(1, outputs), outputs)
-    )(policy.unflatten(torch.tensor(thetas)))
-    for row, theta in zip(found, thetas, strict=True):
-        assert np.allclose(row.numpy(), policy.with_theta(theta).logits[1], rtol=0, atol=1e-12)
-
-
 def test_restriction_other_parameters_and_copies():
     policy = make()
     part = policy.restrict(np.array([3, 0]))
@@ -245,18 +195,7 @@ PROBLEM_PART = bracket_matching(1, 3, end=True, prompts=[PROBLEM.prompts[3], PRO
         (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
         (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
         (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
-        (
-            lambda: TransformerPolicy(
-                OutputSpace(2, 2), ((0, 0),), TransformerShape(2, 2, 3), np.ones(9)
-            ),
-            "need 4 positions: the network has 3",
-        ),
-        (
-            lambda: TransformerPolicy(
-                OutputSpace(2, 2, True), ((1,),), TransformerShape(3, 2, 3), np.ones(9)
-            ),
-            "the network writes 2 tokens: outputs have 3",
-        ),
+        (lambda: attrs.evolve(make(), space=OutputSpace(5, 2)), "tokens: outputs have 5"),
         (
             lambda: modular_sum(3, 2).at(
                 TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)

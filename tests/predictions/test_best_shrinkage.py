@@ -7,7 +7,6 @@ import pytest
 
 from simulations import Suite
 from simulations.problems import mse_of, two_valued
-from tests.support.refusals import refuses
 from ustat_pg.engines import GradientCell
 from ustat_pg.predictions import best_shrinkage, gradient_mse
 from ustat_pg.problems import random_problem
@@ -95,11 +94,3 @@ def test_it_falls_with_the_group_and_costs_what_the_closed_form_says():
         found = enumerated(PROBLEMS["binary"], size, mean, [amount])[0]
         assert gradient_mse(moments, name, size).mse == pytest.approx(found, rel=1e-12)
         assert found < gradient_mse(moments, "grpo", size).mse
-
-
-@pytest.mark.parametrize(
-    ("said", "arguments"),
-    [("group size is 1", (1,)), ("mean value holds nan", (4, np.nan))],
-)
-def test_what_is_refused(said, arguments):
-    refuses(said, best_shrinkage, PROBLEMS["binary"].moments(), *arguments)

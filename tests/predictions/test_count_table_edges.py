@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.catalogue import resolve
-from ustat_pg.commands.explain import explain
-from ustat_pg.predictions import count_table, gradient_mse, mean_gradient, silent_share
+from ustat_pg.predictions import gradient_mse, mean_gradient, silent_share
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError
 
@@ -43,16 +41,3 @@ def test_rounding_leaves_no_negative_error(size):
     found = gradient_mse(coin().moments(), "best", size)
     assert 0 <= found.mse < 1e-15
     assert found.first_order_term >= 0
-
-
-@pytest.mark.parametrize("factor", ["a", None, [1, 2], np.inf])
-def test_a_factor_is_one_finite_number(factor):
-    with pytest.raises(InputError, match="factor"):
-        count_table("std", 4).scaled(factor)
-
-
-def test_what_is_no_text_is_no_estimator():
-    with pytest.raises(InputError, match="baseline 3 is unknown"):
-        explain(name=3, group_size=4)
-    with pytest.raises(InputError, match="SPEC is 3: it must be a text"):
-        resolve(3)

@@ -14,7 +14,6 @@ from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, 
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import (
-    CountTable,
     best_table,
     count_table,
     gradient_covariance,
@@ -199,10 +198,7 @@ REFUSED = {
         "2 values: a group of 4",
     ),
     "rates above 1": (lambda: count_table("std", 4).weight(1.5), "pass rate is 1.5"),
-    "two lengths": (lambda: CountTable(np.zeros(3), np.zeros(4)), "3 and 4 entries"),
     "graded rewards": (lambda: gradient_mse(GRADED, "std", 4), "std has a closed form for rewards"),
-    "best of graded rewards": (lambda: best_table(GRADED, 4), "the best table has a closed form"),
-    "share of graded rewards": (lambda: silent_share(GRADED, 4), "closed form"),
     "delta of another length": (lambda: best_table(BINARY, 4, [1.0, 1.0]), r"needs \(4,\)"),
     "loud groups": (
         lambda: mean_gradient(BINARY, "vanilla", 4, dynamic_sampling=True),

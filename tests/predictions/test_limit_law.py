@@ -317,11 +317,9 @@ GOOD = ([0.5, 1.0], [[0.4, 0.1], [0.1, 0.3]])
     [
         ([0.5, 0.0], GOOD[1], r"curvatures\[1\] is 0"),
         ([-0.5, 1.0], GOOD[1], r"curvatures\[0\] is -0.5"),
-        ([0.5, np.nan], GOOD[1], "curvatures holds nan"),
         ([0.5], GOOD[1], r"covariance has shape \(2, 2\)"),
         (GOOD[0], [[0.4, 0.1], [0.2, 0.3]], "differs from its transpose by 0.1"),
         (GOOD[0], [[0.4, 0.5], [0.5, 0.3]], "has the eigenvalue -0.15"),
-        (GOOD[0], [[0.4, np.inf], [np.inf, 0.3]], "covariance holds inf"),
     ],
 )
 def test_what_is_no_landscape_or_no_covariance_is_refused(curvatures, covariance, message):
@@ -347,18 +345,13 @@ def test_rounding_is_not_refused():
     ("call", "message"),
     [
         (lambda: limit_weights(*GOOD, 1.0), "c above 1;"),
-        (lambda: limit_weights(*GOOD, np.nan), "c holds nan"),
         (lambda: weight_derivatives(*GOOD, np.eye(2), 0.3), "c is 0.3"),
         (lambda: weight_derivatives(*GOOD, [[0, 1.0], [0, 0]], 4.0), "change differs"),
-        (lambda: weight_derivatives(*GOOD, np.eye(3), 4.0), r"change has shape \(3, 3\)"),
         (lambda: limit_law(GOOD[0], np.zeros((2, 2)), 4.0), "all weights are 0"),
         (lambda: finite_law(GOOD[0], np.zeros((2, 2)), [0.1]), "all weights are 0"),
         (lambda: finite_covariance(*GOOD, [0.1, -0.1]), r"rates\[1\] is -0.1"),
-        (lambda: finite_covariance(*GOOD, []), "rates has shape"),
         (lambda: finite_covariance(*GOOD, [0.1], [1.0]), "displacement has 1 entries"),
         (lambda: finite_covariance(*GOOD, [0.1], steps=[2]), "whole numbers from 0 to 1"),
-        (lambda: finite_covariance(*GOOD, [0.1], steps=[-1]), "whole numbers from 0 to 1"),
-        (lambda: finite_covariance(*GOOD, [0.1], steps=[0.5]), "whole numbers from 0 to 1"),
         (lambda: finite_covariance(*GOOD, [0.1], steps=[1, 0]), "must be ascending"),
         (lambda: finite_covariance(*GOOD, np.full(2000, 3.0)), "it is stable below 2/λ_max = 2"),
         (lambda: matrix_correlation(record(), np.eye(2)), "hold traces only"),

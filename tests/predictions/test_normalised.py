@@ -152,16 +152,3 @@ def test_moments_without_a_closed_form_are_refused(limit):
     refuses("has a closed form for rewards that are 0 or 1", limit, graded)
     sure = coin([[1.0], [1.0]], [[1.0], [1.0]])
     refuses("always or never solved has no deviation", limit, sure)
-
-
-@pytest.mark.parametrize(
-    ("probs", "rewards", "scores", "said"),
-    [
-        ([0.5, 0.5], [1.0, 0.0], [[1.0]], "2 probabilities, 2 rewards and 1 scores"),
-        ([0.5, 0.5], [1.0, 1.0], [[1.0], [-1.0]], "rewards without variance"),
-        ([0.5, 0.5], [1.0, np.nan], [[1.0], [-1.0]], "rewards"),
-        ([0.5, 0.5], [1.0, 0.0], [1.0, -1.0], "scores"),
-    ],
-)
-def test_outcomes_that_are_none_are_refused(probs, rewards, scores, said):
-    refuses(said, normalised_limit_of, probs, rewards, scores)

@@ -151,6 +151,7 @@ def test_bad_input_is_refused(four):
         (lambda: epoch_gap(moments, basis, line, RATES, group_size=2, batch_size=3), "must divide"),
         (lambda: epoch_gap(moments, basis, line, RATES, group_size=1, batch_size=1), "at least 2"),
         (lambda: weight_form([1.0], np.eye(1), [1.0], 0.4), "above 1/2"),
+        (lambda: gap_transform([0.5, -0.1], 1.0), "none may be negative"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             call()

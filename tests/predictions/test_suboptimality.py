@@ -112,38 +112,15 @@ def test_under_decay_the_bound_tends_to_its_constant_at_order_one_over_t(offset)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"pl": 1.2}, "no function has"),
-        ({"pl": 0.0}, "pl is 0.0: it must be positive"),
-        ({"pl": np.nan}, "pl holds nan"),
-        ({"smoothness": np.inf}, "smoothness holds inf"),
-        ({"mse": -0.1}, "mse"),
-    ],
-)
-def test_impossible_constants_are_refused_everywhere(changes, message):
-    constants = {**MADE, **changes}
-    for call in (
-        lambda: bound_curve(1.0, [0.5], **constants),
-        lambda: constant_bound(3, 1.0, 0.5, **constants),
-        lambda: constant_floor(0.5, **constants),
-        lambda: decay_constant(8.0, **constants),
-    ):
-        with pytest.raises(InputError, match=message):
-            call()
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: bound_curve(1.0, [0.5], **{**MADE, "pl": 1.2}), "no function has"),
+        (lambda: bound_curve(1.0, [0.5], **{**MADE, "mse": -0.1}), "mse"),
         (lambda: bound_curve(-1.0, [0.5], **MADE), "gap is -1.0: it must be at least 0"),
         (lambda: bound_curve(1.0, [0.5, 0.0], **MADE), r"rates\[1\] is 0"),
-        (lambda: bound_curve(1.0, [], **MADE), "rates has shape"),
         (lambda: bound_curve(1.0, np.full(400, 1e3), **MADE), "the bound overflows"),
         (lambda: constant_floor(2 / 1.1, **MADE), "must be below 2/L"),
-        (lambda: constant_bound(3, 1.0, 2.0, **MADE), "Assumption 5a"),
         (lambda: constant_bound(1.5, 1.0, 0.5, **MADE), "steps is 1.5"),
-        (lambda: constant_bound([-1], 1.0, 0.5, **MADE), r"steps is \[-1.0\]"),
         (lambda: decay_constant(1 / 0.6, **MADE), r"must be above 1/\(2μ\)"),
     ],
 )

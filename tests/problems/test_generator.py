@@ -7,7 +7,6 @@ import pytest
 
 from ustat_pg.policies import ArmLinearSoftmax, SharedLinearSoftmax, TabularSoftmax
 from ustat_pg.problems import KINDS, random_problem
-from ustat_pg.validation import InputError
 
 SEEDS = range(12)
 
@@ -100,19 +99,3 @@ def test_shapes():
     assert random_problem(0, "plain", contexts=5).contexts == 5
     assert random_problem(0, "uniform-contexts", contexts=4).context_probs.tolist() == [0.25] * 4
     assert not random_problem(0, "plain").uniform
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"seed": 0, "kind": "odd"}, "kind 'odd' is unknown: choose one of plain, binary"),
-        ({"seed": -1}, "seed is -1: it must be a whole number of at least 0"),
-        ({"seed": 1.5}, "seed is 1.5"),
-        ({"seed": True}, "seed is True"),
-        ({"seed": 0, "contexts": 0}, "contexts is 0"),
-        ({"seed": 0, "contexts": 2.0}, "contexts is 2.0"),
-    ],
-)
-def test_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        random_problem(**arguments)

@@ -495,6 +495,12 @@ NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
     ("make", "change", "message"),
     [
         (LocationBandit, {"rewards": np.ones((2, 3, 2))}, "does not depend on theta"),
+        (LocationBandit, {"arms": [0.0, 1.0, 1.0]}, "arms are .*: they must be different"),
+        (
+            LocationBandit,
+            {"second_rewards": np.ones((2, 3, 1)), "second_probs": np.ones((2, 3, 1))},
+            "the second action changes a mean reward",
+        ),
         (LocationBandit, {"reward_probs": EDGE}, "no interior optimum"),
         (LocationBandit, {"radius": 0.01, "reward_probs": NEAR_EDGE}, "no interior"),
         (

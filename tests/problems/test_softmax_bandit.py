@@ -134,12 +134,6 @@ def test_the_share_of_groups_without_a_signal(kind):
         assert (found <= 1).all()
 
 
-@pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_the_share_without_a_signal_refuses_sizes_that_are_none(size):
-    with pytest.raises(InputError, match="group size is"):
-        random_problem(0).zero_signal_share(size)
-
-
 def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
     problem = SoftmaxBandit.tabular(
         [0.5, 0.5],
@@ -174,9 +168,6 @@ TABULAR, LINEAR, SHARED = GOOD
     [
         (TABULAR, {"context_probs": [0.5, 0.4]}, "context_probs sums to 0.9"),
         (TABULAR, {"context_probs": [1.0]}, "has 1 entries: the policy has 2 contexts"),
-        (TABULAR, {"logits": [[0.0, np.nan], [0.0, 0.0]]}, "logits holds nan at [0, 1]"),
-        (TABULAR, {"logits": [[], []]}, "logits has shape (2, 0): it must not be empty"),
-        (TABULAR, {"reward_values": [[[1.0], [np.nan]]] * 2}, "reward_values holds nan at"),
         (
             TABULAR,
             {"reward_values": [[[1.0, 2.0], [0.0, 2.0]]] * 2},
@@ -184,12 +175,10 @@ TABULAR, LINEAR, SHARED = GOOD
         ),
         (TABULAR, {"reward_values": [[[1e101], [0.0]]] * 2}, "reward_values exceed 1e+"),
         (TABULAR, {"reward_probs": [[[0.5], [1.0]]] * 2}, "reward_probs sums to 0.5 at [0, 0]"),
-        (LINEAR, {"theta": [np.nan]}, "theta holds nan"),
         (LINEAR, {"theta": [1.0, 2.0]}, "features have 1 entries per arm and theta 2"),
         (LINEAR, {"features": [[[1e200], [0.0]]], "theta": [1e200]}, "logits exceed 1e+"),
         (LINEAR, {"offset": [[0.0]]}, "offset has shape"),
-        (SHARED, {"context_features": [[np.inf]]}, "context_features holds inf"),
-        (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "must be contexts and arms"),
+        (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "two contexts and arms"),
     ],
 )
 def test_refused(make, changes, message):

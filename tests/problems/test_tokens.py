@@ -123,15 +123,6 @@ def test_the_digest_names_policy_and_problem():
     assert len(digests) == 7
 
 
-def test_restriction_keeps_the_kind():
-    problem = PROBLEMS["modular"]
-    bandit = problem.at(PrefixSoftmax.random(problem.space, 3, seed=0))
-    part = bandit.restrict([2, 0])
-    assert type(part) is type(bandit)
-    assert np.array_equal(part.mean_rewards, problem.rewards[[2, 0]])
-    assert np.array_equal(part.policy.probs, bandit.policy.probs[[2, 0]])
-
-
 @each
 def test_problems_survive_pickling(problem):
     again = pickle.loads(pickle.dumps(problem))
@@ -158,18 +149,6 @@ def never(prompt, output):
     return 0.0
 
 
-def answering(value):
-    """A problem whose verifier says the same of every output."""
-    return TokenProblem(SPACE, ((0,),), lambda prompt, output: value)
-
-
-def test_numbers_of_other_kinds_are_rewards():
-    for value in (True, 1, np.float32(1), np.int64(1), np.array(1.0)):
-        assert answering(value).rewards.tolist() == [[1.0] * 4]
-    rows = (prompt for prompt in ([0], np.array([1])))
-    assert TokenProblem(SPACE, rows, never).prompts == ((0,), (1,))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -179,6 +158,7 @@ def test_numbers_of_other_kinds_are_rewards():
         (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
         (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
         (lambda: digit_addition(1, 2), "base is 1"),
+        (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\): tokens are 0 to 2"),
         (lambda: modular_sum(20, 5), "make 3,200,000 outputs"),
         (
             lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 2)),

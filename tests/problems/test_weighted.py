@@ -7,7 +7,6 @@ import pytest
 
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.estimators import advantages
-from ustat_pg.policies import WeightedScores
 from ustat_pg.predictions import weighted_mse
 from ustat_pg.problems import WeightedBandit, random_problem
 from ustat_pg.validation import InputError
@@ -104,10 +103,6 @@ def test_what_is_refused():
         weighted().moments()
     with pytest.raises(InputError, match="parameters only"):
         weighted().with_theta(np.zeros(weighted().d))
-    with pytest.raises(InputError, match="first two must be"):
-        WeightedScores(np.log([[0.5, 0.5]]), np.ones((1, 3, 1)))
-    with pytest.raises(InputError, match="sum to 1"):
-        WeightedScores(np.log([[0.5, 0.6]]), np.ones((1, 2, 1)))
     graded = random_problem(1, "negative-rewards", contexts=2)
     with pytest.raises(InputError, match="not all 0 or 1"):
         WeightedBandit.of(graded, np.ones((2, graded.arms))).weighted_moments()

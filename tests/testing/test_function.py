@@ -86,9 +86,7 @@ def test_an_array_of_the_strict_standard():
     [
         ({"function": 3}, "function is 3: it must be callable"),
         ({"group_size": 1}, "group size is 1: it must be a whole number of at least 2"),
-        ({"group_size": (2, 1)}, "group size is 1"),
         ({"group_size": ()}, "group size is empty"),
-        ({"group_size": "22"}, "group size is '22'"),
         ({"layout": "flat"}, "layout 'flat' is unknown: choose one of batched, minibatch, group"),
         ({"inputs": "rewards"}, "inputs is 'rewards'"),
         ({"inputs": ("squared_norms",)}, "it must hold 'rewards'"),
@@ -108,25 +106,20 @@ def test_bad_arguments_of_one_check_are_refused():
     for problems, message in (([], "problems is empty"), ([3], "'number 0' is a int")):
         with pytest.raises(InputError, match=message):
             assert_unbiased(rloo, problems=problems)
-    for rtol in (-1, 1, np.nan):
-        with pytest.raises(InputError, match="rtol"):
-            assert_unbiased(rloo, rtol=rtol)
+    with pytest.raises(InputError, match="rtol"):
+        assert_unbiased(rloo, rtol=-1)
     with pytest.raises(InputError, match="invariance 'rotation' is unknown"):
         assert_invariances(rloo, ["rotation"])
     with pytest.raises(InputError, match="which is empty"):
         assert_invariances(rloo, [])
     with pytest.raises(InputError, match="problem is a list"):
         exact_mse(rloo, problem=[problem], group_size=2)
-    with pytest.raises(InputError, match="group size is 1"):
-        exact_mse(rloo, problem=problem, group_size=1)
     with pytest.raises(InputError, match="take a smaller group_size"):
         assert_unbiased(rloo, problems=problem, group_size=12)
     with pytest.raises(InputError, match="kinds is"):
         testing.problems(["plain", "odd"])
     with pytest.raises(InputError, match="number or \\(least, greatest\\)"):
         testing.rewards((5, 2))
-    with pytest.raises(InputError, match="group size is 1"):
-        testing.scores(1)
 
 
 @pytest.mark.parametrize(

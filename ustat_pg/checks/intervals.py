@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, log, log1p, sqrt
 
-from ..validation import InputError
-
 __all__ = ["Forecast", "Interval", "NearlyNormal"]
 
 
@@ -66,9 +64,6 @@ class Forecast:
         variance: the variance that is expected, not negative.
         low, high: ends of the range, which may be infinite.
 
-    Raises:
-        InputError: a negative variance, or a mean outside the range.
-
     >>> Forecast(0.1, 0.09, 0.0, 1.0).half_width(10_000, 1e-5) < 0.0155
     True
     """
@@ -77,12 +72,6 @@ class Forecast:
     variance: float
     low: float
     high: float
-
-    def __post_init__(self) -> None:
-        if not self.low <= self.mean <= self.high:
-            raise InputError(f"mean is {self.mean}, outside its range {self.low} to {self.high}")
-        if self.variance < 0:
-            raise InputError(f"variance is {self.variance}: it may not be negative")
 
     def interval(self, n: int, mean: float, variance: float, alpha: float) -> Interval:
         """The interval that misses the true mean with probability at most alpha, for every n.
@@ -101,17 +90,10 @@ class Forecast:
             mean, variance: moments of the sample, the variance with divisor n - 1.
             alpha: error rate, in (0, 1).
 
-        Raises:
-            InputError: alpha outside (0, 1), or a negative variance.
-
         >>> found = Forecast(0.5, 0.25, 0.0, 1.0).interval(10_000, 0.5, 0.25, 0.05)
         >>> round(found.half_width, 4)
         0.0137
         """
-        if not 0 < alpha < 1:
-            raise InputError(f"alpha is {alpha}: it must lie between 0 and 1")
-        if variance < 0:
-            raise InputError(f"variance is {variance}: it may not be negative")
         if n < 1:
             return Interval(-inf, inf)
         square = variance * (n - 1) / n + (mean - self.mean) ** 2
@@ -123,11 +105,7 @@ class Forecast:
         return sum(self._reaches(n, self.variance, alpha)) / 2
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:
-        """How far the interval goes below and above the mean of a sample.
-
-        Arguments:
-            square: mean square of the sample's distances from the centre.
-        """
+        """How far the interval goes below and above the mean of a sample."""
         width, strength = self.high - self.low, log(2 / alpha)
         if width == 0 or width == inf:
             return width, width

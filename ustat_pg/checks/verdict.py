@@ -14,7 +14,6 @@ from math import inf, isfinite, nan
 
 from scipy.stats import norm
 
-from ..validation import InputError
 from .intervals import Interval
 from .planning import MISS_RATE
 
@@ -152,17 +151,7 @@ def equal(
     relative_margin: float = 0.1,
     digits: float = 0.0,
 ) -> Statement:
-    """The quantity is the prediction; each rival names another number.
-
-    Arguments:
-        prediction: the value; refuted if it is not finite.
-        rivals: values by name; those that are not finite are left out.
-        scale: natural size of the quantity; where the prediction is 0 no number of draws tells it
-            from nearly 0 without one.
-        relative_margin: the half-width asked for, in units of scale, where no rival asks for less.
-        digits: the prediction's own error, and its rivals': half a unit of the last digit where it
-            is a printed figure.
-    """
+    """The quantity is the prediction; each rival names another number."""
     # A rival made by the same approximation has the same error.
     points = {n: Interval(v - digits, v + digits) for n, v in (rivals or {}).items() if isfinite(v)}
     size = abs(prediction) if scale is None else scale
@@ -229,12 +218,7 @@ def attained(
         ratio: number above 1.
         relative_margin: the half-width asked for, in units of the bound, where half the width of what it
             allows is less and no rival asks for less.
-
-    Raises:
-        InputError: a ratio of at most 1.
     """
-    if not ratio > 1:
-        raise InputError(f"ratio is {ratio}: it must be above 1")
 
     def between(value: float) -> Interval:
         # A bound below 0 allows nothing above it.
@@ -297,11 +281,6 @@ def decide(
     """REFUTED if the interval misses the statement's region, or the prediction itself does; CONFIRMED
     if it meets it, excludes every required rival and is about as narrow as was asked, or, for a one-sided
     statement, lies inside the region; else INCONCLUSIVE.
-
-    Arguments:
-        statement: what is claimed.
-        evidence: the estimate and its interval.
-        required: the rivals this check was planned to exclude; all of them unless given.
 
     >>> claim = equal(1.0, {"twice": 2.0})
     >>> decide(claim, Evidence(1.01, Interval(0.95, 1.07), 0.01, 1000, 1e-3)).verdict.value

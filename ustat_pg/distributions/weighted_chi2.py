@@ -81,9 +81,6 @@ class WeightedChi2:
             Below x = 2e-300 w_max ``cdf`` is continued as the power x^{n/2}, which is its limit
             where no weight is below about 1e-280 w_max.
 
-    Raises:
-        InputError: weights are empty, not one row, not positive or not finite.
-
     >>> law = WeightedChi2([3.0, 1.0, 0.5])
     >>> f"{law.cdf(2.0):.12f} {law.sf(60.0):.6e} {law.ppf(0.5):.12f}"
     '0.339921637001 1.056682e-05 3.097588591833'
@@ -111,7 +108,6 @@ class WeightedChi2:
         self._panels: dict[tuple[bool, int, int, int], FloatArray | None] = {}
 
     def __repr__(self) -> str:
-        """The weights, shortened."""
         text = np.array2string(self._weights, threshold=8, separator=", ")
         return f"WeightedChi2({text})"
 
@@ -124,7 +120,6 @@ class WeightedChi2:
         )
 
     def __hash__(self) -> int:
-        """Equal laws have equal hashes."""
         return hash((self._groups.tobytes(), self._count.tobytes()))
 
     @property
@@ -356,13 +351,6 @@ class WeightedChi2:
 
     def rvs(self, size: int | tuple[int, ...] | None = None, random_state: Seed = None) -> Any:
         """Independent draws, an array of shape ``size``, or one number.
-
-        Arguments:
-            size: shape; None for one number.
-            random_state: a seed, a Generator or a RandomState; None for fresh entropy.
-
-        Raises:
-            InputError: a size that is not made of whole numbers, or another random state.
 
         >>> WeightedChi2([1.0, 0.5]).rvs((2, 3), random_state=1).shape
         (2, 3)

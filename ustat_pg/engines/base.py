@@ -148,12 +148,7 @@ class Estimator:
             )
 
     def weigh(self, rewards: Any, **find: Callable[[], Any]) -> Any:
-        """The advantages of a baseline that has a name, in the rewards' own library.
-
-        Arguments:
-            rewards: (..., G).
-            find: functions that get what baselines need beside rewards; only what this one needs is got.
-        """
+        """The advantages of a baseline that has a name, in the rewards' own library."""
         find["constant"] = lambda: self.constant
         known = {}
         for need in self.record.needs:
@@ -225,24 +220,14 @@ def _total(array: Any) -> Any:
 
 
 def expected_reward(probs: Any, rewards: Any, total: Callable[[Any], Any] = _total) -> Any:
-    """V = E z of outcomes on the last axis, in NumPy or torch.
-
-    Arguments:
-        probs, rewards: (..., M).
-        total: the sum over the last axis.
-    """
+    """V = E z of outcomes on the last axis, in NumPy or torch."""
     return total(probs * rewards)
 
 
 def optimal_baseline(
     probs: Any, rewards: Any, squared_norms: Any, total: Callable[[Any], Any] = _total
 ) -> Any:
-    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0.
-
-    Arguments:
-        probs, rewards, squared_norms: (..., M).
-        total: the sum over the last axis.
-    """
+    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0."""
     value = expected_reward(probs, rewards, total)
     weights = probs * squared_norms
     weight = total(weights)
@@ -402,7 +387,7 @@ class Cell(ABC):
     def engine(self, name: str) -> str:
         """The engine that runs the cell in the place of that one: where one alone draws, this one."""
         drawing = [engine for engine in self.engines if engine != "exact"]
-        return name if name in self.engines or len(drawing) > 1 else drawing[0]
+        return name if len(drawing) > 1 else drawing[0]
 
     def on(self, device: str) -> Cell:
         """The cell with its gradients on cpu, cuda or cuda:N, unless it names a device itself."""
@@ -481,11 +466,7 @@ class Cell(ABC):
 
 
 def require_engine(name: str) -> None:
-    """Refuse an engine that there is not, or that lacks its library.
-
-    Raises:
-        InputError: the name is unknown, or torch is not installed.
-    """
+    """Refuse an engine that there is not, or that lacks its library."""
     import_module(f".gradients.{one_of('engine', name, ENGINES)}", __package__)
 
 

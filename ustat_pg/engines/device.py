@@ -44,11 +44,7 @@ _SETTINGS.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
 def require_device() -> None:
-    """Refuse to go on without a device or its simulator.
-
-    Raises:
-        InputError: there is none, or the simulator runs beside compiled code.
-    """
+    """Refuse to go on without a device or its simulator."""
     if _SETTINGS.ENABLE_CUDASIM:
         if not _SETTINGS.DISABLE_JIT:
             raise InputError(
@@ -93,20 +89,12 @@ def _fitting(what: str, size: int, make: Callable[[], T]) -> T:
 
 
 def allocate(what: str, shape: tuple[int, ...]) -> Any:
-    """An array of floats on the device.
-
-    Raises:
-        InputError: the array does not fit; its name and size, and what is free.
-    """
+    """An array of floats on the device."""
     return _fitting(what, 8 * prod(shape), lambda: cuda.device_array(shape, np.float64))
 
 
 def upload(tables: T, what: str) -> T:
-    """A tuple of tuples, arrays and numbers with its arrays on the device.
-
-    Raises:
-        InputError: they do not fit; their size, and what is free.
-    """
+    """A tuple of tuples, arrays and numbers with its arrays on the device."""
     return _fitting(what, _bytes(tables), lambda: _uploaded(tables))
 
 
@@ -138,9 +126,6 @@ def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], N
         shapes: one thread's scratch by name; ``run`` gets arrays of these shapes with a last axis
             for the threads.
         run: leaves results that do not depend on how replications were shared out.
-
-    Raises:
-        InputError: the scratch of one replication does not fit.
 
     Warns:
         ChunkWarning: the device ran out of memory and the chunk was halved.

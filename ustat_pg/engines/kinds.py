@@ -33,12 +33,7 @@ KERNELS = {
 
 
 def kind_of(record: Baseline, binary: bool) -> int | None:
-    """The number of a baseline, None where no body has it; of two forms the one with fewer sums.
-
-    Arguments:
-        record: what is known of the baseline.
-        binary: whether all rewards are 0 or 1, where a baseline may be a table by counts.
-    """
+    """The number of a baseline, None where no body has it; of two forms the one with fewer sums."""
     forms = [KERNELS[record.kernel]] if record.kernel else []
     if record.by_count and binary:
         forms.append(BY_COUNT)

@@ -39,7 +39,6 @@ class GapAfterStep:
 
     @property
     def label(self) -> str:
-        """The name in blocks and stored results."""
         return f"gap-after-step[{self.estimator.label}]"
 
 
@@ -82,7 +81,6 @@ class OneStep(Cell):
 
     @cached_property
     def name(self) -> str:
-        """The address of the minibatch's draws, and a digest of the rate."""
         return f"one-step/{self._minibatch.name}/{digest(repr(self.rate))}"
 
     @cached_property
@@ -119,7 +117,6 @@ class OneStep(Cell):
         quantity.estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many outcomes."""
         self.require_quantities(quantities)
         EXACT.require(self._minibatch, ())
 

@@ -81,7 +81,6 @@ class Rule:
 
     @property
     def label(self) -> str:
-        """The name in results."""
         return f"{self.ratio},{self.clip},{self.kl_ratio}"
 
 
@@ -169,9 +168,6 @@ class PracticalCell(Cell):
         weights: what the target multiplies each prompt's gradient of V_θ by, (X,); 1 unless given.
         steps_by: the rule of the steps before.
 
-    Raises:
-        InputError: sizes, rates or shapes that are not as said, or more outcomes than are enumerated.
-
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum
     >>> task = modular_sum(2, 2, prompts=[(1,)])
@@ -198,7 +194,6 @@ class PracticalCell(Cell):
 
     @cached_property
     def name(self) -> str:
-        """The address of the problem's draws, and a digest of what is not in it."""
         words = [
             *(self.learning_rate, self.minibatch, self.estimator.label, self.beta),
             *(self.weights or ()),
@@ -221,7 +216,6 @@ class PracticalCell(Cell):
 
     @property
     def block(self) -> int:
-        """The replications in a block: a power of 2."""
         return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / self.problem.d)), 10, 14))
 
     @property
@@ -230,7 +224,6 @@ class PracticalCell(Cell):
         return 1.5 if self.minibatch > 1 else 1.0
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many outcomes."""
         self.require_quantities(quantities)
         before = self.minibatch - 1
         paths = size(self._drawn(before)) if before else 1

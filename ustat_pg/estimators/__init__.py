@@ -71,9 +71,6 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
         rewards: (..., G).
         known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
 
-    Raises:
-        InputError: unknown name, or what the baseline needs was not given.
-
     >>> import numpy as np
     >>> advantages("rloo", np.array([1.0, 0.0]))
     array([ 1., -1.])
@@ -98,9 +95,6 @@ def gradient(scores: Array, advantages: Array) -> Array:
 
     Returns:
         (..., d): one estimate per group; a minibatch's is their mean over prompts.
-
-    Raises:
-        InputError: shapes that do not match.
 
     >>> import numpy as np
     >>> gradient(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([1.0, -1.0]))

@@ -59,9 +59,6 @@ def token_weights(mask: Array, how: str) -> Array:
     Returns:
         weights of the mask's shape, 0 past the end; all are 0 where there is no token to divide by.
 
-    Raises:
-        InputError: a mask that is not of zeros and ones, or an unknown way.
-
     >>> import numpy as np
     >>> mask = np.array([[1.0, 1.0], [1.0, 0.0]])
     >>> token_weights(mask, "sequence-mean")

@@ -24,9 +24,6 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
         value: array, or nested lists of numbers.
         like: floating-point array whose library, type and device lists and numbers take instead, and
             whose type whole numbers and truth values.
-
-    Raises:
-        InputError: neither, or NaN or infinity among the numbers.
     """
     try:
         xp = array_namespace(value)

@@ -3,6 +3,9 @@
 REINFORCE, the constant baseline, the oracle, a critic and the minimum-variance baseline subtract a
 function of the prompt; grpo (RLOO) subtracts the mean of the *other* rewards, the group mean that of
 all rewards; the shrinkage baselines mix the others' mean with what is known beforehand.
+
+Each takes finite rewards (..., G) of any array library and returns advantages of their shape; a baseline
+made of the other rewards needs G >= 2.
 """
 
 from __future__ import annotations
@@ -52,15 +55,6 @@ def _prompt_only(rewards: Array, baseline: Array, name: str) -> Array:
 def vanilla(rewards: Array) -> Array:
     """REINFORCE: no baseline, Aᵢ = zᵢ (Williams 1992).
 
-    Arguments:
-        rewards: (..., G).
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: not finite numbers with G >= 1.
-
     >>> import numpy as np
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
@@ -74,15 +68,6 @@ def grpo(rewards: Array) -> Array:
 
     Lemma 1 (ustatistic): with these advantages the gradient is a U-statistic of order 2. They sum
     to zero, and the estimator is unbiased.
-
-    Arguments:
-        rewards: (..., G) with G >= 2.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: G < 2, or not finite numbers.
 
     >>> import numpy as np
     >>> grpo(np.array([1.0, 0.0, 0.0]))
@@ -99,15 +84,6 @@ def group_mean(rewards: Array) -> Array:
 
     Biased by that factor: a rescaled learning rate.
 
-    Arguments:
-        rewards: (..., G).
-
-    Returns:
-        advantages (..., G); all zero at G = 1.
-
-    Raises:
-        InputError: not finite numbers with G >= 1.
-
     >>> import numpy as np
     >>> group_mean(np.array([1.0, 0.0]))
     array([ 0.5, -0.5])
@@ -123,12 +99,6 @@ def oracle(rewards: Array, *, value: Array) -> Array:
         rewards: (..., G).
         value: V(x), a number or (...).
 
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`vanilla`, or a value of another shape or not finite.
-
     >>> import numpy as np
     >>> oracle(np.array([1.0, 0.0]), value=0.25)
     array([ 0.75, -0.25])
@@ -142,12 +112,6 @@ def constant(rewards: Array, *, constant: Array) -> Array:
     Arguments:
         rewards: (..., G).
         constant: b, a number.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`vanilla`, or a constant that is not finite.
 
     >>> import numpy as np
     >>> constant(np.array([1.0, 0.0]), constant=0.5)
@@ -166,12 +130,6 @@ def minimum_variance(rewards: Array, *, optimal_baseline: Array) -> Array:
         rewards: (..., G).
         optimal_baseline: b*(x), a number or (...).
 
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`oracle`.
-
     >>> import numpy as np
     >>> minimum_variance(np.array([1.0, 0.0]), optimal_baseline=0.128)
     array([ 0.872, -0.128])
@@ -185,12 +143,6 @@ def critic(rewards: Array, *, predicted_value: Array) -> Array:
     Arguments:
         rewards: (..., G).
         predicted_value: V_φ(x), a number or (...).
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`oracle`.
 
     >>> import numpy as np
     >>> critic(np.array([1.0, 0.0]), predicted_value=np.array(0.3))
@@ -209,12 +161,6 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
     Arguments:
         rewards: (..., G) with G >= 2.
         squared_norms: ‖sᵢ‖², (..., G).
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`grpo`, or squared norms of another shape, negative or not finite.
 
     >>> import numpy as np
     >>> norm_weighted(np.array([1.0, 0.0, 0.0]), squared_norms=np.array([1.0, 1.0, 3.0]))
@@ -238,12 +184,6 @@ def shrunk_norm_weighted(
         squared_norms: ‖sᵢ‖², (..., G).
         prior_weight: c >= 0, in the units of ‖s‖².
         mean_value: μ, the mean reward of other prompts or earlier steps.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`norm_weighted`, or a mean or a weight that is not as said.
 
     >>> import numpy as np
     >>> shrunk_norm_weighted(
@@ -289,12 +229,6 @@ def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
         amount: λ in [0, 1].
         mean_value: μ, the mean reward of other prompts or earlier steps.
 
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`grpo`, or a mean or an amount that is not as said.
-
     >>> import numpy as np
     >>> shrinkage(np.array([1.0, 0.0, 0.0]), amount=0.5, mean_value=0.5)
     array([ 0.75, -0.5 , -0.5 ])
@@ -319,12 +253,6 @@ def bayes(rewards: Array, *, successes: float, failures: float) -> Array:
         rewards: (..., G) with G >= 1, from 0 to 1 if a and b are to mean what they say.
         successes: a > 0.
         failures: b > 0.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`vanilla`, or a or b is not positive.
 
     >>> import numpy as np
     >>> bayes(np.array([1.0, 0.0, 0.0]), successes=1, failures=1)

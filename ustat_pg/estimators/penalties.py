@@ -75,12 +75,6 @@ def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
         log_ratio: l of each token of an output that was drawn from π_θ, (..., T); 0 past its end.
         kind: k1, k2 or k3.
 
-    Returns:
-        (..., T).
-
-    Raises:
-        InputError: an unknown kind, or not finite numbers with T >= 1.
-
     >>> import numpy as np
     >>> kl_values(np.log(np.array([0.5, 2.0])), "k3").round(4)
     array([0.1931, 0.3069])
@@ -105,13 +99,6 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
             (..., T); 0 past its end, where scores are 0 too.
         kind: k1, k2 or k3.
         place: loss, reward or reward-to-go.
-
-    Returns:
-        (..., T).
-
-    Raises:
-        InputError: an unknown kind or place, or not finite numbers
-            with T >= 1.
 
     >>> import numpy as np
     >>> log_ratio = np.log(np.array([0.5, 2.0]))

@@ -50,10 +50,6 @@ def importance_weights(
     Returns:
         (..., T), 0 past an output's end.
 
-    Raises:
-        InputError: an unknown ratio, numbers that are not finite, or shapes
-            that do not match.
-
     >>> import numpy as np
     >>> logs = np.log(np.array([2.0, 0.5, 2.0]))
     >>> importance_weights(logs, ratio="prefix"), importance_weights(logs, ratio="sequence")
@@ -96,12 +92,6 @@ def clipped_weights(
         weights: ρ of each token, of :func:`importance_weights`, (..., T).
         advantages: A of each output, (...).
         low, high: ε_low and ε_high; equal unless given.
-
-    Returns:
-        (..., T).
-
-    Raises:
-        InputError: shapes that do not match, or a negative ε.
 
     >>> import numpy as np
     >>> weights = np.array([[0.5, 1.5], [0.5, 1.5]])

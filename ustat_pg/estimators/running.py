@@ -35,9 +35,6 @@ class RunningTable:
         keep: what remains of a sum after each update, in (0, 1]; below 1 a table that forgets, for a
             policy that moves.
 
-    Raises:
-        InputError: a group of none, or a prior or a share that is not as said.
-
     >>> import numpy as np
     >>> running = RunningTable(group_size=2)
     >>> running.advantages(np.array([[1.0, 0.0], [1.0, 1.0]])).round(4)
@@ -80,13 +77,6 @@ class RunningTable:
         Arguments:
             rewards: (..., G), each 0 or 1.
             squared_norms: ‖sᵢ‖², (..., G), at every step or at none.
-
-        Returns:
-            advantages (..., G).
-
-        Raises:
-            InputError: rewards that are not 0 or 1, a group of another size, norms of another shape,
-                negative or not finite, or norms at some steps only. The table stays as it was.
         """
         table = self.table
         self.update(rewards, squared_norms)

@@ -3,7 +3,7 @@ or made of the greatest rewards of subsets. With other means than the gradient o
 (normalised, count_advantages), and all of them shipped under the name of GRPO or beside it.
 
 Deviations of rewards that are all equal are 0, whatever rounding says, and such a group is silent:
-its advantages are 0.
+its advantages are 0. Each takes finite rewards (..., G) and returns advantages of their shape.
 """
 
 from __future__ import annotations
@@ -39,13 +39,6 @@ def standardised(rewards: Array, *, ddof: int = 0, epsilon: float = 0.0) -> Arra
         ddof: what is taken from G in the variance: 0 (open-instruct, rllm) or 1 (TRL, verl).
         epsilon: what is added to the deviation; frameworks take 1e-4 to 1e-9.
 
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: not finite numbers with G >= 1, or options that are
-            not as said.
-
     >>> import numpy as np
     >>> standardised(np.array([1.0, 0.0, 0.0, 0.0])).round(4)
     array([ 1.7321, -0.5774, -0.5774, -0.5774])
@@ -80,15 +73,6 @@ def others_standardised(rewards: Array) -> Array:
     One success in a group has others without spread, so that its advantage is 1, while each failure
     beside it is divided. In a group of two it is grpo.
 
-    Arguments:
-        rewards: (..., G) with G >= 2.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: as for :func:`~ustat_pg.estimators.grpo`.
-
     >>> import numpy as np
     >>> others_standardised(np.array([1.0, 0.0, 0.0])).round(4)
     array([ 1.    , -0.7071, -0.7071])
@@ -114,15 +98,6 @@ def maxrl(rewards: Array) -> Array:
 
     Its mean climbs the expected log pass rate cut off at order G-1 (count_advantages).
 
-    Arguments:
-        rewards: (..., G).
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: not finite numbers with G >= 1.
-
     >>> import numpy as np
     >>> maxrl(np.array([1.0, 0.0, 0.0, 0.0]))
     array([ 3., -1., -1., -1.])
@@ -142,12 +117,6 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
     Arguments:
         rewards: (..., G) with G >= k.
         k: the number of attempts, at least 1.
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: not finite numbers with G >= 2 and G >= k.
 
     >>> import numpy as np
     >>> pass_at_k(np.array([1.0, 0.0, 0.0, 0.0]), k=2).round(4)
@@ -188,12 +157,6 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
         rewards: (..., G), each 0 or 1.
         values: a₁(1), ..., a₁(G), then a₀(0), ..., a₀(G-1), 2 G numbers.
 
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or a table of another length.
-
     >>> import numpy as np
     >>> count_table(np.array([1.0, 0.0]), values=[0.7, 0.0, 0.0, -0.2])
     array([ 0.7, -0.2])
@@ -229,12 +192,6 @@ def loo_table(rewards: Array, *, values: Sequence[float]) -> Array:
     Arguments:
         rewards: (..., G), each 0 or 1.
         values: b(0), ..., b(G-1).
-
-    Returns:
-        advantages (..., G).
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or a table of another length.
 
     >>> import numpy as np
     >>> loo_table(np.array([1.0, 0.0]), values=[0.25, 0.75])

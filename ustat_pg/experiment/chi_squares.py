@@ -16,7 +16,6 @@ from scipy.special import erf, ndtri
 from .. import rng
 from ..engines import Cell, MomentSums, Quantity
 from ..engines.base import Replications
-from ..validation import InputError
 
 __all__ = ["Below", "ChiSquares", "TransformOf"]
 
@@ -56,7 +55,6 @@ class Below(_OfWeights):
     """Whether Σ wₖ zₖ² <= x: its mean is the cdf at x."""
 
     def of(self, squares: Array) -> Array:
-        """The quantity of squares (n, 3)."""
         return np.asarray(self.sums(squares) <= self.at, dtype=np.float64)
 
     def exact(self) -> float:
@@ -69,7 +67,6 @@ class TransformOf(_OfWeights):
     """exp(-rate Σ wₖ zₖ²): its mean is the Laplace transform at the rate."""
 
     def of(self, squares: Array) -> Array:
-        """The quantity of squares (n, 3)."""
         return np.exp(-self.at * self.sums(squares))
 
     def exact(self) -> float:
@@ -118,37 +115,22 @@ class ChiSquares(Cell):
 
     number: int = 0
     group_size = batch_size = steps = 1
+    block = _BLOCK
     engines = ("exact", "reference")
+    measures = (Below, TransformOf)
 
     @property
     def name(self) -> str:
-        """The address of the draws."""
         return f"chi-squares/{self.number}"
 
-    @property
-    def block(self) -> int:
-        """The replications of a block."""
-        return _BLOCK
-
-    def engine(self, asked: str) -> str:
-        """The reference engine."""
-        return "reference"
-
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """Probabilities and transforms lie between 0 and 1."""
         return 0.0, 1.0
 
     def rounding(self, quantity: Quantity) -> float:
         """The quadrature's own error."""
         return 1e-12
 
-    def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is not asked of a sum of squares."""
-        if not isinstance(quantity, Below | TransformOf):
-            raise InputError(f"{quantity!r} is no quantity of a sum of squares")
-
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Every one is found by quadrature."""
         self.require_quantities(quantities)
 
     def _measure(

@@ -19,7 +19,7 @@ from ..engines.base import Replications
 from ..engines.gradients import exact, reference
 from ..estimators import gradient
 from ..ustatistics import Hoeffding, covariance_kernel, covariance_ustatistic, hoeffding, ustatistic
-from ..validation import InputError, one_of
+from ..validation import InputError
 
 __all__ = ["FORMULAS", "FormulaDistance", "Groups"]
 
@@ -108,16 +108,10 @@ class FormulaDistance:
     Arguments:
         estimator: the side of an identity that trainers compute.
         formula: the other side, one of :data:`FORMULAS`.
-
-    Raises:
-        InputError: there is no such formula.
     """
 
     estimator: Estimator
     formula: str
-
-    def __post_init__(self) -> None:
-        one_of("formula", self.formula, FORMULAS)
 
     @property
     def label(self) -> str:
@@ -133,19 +127,10 @@ class Groups(GradientCell):
     Arguments:
         problem, group_size, batch_size, design, device: as :class:`~ustat_pg.engines.GradientCell`
             has them: one prompt, batch size 1.
-
-    Raises:
-        InputError: several prompts.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.problem.contexts != 1 or self.batch_size != 1:
-            raise InputError("formulas are compared at one prompt, batch size 1")
 
     @property
     def name(self) -> str:
-        """The cell's address in the space of draws."""
         return f"{super().name}/groups"
 
     @property
@@ -157,10 +142,6 @@ class Groups(GradientCell):
     def pilot(self, replications: int) -> int:
         """One group: a plan needs none."""
         return 1
-
-    def engine(self, asked: str) -> str:
-        """The reference engine."""
-        return "reference"
 
     @cached_property
     def law(self) -> Law:
@@ -180,7 +161,6 @@ class Groups(GradientCell):
         return self.problem.policy.scores(0)[draws.arms[:, 0]], draws.rewards[:, 0]
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """The range of a square, from 0 on."""
         return 0.0, np.inf
 
     def rounding(self, quantity: Quantity) -> float:
@@ -197,7 +177,6 @@ class Groups(GradientCell):
             raise InputError(f"group size is {self.group_size}: formulas need pairs of outputs")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many groups, whatever their order."""
         self.require_quantities(quantities)
         number = exact.size(self)
         values = int(self.problem.outcomes.counts.max()) ** 2 * self.problem.d

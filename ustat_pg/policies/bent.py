@@ -29,9 +29,6 @@ class BentSoftmax(ScoreTable):
         parameters: θ, (d,).
         offset: o(x, k), (X, K); None for zero.
 
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
-
     >>> policy = BentSoftmax([[[1.0], [0.0]]], [[[2.0], [0.0]]], [1.0])
     >>> policy.probs, policy.with_theta(np.zeros(1)).scores(0)
     (array([[0.5, 0.5]]), array([[ 0.5], [-0.5]]))

@@ -22,9 +22,6 @@ PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 def device_of(name: str) -> torch.device:
     """The torch device of that name.
 
-    Raises:
-        InputError: the name is neither cpu nor cuda nor cuda:N, or this machine does not have it.
-
     >>> device_of("cpu")
     device(type='cpu')
     """
@@ -47,9 +44,6 @@ class TransformerShape:
         width: length of a position's vector, a multiple of ``heads``.
         layers: number of attention and feed-forward pairs.
         heads: number of heads of the attention.
-
-    Raises:
-        InputError: a size that is not a positive whole number, or a width that heads do not divide.
     """
 
     inputs: int = field(integer)

@@ -48,8 +48,6 @@ class OutputSpace:
     end: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if not isinstance(self.end, (bool, np.bool_)):
-            raise InputError(f"end is {self.end!r}: it must be True or False")
         if self._needed > MOST_OUTPUTS:
             raise InputError(
                 f"vocabulary {self.vocabulary} and length {self.length} make {self._size} "

@@ -84,11 +84,7 @@ class SoftmaxPolicy(ABC):
         return self
 
     def curvature(self, weights: Array, context_probs: Array) -> Array:
-        """Σ_x ρ(x) Σ_k w(x, k) ∇² logit(x, k) for weights (X, K) and ρ (X,), on the diagonal: (d,).
-
-        Raises:
-            InputError: the logits have no second derivative that is known.
-        """
+        """Σ_x ρ(x) Σ_k w(x, k) ∇² logit(x, k) for weights (X, K) and ρ (X,), on the diagonal: (d,)."""
         raise InputError(
             f"the second derivatives of a {type(self).__name__} are not known, and so not the "
             "Hessian of its return: difference the gradient instead"
@@ -272,11 +268,7 @@ class SharedLinearSoftmax(_LinearSoftmax):
 
 @record()
 class TabularSoftmax(_LinearSoftmax):
-    """The parameters are the logits themselves, context by context: d = X K.
-
-    Arguments:
-        table: logits, (X, K).
-    """
+    """The parameters are the logits themselves, context by context: d = X K."""
 
     table: Array = field(finite_array, name="logits", ndim=2)
 
@@ -354,9 +346,6 @@ class ArmLinearSoftmax(_LinearSoftmax, ScoreTable):
         features: φ(x, k), (X, K, d).
         parameters: θ, (d,).
         offset: o(x, k), (X, K); None for zero.
-
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
 
     >>> ArmLinearSoftmax(np.ones((1, 2, 1)), np.ones(1), [[0.0, np.log(3.0)]]).probs
     array([[0.25, 0.75]])

@@ -100,19 +100,11 @@ class TabulatedPolicy(ScoreTable):
         origin: Mapping[str, Array] | None = None,
         tolerance: float = _ROUNDING_SHARE,
     ) -> TabulatedPolicy:
-        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known.
+        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known, (X K, X K).
 
         Squared errors, distances and moments are functions of inner products, so that they are
         those of the policy itself, however many parameters it has. A parameter vector has no
         meaning here, and d is the number of directions in which the scores differ.
-
-        Arguments:
-            log_probs: (X, K).
-            gram: ⟨s(x, k), s(y, l)⟩, (X K, X K), contexts outermost.
-
-        Raises:
-            InputError: shapes that do not match, or a matrix that is not symmetric with
-                eigenvalues >= 0.
 
         >>> gram = [[0.5625, -0.1875], [-0.1875, 0.0625]]
         >>> TabulatedPolicy.from_gram(np.log([[0.25, 0.75]]), gram).gram(0, 0).round(12)
@@ -161,7 +153,6 @@ class TabulatedPolicy(ScoreTable):
         )
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name this policy: its tables, or those of what they were made of."""
         if self.origin is not None:
             return dict(self.origin)
         tables = {"log_probs": self.log_probs, "scores": self.all_scores}
@@ -178,11 +169,7 @@ class TabulatedPolicy(ScoreTable):
         return self.parameters
 
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
-        """The policy that the tables were made of, at other parameters.
-
-        Raises:
-            InputError: the tables have no source: they hold at their own parameters only.
-        """
+        """The policy that the tables were made of, at other parameters."""
         if self.source is None:
             raise InputError(
                 "a table of probabilities and scores holds at its own parameters only: ask the "
@@ -231,10 +218,6 @@ class WeightedScores(ScoreTable):
         origin: arrays that name the tables where their last bits depend on the machine; None to be
             named by the tables themselves.
 
-    Raises:
-        InputError: shapes that do not match, entries that are not finite, or probabilities that do
-            not sum to 1.
-
     >>> WeightedScores(np.log([[0.25, 0.75]]), [[[1.0], [1.0]]]).squared_norms
     array([[1., 1.]])
     """
@@ -254,7 +237,6 @@ class WeightedScores(ScoreTable):
             raise InputError(f"probabilities miss a sum of 1 by {off:.3g}: they must sum to 1")
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name the tables."""
         if self.origin is not None:
             return dict(self.origin)
         return {"log_probs": self.log_probs, "weighted_scores": self.all_scores}

@@ -77,9 +77,6 @@ class PrefixSoftmax(SoftmaxPolicy):
         tables: logits, (X, N, A), or (1, N, A) where prompts share them.
         contexts: X, given where prompts share one table; None for a table of each prompt's own.
 
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
-
     >>> policy = PrefixSoftmax.zeros(OutputSpace(2, 2, end=True), contexts=1)
     >>> policy.d, policy.probs.round(4)
     (9, array([[0.3333, 0.1111, 0.1111, 0.1111, 0.1111, 0.1111, 0.1111]]))
@@ -158,7 +155,6 @@ class PrefixSoftmax(SoftmaxPolicy):
         return PrefixSoftmax(self.space, self.tables, len(contexts))
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name this policy."""
         return {**self.space.arrays(), "prefix_tables": self.tables}
 
     def _in_table(self, context: int, weights: Array) -> Array:
@@ -175,11 +171,7 @@ class PrefixSoftmax(SoftmaxPolicy):
         return out.reshape(*weights.shape[:-1], -1)
 
     def scores(self, context: int) -> Array:
-        """s(x, k) of every output, (K, d).
-
-        Raises:
-            InputError: the table would be too large.
-        """
+        """s(x, k) of every output, (K, d)."""
         require_scores_size(self.space.count, max(self.d, self.space.count))
         return self.combine(context, np.eye(self.space.count))
 
@@ -215,9 +207,7 @@ class PrefixSoftmax(SoftmaxPolicy):
             [(self._in_table(x, weights[x][None]) ** 2).sum() for x in self._contexts()]
         )
 
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """See :func:`score_diameters`."""
-        return score_diameters(self, possible)
+    diameters = score_diameters
 
     @cached_property
     def squared_norms(self) -> Array:

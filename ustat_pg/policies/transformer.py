@@ -98,19 +98,6 @@ class TransformerPolicy(SoftmaxPolicy):
             raise InputError("the set of prompts is empty: at least one is needed")
         one_of("precision", self.precision, PRECISIONS)
         device_of(self.device)
-        longest = max(map(len, self.prompts)) + self.space.length
-        largest = max(max(prompt, default=0) for prompt in self.prompts)
-        if longest > self.shape.positions:
-            raise InputError(
-                f"the longest prompt and output need {longest} positions: the network has "
-                f"{self.shape.positions}"
-            )
-        if max(largest + 1, self.space.symbols) > self.shape.inputs:
-            raise InputError(
-                f"prompts and outputs hold tokens up to "
-                f"{max(largest, self.space.symbols - 1)}: the network reads 0 to "
-                f"{self.shape.inputs - 1}"
-            )
         if self.space.symbols != self.shape.choices:
             raise InputError(
                 f"the network writes {self.shape.choices} tokens: outputs have {self.space.symbols}"
@@ -203,7 +190,6 @@ class TransformerPolicy(SoftmaxPolicy):
         return attrs.asdict(self, recurse=False) | {"_known": {}}  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that name this policy."""
         longest = max(map(len, self.prompts))
         table = np.full((len(self.prompts), longest), float(PAD))
         for row, prompt in zip(table, self.prompts, strict=True):
@@ -240,11 +226,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
     def _tables(self, run: Callable[[int, slice], Array]) -> Array:
-        """A number of every output of every prompt, (X, K): the sum of those of its choices.
-
-        Arguments:
-            run: the numbers of a prompt's choices along some of the ways, (n, l, A).
-        """
+        """A number of every output of every prompt, (X, K): the sum of those of its choices."""
         rows = []
         for x in range(len(self.prompts)):
             parts = [found for _, found in self._chunks(len(self._ways), partial(run, x), 0)]
@@ -326,8 +308,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def logits(self) -> Array:
-        """log π(y | x) of every output, (X, K)."""
-
         def run(x: int, part: slice) -> Array:
             with torch.no_grad():
                 found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
@@ -358,11 +338,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return changed(self, prompts=chosen)
 
     def scores(self, context: int) -> Array:
-        """s(x, k) of every output, (K, d): the one answer that holds them all.
-
-        Raises:
-            InputError: the table would be too large.
-        """
+        """s(x, k) of every output, (K, d): the one answer that holds them all."""
         require_scores_size(self.space.count, self.d, max(self.memory, GRAM_BYTES))
         out = np.empty((self.space.count, self.d))
         for rows, pieces in self._all_rows(context):
@@ -425,9 +401,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
         Scores are never held at once: it is summed over runs of parameters, as many as the
         memory allows.
-
-        Raises:
-            InputError: the matrix itself would be too large.
         """
         total = len(contexts) * self.space.count
         require_gram_size(total)
@@ -467,9 +440,7 @@ class TransformerPolicy(SoftmaxPolicy):
         sums = [self.combine(x, row) for x, row in enumerate(weights)]
         return np.array([float(total @ total) for total in sums])
 
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """See :func:`score_diameters`."""
-        return score_diameters(self, possible)
+    diameters = score_diameters
 
     @cached_property
     def squared_norms(self) -> Array:
@@ -491,9 +462,6 @@ class TransformerPolicy(SoftmaxPolicy):
 
         Scores themselves where X K d numbers fit in the memory (bytes; the policy's own if None),
         else coordinates from their Gram matrix, where three of (X K, X K) fit.
-
-        Raises:
-            InputError: neither fits; both sizes are named.
         """
         limit = self.memory if memory is None else integer("memory", memory)
         total = len(self.prompts) * self.space.count

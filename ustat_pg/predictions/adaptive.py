@@ -133,11 +133,7 @@ ddof 1 (``balanced-std``)."""
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:
-    """What a named estimator makes of each stop of a plan.
-
-    Raises:
-        InputError: the name is unknown, is no table by counts, or does not fit the plan.
-    """
+    """What a named estimator makes of each stop of a plan."""
     if estimator in ("sequential", "two-stage"):
         return _sequential(plan)
     family, _, outputs = str(estimator).partition(":")
@@ -171,9 +167,6 @@ def plan_weight(
             a table by counts.
         pass_rates: p in [0, 1], of any shape.
         kept_share: the share of groups that are used, over all prompts, where the plan refills batches.
-
-    Raises:
-        InputError: a plan or an estimator that cannot be read, or pass rates outside [0, 1].
 
     >>> plan_weight("3+2 if mixed", "sequential", [0.1, 0.5]).round(12)
     array([1., 1.])
@@ -326,9 +319,6 @@ def sized_mse(
         batch_size: B, prompts drawn independently.
         pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
 
-    Raises:
-        InputError: sizes of another length, or a baseline that cannot take them.
-
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> problem = problem_from_mapping(example_problem())
     >>> sized_mse(problem, [2, 6]).mean_factor
@@ -404,9 +394,6 @@ def best_two_stage(
         moments: of the problem, or the problem; rewards 0 and 1.
         largest_pilot, largest_group: the largest n₁, and n₁ + n₂, that are tried.
         stage_cost: what a second stage costs, in outputs.
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or sizes below 2 and 3.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

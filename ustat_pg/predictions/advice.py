@@ -122,11 +122,7 @@ class GroupSizeAdvice:
         return {**{name: getattr(self, name) for name in sizes}, "table": table}
 
     def text(self, sentence: str | None = None) -> str:
-        """The table, the best real G, and a sentence.
-
-        Arguments:
-            sentence: what to do; :meth:`sentence` unless given.
-        """
+        """The table, the best real G, and a sentence."""
         from tabulate import tabulate
 
         rows = [
@@ -181,9 +177,6 @@ class GroupSizeAdvice:
 
         Arguments:
             ax: Matplotlib's axes to draw on; new ones unless given.
-
-        Returns:
-            the axes.
 
         Raises:
             InputError: Matplotlib is not installed.

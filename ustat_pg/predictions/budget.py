@@ -38,9 +38,6 @@ def critical_budget(constants: MseConstants, gradient_sq: float) -> float:
         constants: constants of the problem.
         gradient_sq: ‖g‖² > 0, of the mean over prompts.
 
-    Raises:
-        InputError: ‖g‖² is not positive.
-
     >>> critical_budget(MseConstants(c1=0.01, c2=0.5, c3=1.0), gradient_sq=0.1)
     7.1
     """
@@ -56,9 +53,6 @@ def near_budget(constants: MseConstants, budget: int) -> tuple[int, int]:
     Arguments:
         constants: constants of the problem.
         budget: K >= 2, outputs of a step.
-
-    Raises:
-        InputError: the budget is no whole number of at least 2.
 
     >>> near_budget(MseConstants(c1=0.1, c2=0.5, c3=1.0), 1031)
     (1032, 4)
@@ -110,9 +104,6 @@ def robust_group_size(
 
     Returns:
         the group size, the largest of equals; and the worst ratio of each design, (D,), at least 1.
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> found = MseConstants(c1=0.1, c2=0.5, c3=1.0)
     >>> size, worst = robust_group_size(found, (0.0, 0.2), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])

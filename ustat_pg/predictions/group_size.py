@@ -66,9 +66,6 @@ class MseConstants:
         vanilla: E[E[‖s‖² z² | X] - ‖g(X)‖²], what takes the place of c2 without a baseline; None
             where it is not known.
 
-    Raises:
-        InputError: a constant is negative or not finite.
-
     >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
     >>> optimal_group_size(constants)
     11.0
@@ -99,9 +96,6 @@ class MseConstants:
 
         Returns:
             a number, or an array of the shape of G and B together.
-
-        Raises:
-            InputError: any of these is not as said.
         """
         size = finite_array("group size", group_size)
         batch = finite_array("batch size", batch_size)
@@ -137,9 +131,6 @@ class MseConstants:
         """(c1 + c2 + 2 √(c1 c3)) / K, the least that grpo can reach at K = BG, G > 1 real.
 
         Attained at G* = 1 + √(c3/c1); where c1 = 0 it is the limit of large G.
-
-        Raises:
-            InputError: the budget is not positive.
         """
         root = 2 * math.sqrt(self.c1) * math.sqrt(self.c3)
         return (self.c1 + self.c2 + root) / positive("budget", budget)
@@ -207,9 +198,6 @@ def paired_constants(
         group_size: G, at least 2.
         phi_over_tau: φ/τ, 1 for rewards of 0 and 1 under Assumption 2.
 
-    Raises:
-        InputError: G < 2.
-
     >>> [round(float(value), 12) for value in paired_constants(6.0, 1.25, 0.25, 3)]
     [0.75, 3.0, 5.0]
     """
@@ -242,9 +230,6 @@ def optimal_group_size(
         output_cost: r > 0.
         population: N, where prompts are drawn without replacement.
         budget: with, and only with, a population.
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
     >>> round(optimal_group_size(constants, population=100, budget=1024), 3)
@@ -523,9 +508,6 @@ def covariance_parts(
 
     Returns:
         three matrices (d, d), or (r, r) with a basis.
-
-    Raises:
-        InputError: moments without matrices.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

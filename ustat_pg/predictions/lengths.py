@@ -124,9 +124,6 @@ def token_mean_bias(moments: LengthMoments, group_size: int, batch_size: int = 1
     Arguments:
         moments: of score and reward by length.
         group_size, batch_size: G and B.
-
-    Raises:
-        InputError: a size that is not a positive whole number.
     """
     group, batch = integer("group size", group_size), integer("batch size", batch_size)
     rho, lengths, value = moments.context_probs, moments.lengths, moments.rewards.sum(axis=1)
@@ -149,9 +146,6 @@ def length_curl(moments: LengthMoments, how: str) -> Array:
     Arguments:
         moments: of score and reward by length.
         how: sequence-sum, sequence-mean or token-mean.
-
-    Raises:
-        InputError: another way.
     """
     one_of("aggregation", how, (*_PER_OUTPUT, "token-mean"))
     rho, gradients = moments.context_probs, moments.products.sum(axis=1)

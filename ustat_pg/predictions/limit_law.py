@@ -92,14 +92,6 @@ def _covariance(value: ArrayLike, size: int) -> Array:
     return array
 
 
-def _rates(value: ArrayLike) -> Array:
-    array = finite_array("rates", value, 1)
-    if (array <= 0).any():
-        where = int(np.argmax(array <= 0))
-        raise InputError(f"rates[{where}] is {array[where]:g}: rates must be positive")
-    return array
-
-
 def _form(curvatures: Array, gamma: Array) -> Array:
     """½ Λ^{1/2} Γ Λ^{1/2}."""
     root = np.sqrt(curvatures)
@@ -211,7 +203,10 @@ def finite_covariance(
     """
     bends = _curvatures(curvatures)
     noise = _covariance(covariance, len(bends))
-    schedule = _rates(rates)
+    schedule = finite_array("rates", rates, 1)
+    if (schedule <= 0).any():
+        where = int(np.argmax(schedule <= 0))
+        raise InputError(f"rates[{where}] is {schedule[where]:g}: rates must be positive")
     total, size = len(schedule), len(bends)
     gamma = np.zeros((size, size))
     if displacement is not None:
@@ -329,9 +324,6 @@ def weight_derivatives(
         curvatures, covariance, c: arguments of :func:`stationary_covariance`.
         change: a symmetric matrix, (r, r), not necessarily with positive eigenvalues.
 
-    Raises:
-        InputError: as there, or a change that is not symmetric.
-
     >>> weight_derivatives([1.0, 2.0], [[0.5, 0], [0, 0.6]], [[0.0, 0], [0, 1.0]], 1.0).round(12)
     array([0.33333333, 0.        ])
     """
@@ -375,7 +367,10 @@ def gap_transform(weights: ArrayLike, rate: float) -> float:
     >>> gap_transform([1.5], 1.0)
     0.5
     """
-    return float(np.prod((1 + 2 * rate * np.asarray(weights)) ** -0.5))
+    rows = np.asarray(weights)
+    if rate < 0 or (rows < 0).any():
+        raise InputError(f"weights are {rows.tolist()} and rate {rate:g}: none may be negative")
+    return float(np.prod((1 + 2 * rate * rows) ** -0.5))
 
 
 @takes_problems
@@ -389,9 +384,6 @@ def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     Arguments:
         moments: moments with matrices, at the optimum.
         basis: U, (d, r).
-
-    Raises:
-        InputError: moments that hold traces only.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> sure = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -131,11 +131,6 @@ def _baseline_values(
     return values
 
 
-def _single_output(moments: Moments, values: Array) -> Array:
-    """tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖², (X,)."""
-    return _spread(moments.centred(values), moments.gradient_sq)
-
-
 def _spread(second_moment: Array, squared_mean: Array) -> Array:
     """Their difference; 0 where it is rounding noise."""
     spread = second_moment - squared_mean
@@ -167,9 +162,6 @@ def gradient_mse(
         constant: the number subtracted, for the baseline constant only.
         critic: V_φ(x) for every context, (X,), for the baseline critic only.
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> gradient_mse(coin.moments(), "grpo", group_size=2).mse
@@ -183,7 +175,9 @@ def gradient_mse(
     prompt_term = factor * max(spread, 0.0)
 
     def inner(values: Array) -> float:
-        return float(mean @ _single_output(moments, values)) / (size * prompts)
+        # tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖².
+        single = _spread(moments.centred(values), moments.gradient_sq)
+        return float(mean @ single) / (size * prompts)
 
     oracle = prompt_term + inner(moments.value)
     vanilla = prompt_term + inner(np.zeros(len(moments)))
@@ -303,9 +297,6 @@ def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> fl
 
     [reconstructed]: the paper states its order. The exact term is at most half of it, since
     σ² <= R²/4 (Popoviciu) and ‖g‖² <= σ² tr F (Cauchy-Schwarz).
-
-    Raises:
-        InputError: G < 2, or B < 1.
     """
     integer("group size", group_size, 2)
     integer("batch size", batch_size)
@@ -342,9 +333,6 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     V² tr F + 2 V E[‖s‖² a] > (σ² tr F + ‖g‖²) / (G-1). For a binary reward, Assumption 2 and a
     small g this is about p > 1/G: on prompts solved less than once per group it fails. A tie, to
     rounding, is no win.
-
-    Returns:
-        (X,).
     """
     size = integer("group size", group_size, 2)
     gain = moments.value**2 * moments.fisher_trace + 2 * moments.value * moments.norm_advantage
@@ -358,9 +346,6 @@ def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
     """Prompt by prompt, whether the oracle has the smaller MSE than no baseline: V (2 b* - V) > 0.
 
     A V that is rounding noise of the rewards is 0: there the two are the same.
-
-    Returns:
-        (X,).
     """
     noise = _ROUNDING * np.abs(moments.reward_range).max()
     value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
@@ -399,10 +384,6 @@ def critic_excess(
         group_size, batch_size: G and B.
         variance: v(x) >= 0, (X,), of values that do not depend on the outputs they are subtracted
             from; 0 unless given. See :func:`learned_values`.
-
-    Raises:
-        InputError: predicted values or variances that are not finite, or not one per context; a
-            negative variance.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -443,9 +424,6 @@ def learned_values(
     Returns:
         mean and variance, (X,) each.
 
-    Raises:
-        InputError: no rollout, a step size that is not in (0, 1], a start that is not finite.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> mean, variance = learned_values(coin.moments(), rollouts=4)
@@ -475,9 +453,6 @@ def critic_error_at_par(moments: Moments, group_size: int) -> float:
     everywhere it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The error's
     square is weighted by tr F(x); NaN where tr F is 0.
 
-    Raises:
-        InputError: G < 2.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
     >>> critic_error_at_par(coin.moments(), group_size=5)
@@ -498,9 +473,6 @@ def critic_rollouts_at_par(moments: Moments, group_size: int) -> float:
     A critic that has seen more, at these parameters, has a smaller MSE than grpo. It is at most G - 1,
     and at least half of that (‖g‖² <= σ² tr F): a mean of G - 1 earlier rewards is never worse than
     that of the G - 1 others. NaN where σ² tr F is 0 everywhere.
-
-    Raises:
-        InputError: G < 2.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])

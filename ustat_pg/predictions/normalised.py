@@ -48,12 +48,6 @@ def _variance(moments: Moments, what: str) -> Array:
 def normalised_distance(moments: Moments) -> Array:
     """lim G E‖ĝ_std - ĝ_grpo/σ‖² of each prompt, ‖g‖² (1-2p)²/(4 σ⁴), (X,), rewards 0 and 1.
 
-    Arguments:
-        moments: of the problem.
-
-    Raises:
-        InputError: rewards that are not 0 or 1, or a prompt without variance.
-
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> normalised_distance(coin.moments())
@@ -90,9 +84,6 @@ def normalised_limit_of(probs: ArrayLike, rewards: ArrayLike, scores: ArrayLike)
         probs: of the outcomes of one rollout, (M,).
         rewards: of the outcomes, (M,).
         scores: ∇ log π of the outcomes, (M, d); their mean is 0.
-
-    Raises:
-        InputError: shapes that do not match, or rewards without variance.
 
     >>> features = np.array([[1.0], [-1.0], [0.0]])
     >>> probs = np.array([0.495, 0.495, 0.01])

@@ -47,9 +47,6 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
         table: the estimator's advantages by counts, of :func:`~ustat_pg.predictions.count_table`.
         pass_rate: p in [0, 1].
 
-    Raises:
-        InputError: a pass rate outside [0, 1].
-
     >>> from ustat_pg.predictions import count_table
     >>> bernstein_objective(count_table("std", 2), [0.25, 1.0])
     array([0.25, 1.  ])
@@ -66,9 +63,6 @@ def arcsine_objective(pass_rate: ArrayLike) -> Array:
 
     Arguments:
         pass_rate: p in [0, 1].
-
-    Raises:
-        InputError: a pass rate outside [0, 1].
 
     >>> arcsine_objective([0.25, 1.0]).round(3)
     array([1.047, 3.142])

@@ -109,9 +109,6 @@ def kl_penalty(
         kind: k1, k2 or k3.
         place: loss or reward.
 
-    Raises:
-        InputError: an unknown kind or place, or what is no pair of positive probabilities.
-
     >>> p, r = [0.5, 0.5], [0.9, 0.1]
     >>> [round(kl_penalty(p, r, kind), 4) for kind in ("k1", "k2", "k3")]
     [0.0, 0.5108, 0.3681]
@@ -143,9 +140,6 @@ def kl_gradient(
         prefixes: the number of the prefix before each token of every output, (K, T), -1 past its end;
             one prefix unless given.
         tokens: the choice there, (K, T), -1 past the end; each choice once unless given.
-
-    Raises:
-        InputError: as :func:`kl_penalty`, or outputs that are not all there.
 
     >>> kl_gradient([[0.5, 0.5]], [[0.9, 0.1]])              # minus ∇ KL(π_ref ‖ π_θ)
     array([[ 0.4, -0.4]])

@@ -168,9 +168,6 @@ def ratio_bias_matrix(
     Arguments:
         outcomes: at θ = θ_old; rewards 0 and 1.
         baseline, group_size, ratio, beta, kl_ratio: as for :func:`practical_mse`.
-
-    Raises:
-        InputError: as there, or outcomes of two policies.
     """
     table = _table(outcomes, baseline, group_size)
     if (outcomes.new != outcomes.old).any():
@@ -224,9 +221,6 @@ def leading_ratio_bias(
             minibatch.
         learning_rate: η.
         minibatch: h + 1, the number of the minibatch in its batch; the first has no bias.
-
-    Raises:
-        InputError: as for :func:`ratio_bias_matrix`.
 
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum, token_outcomes

@@ -51,9 +51,6 @@ def linear_gap(
         curvatures, rates, displacement, steps: arguments of :func:`mean_gap`.
         baseline, constant, group_size, batch_size: arguments of :func:`gradient_covariance`.
 
-    Raises:
-        InputError: as there.
-
     >>> from ustat_pg.problems import LocationBandit
     >>> hill = LocationBandit.bump([0.0], [0.5])
     >>> moments, rates = hill.at(hill.maximiser).moments(), [0.5] * 10
@@ -90,9 +87,6 @@ def epoch_gap(
         group_size: G, at least 2.
         batch_size: B, which divides N.
         displacement: δ₀.
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> from ustat_pg.problems import LocationBandit
     >>> hills = LocationBandit.bump([1.0, 1.0], [0.4, -0.4])

@@ -57,9 +57,6 @@ def bound_curve(
         smoothness: L, at least μ (Assumption 3).
         mse: M, a bound on E‖ĝ - ∇J‖² wherever the run may go; a number, or one per step, (T,).
 
-    Returns:
-        The bounds, (T + 1,).
-
     Raises:
         InputError: any of these is not as said, or the bound overflows.
 
@@ -112,9 +109,6 @@ def constant_floor(eta: float, *, pl: float, smoothness: float, mse: float) -> f
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
 
-    Raises:
-        InputError: any of these is not as said.
-
     >>> constant_floor(0.5, pl=1.0, smoothness=2.0, mse=0.4)
     0.2
     """
@@ -138,12 +132,6 @@ def constant_bound(
         eta: η in (0, 2/L).
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
-
-    Returns:
-        The bounds, of the shape of steps.
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> constant_bound([0, 1, 2], 1.0, 0.5, pl=1.0, smoothness=2.0, mse=0.4).tolist()
     [1.2, 0.7, 0.45]
@@ -170,9 +158,6 @@ def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> flo
         c: number above 1/(2μ) (Assumption 5b).
         pl, smoothness: μ <= L.
         mse: M, a bound on E‖ĝ - ∇J‖².
-
-    Raises:
-        InputError: any of these is not as said.
 
     >>> decay_constant(2.0, pl=1.0, smoothness=1.5, mse=0.5)
     0.5

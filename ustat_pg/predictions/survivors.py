@@ -64,9 +64,6 @@ def survivor_mse(
         batch_size: B, prompts drawn independently.
         lone: what a lone survivor adds: ``zero``, or its raw ``reward`` times its score.
 
-    Raises:
-        InputError: sizes that are no whole numbers, a group of one, or another word.
-
     >>> from ustat_pg.problems import SoftmaxBandit, survivor_moments
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> survivor_mse(survivor_moments(coin, [[1.0, 1.0]]), 4).weight

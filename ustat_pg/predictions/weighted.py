@@ -60,9 +60,6 @@ def weighted_mse(
         group_size: G.
         batch_size: B, prompts drawn independently.
 
-    Raises:
-        InputError: a baseline that is no table by counts, or sizes that are not as said.
-
     >>> from ustat_pg.problems import SoftmaxBandit, WeightedBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> unweighted = WeightedBandit.of(coin, [[1.0, 1.0]]).weighted_moments()

@@ -57,9 +57,8 @@ class BentBandit(InteriorProblem):
         radius, flat_radius: radii of the compact set.
 
     Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that do not
-            sum to 1, a radius that is not positive, no direction that the return depends on, or a
-            problem with no interior optimum or a flat one.
+        InputError: no direction that the return depends on, or a problem with no interior optimum or a
+            flat one.
 
     >>> problem = BentBandit([1.0], [[[0.5], [0.0]]], [[[1.0], [0.0]]], [[[1.0], [0.0]]],
     ...     [[[1.0], [1.0]]])
@@ -86,7 +85,6 @@ class BentBandit(InteriorProblem):
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return self.features.shape[2]
 
     @cached_property
@@ -95,7 +93,6 @@ class BentBandit(InteriorProblem):
         return BentSoftmax(self.features, self.bends, np.zeros(self.d), self.offset)
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
-        """The softmax bandit at parameters (d,): moments, outcomes, engines."""
         policy = self._origin.with_theta(self._parameters(finite_array("theta", theta, 1)))
         return SoftmaxBandit(policy, self.context_probs, self.rewards, self.reward_probs)
 
@@ -227,9 +224,6 @@ def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
     diag(1, -1)/4 and E[a ψ] is (3, 1)/4, so that Λ = I/2. The log odds of a reward are
     log cosh θ₁ - log cosh θ₂ - (3 θ₁² + θ₂²)/2 <= -θ₁² - θ₂²/2: the only maximiser, anywhere, is 0.
     The value V = ½ is the best baseline in the sum of the variances, but not in each direction.
-
-    Arguments:
-        radius: radius of the compact set.
 
     >>> problem = norm_only_problem()
     >>> problem.curvatures

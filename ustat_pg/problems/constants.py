@@ -49,9 +49,6 @@ def constants(problem: InteriorProblem, radius: float, *, points: int = 10_000) 
         radius: radius of the ball, in the identifiable directions.
         points: number of the grid's points, about; corners that lie outside count on the ball's edge.
 
-    Raises:
-        InputError: a problem without an interior optimum, a radius or a number that is not positive.
-
     >>> from ustat_pg.problems import LocationBandit
     >>> found = constants(LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3]), 0.5)
     >>> [round(value, 3) for value in (found.smoothness, found.pl, found.weak, found.step)]

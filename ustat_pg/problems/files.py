@@ -49,11 +49,7 @@ _READERS = {".json": read_json, ".npz": read_arrays}
 
 
 def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:
-    """Write a problem to a ``.json`` or ``.npz`` file, to be read back unchanged.
-
-    Raises:
-        InputError: the name ends in neither, or no file holds such a policy.
-    """
+    """Write a problem to a ``.json`` or ``.npz`` file, to be read back unchanged."""
     path = Path(path)
     if not problem.policy.in_files:
         raise InputError(f"{path}: files do not hold a {type(problem.policy).__name__}")

@@ -40,9 +40,6 @@ def random_problem(seed: int, kind: str = "plain", *, contexts: int = 3) -> Soft
         kind: one of :data:`KINDS`.
         contexts: X (1 for the kind ``one-context``).
 
-    Raises:
-        InputError: an unknown kind, or a seed or a number of contexts that is not whole.
-
     >>> random_problem(1, "two-arms").arms
     2
     """

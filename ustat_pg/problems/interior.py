@@ -83,12 +83,7 @@ def excess_return(
 
 
 def row_space(rows: Array, size: int) -> tuple[Array, Array]:
-    """Orthonormal bases of the span of rows (m, d), not all 0, and of the rest, (d, r), (d, d - r).
-
-    Arguments:
-        rows: (m, d).
-        size: factor by which rounding in the rows grows.
-    """
+    """Orthonormal bases of the span of rows (m, d), not all 0, and of the rest, (d, r), (d, d - r)."""
     _, singular, right = np.linalg.svd(rows)
     rank = int((singular > singular[0] * size * 1e-14).sum())
     return right[:rank].T, right[rank:].T

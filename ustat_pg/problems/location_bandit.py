@@ -65,9 +65,8 @@ class LocationBandit(InteriorProblem):
             none. Given, θ has one entry more than A(x): the logit of the second action.
 
     Raises:
-        InputError: entries that are not finite, probabilities that do not sum to 1, a width or radius
-            that is not positive, no direction that the return depends on, or a problem with no
-            interior optimum or a flat one.
+        InputError: equal arms, a second action that changes a mean reward, no direction that the return
+            depends on, or a problem with no interior optimum or a flat one.
 
     >>> problem = LocationBandit.bump([-1.0, 0.0, 1.0], targets=[-0.7, 0.8, 0.3])
     >>> problem.maximiser.round(4), problem.curvatures.round(3)
@@ -94,6 +93,14 @@ class LocationBandit(InteriorProblem):
     _noise: ClassVar[float] = 0.0
 
     def __attrs_post_init__(self) -> None:
+        if len(np.unique(self.arms)) < len(self.arms):
+            raise InputError(f"arms are {self.arms.tolist()}: they must be different")
+        if self.second_rewards is not None and self.second_probs is not None:
+            off = (self.second_rewards * self.second_probs).sum(axis=-1) - self.mean_rewards
+            if np.abs(off).max() > 1e-12 * max(1.0, float(np.abs(self.rewards).max())):
+                raise InputError(
+                    "the second action changes a mean reward: it may change its law only"
+                )
         # The search itself refuses problems with no interior optimum.
         _ = self.maximiser
 
@@ -161,7 +168,6 @@ class LocationBandit(InteriorProblem):
 
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return self.directions.shape[1] + (self.second_rewards is not None)
 
     @cached_property
@@ -238,7 +244,6 @@ class LocationBandit(InteriorProblem):
 
     @cached_property
     def _row_space(self) -> tuple[Array, Array]:
-        """Orthonormal bases of what the return depends on and of the rest, (d, r) and (d, d - r)."""
         rows = self.paths[self._seen]
         if not rows.any():
             raise InputError(

@@ -29,9 +29,6 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
             and, if wanted, ``offset`` [X][K];
             ``context_features`` [X][m] with ``weights`` [K][m].
 
-    Raises:
-        InputError: a name is missing or unknown, or an array is refused.
-
     >>> problem_from_mapping(example_problem()).moments().value
     array([0.5  , 0.232])
     """

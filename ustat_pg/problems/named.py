@@ -100,9 +100,6 @@ def named_problem(name: str) -> NamedProblem:
     Arguments:
         name: ``skewed``, ``ustat:skewed`` or ``ustat:skewed@1``.
 
-    Raises:
-        InputError: no problem has the name, or not in that version.
-
     >>> named_problem("ustat:skewed").moments["value"]
     array([0.8])
     """

@@ -48,21 +48,6 @@ class Outcomes:
     probs: Array
 
 
-def require_laws(
-    shape: tuple[int, ...], name: str, values: Array, law_name: str, law: Array
-) -> None:
-    """Refuse values (X, K, M) and their probabilities that do not match contexts and arms."""
-    for label, array in ((name, values), (law_name, law)):
-        if array.shape[:2] != shape:
-            raise InputError(
-                f"{label} has shape {array.shape}: the first two must be contexts and arms, {shape}"
-            )
-    if values.shape != law.shape:
-        raise InputError(
-            f"{name} has shape {values.shape} and {law_name} {law.shape}: they must be equal"
-        )
-
-
 @record()
 class SoftmaxBandit:
     """A contextual bandit with a softmax policy at its current parameters.
@@ -72,10 +57,6 @@ class SoftmaxBandit:
         context_probs: ρ(x), (X,).
         reward_values: the values a reward can take, (X, K, R).
         reward_probs: their probabilities given context and arm, (X, K, R).
-
-    Raises:
-        InputError: shapes that do not match, entries that are not finite, probabilities that are
-            negative or do not sum to 1.
 
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> bandit.moments().value
@@ -94,7 +75,12 @@ class SoftmaxBandit:
                 f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} "
                 "contexts"
             )
-        require_laws(shape, "reward_values", self.reward_values, "reward_probs", self.reward_probs)
+        values, law = self.reward_values.shape, self.reward_probs.shape
+        if values[:2] != shape or values != law:
+            raise InputError(
+                f"reward_values has shape {values} and reward_probs {law}: they must be equal, the first "
+                f"two contexts and arms, {shape}"
+            )
         if not np.abs(self.policy.logits).max() <= _LARGEST_MAGNITUDE:
             raise InputError(
                 f"the policy's logits exceed {_LARGEST_MAGNITUDE:g}: they are too large to compare"
@@ -114,7 +100,7 @@ class SoftmaxBandit:
     ) -> SoftmaxBandit:
         """The problem whose parameters are the logits (X, K): d = X K."""
         policy = TabularSoftmax(finite_array("logits", logits, 2))
-        return cls._of(policy, context_probs, reward_values, reward_probs)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod
     def linear(
@@ -132,7 +118,7 @@ class SoftmaxBandit:
             finite_array("theta", theta, 1),
             None if offset is None else finite_array("offset", offset, 2),
         )
-        return cls._of(policy, context_probs, reward_values, reward_probs)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod
     def shared_linear(
@@ -148,11 +134,7 @@ class SoftmaxBandit:
             finite_array("context_features", context_features, 2),
             finite_array("weights", weights, 2),
         )
-        return cls._of(policy, context_probs, reward_values, reward_probs)
-
-    @classmethod
-    def _of(cls, policy: SoftmaxPolicy, *laws: Any) -> SoftmaxBandit:
-        return cls(policy, *laws)
+        return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @property
     def contexts(self) -> int:
@@ -222,9 +204,6 @@ class SoftmaxBandit:
         """∇²J(θ) = E_X E[a (s sᵀ + ∇² logit) | X], (d, d).
 
         In general ∇²J = E[z (s sᵀ + ∇² log π)], and ∇² log π = -F(x) + ∇² logit - E[∇² logit | x].
-
-        Raises:
-            InputError: the second derivatives of the policy's logits are not known.
         """
         total = np.diag(self.policy.curvature(self._advantage_weights, self.context_probs))
         for probability, matrices in zip(self.context_probs, self._matrices(), strict=True):
@@ -259,9 +238,6 @@ class SoftmaxBandit:
         Arguments:
             lengths: tokens of every arm, (K,), whole numbers >= 1; unless given those of the policy's
                 outputs, end token included.
-
-        Raises:
-            InputError: lengths that are not as said, or none that are known.
         """
         if lengths is None and self.policy.space is None:
             raise InputError("the arms of this problem have no lengths: give one for each")
@@ -346,9 +322,6 @@ class SoftmaxBandit:
         Such a group has advantages of 0 with the leave-one-out baseline and teaches nothing. Only
         rewards that are exactly equal count as one.
 
-        Raises:
-            InputError: G is not a whole number of at least 1.
-
         >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
         >>> bandit.zero_signal_share(4)
         array([0.125])
@@ -358,11 +331,7 @@ class SoftmaxBandit:
         return np.minimum((np.minimum(self._reward_laws, 1.0) ** size).sum(axis=-1), 1.0)
 
     def restrict(self, contexts: Sequence[int], uniform: bool = False) -> SoftmaxBandit:
-        """The problem on some of its contexts: probabilities rescaled, or made equal.
-
-        Raises:
-            InputError: no context, a repeated one, or one that is not there.
-        """
+        """The problem on some of its contexts: probabilities rescaled, or made equal."""
         chosen = np.array([integer("context", c, 0) for c in contexts], dtype=np.intp)
         if not len(chosen) or len(set(chosen.tolist())) != len(chosen):
             raise InputError(f"contexts are {list(contexts)}: they must be distinct, at least one")

@@ -126,10 +126,6 @@ class TokenProblem:
 
         A policy that can put its scores in a table is asked to, so that engines read them there.
 
-        Arguments:
-            policy: over these prompts and outputs.
-            memory: bytes that such a table may take.
-
         Raises:
             InputError: other prompts or outputs than the problem's, or tables beyond the memory.
         """
@@ -243,10 +239,9 @@ def digit_addition(
     Arguments:
         base: base of the digits, also the vocabulary, at least 2.
         digits: number of digits of each number.
-        end: whether outputs may be shorter.
         graded: the share of the sum's digits that are right, instead of right or wrong.
         prompts: sequences of 2 ``digits`` digits; None for all pairs of numbers.
-        probs: ρ, one per prompt; None for equal ones.
+        end, probs: those of :func:`modular_sum`.
 
     >>> problem = digit_addition(2, 1, prompts=[(1, 1)])
     >>> problem.space.content(int(problem.rewards[0].argmax()))
@@ -295,11 +290,10 @@ def bracket_matching(
     Arguments:
         kinds: number of kinds of brackets; the vocabulary is twice that.
         length: the most tokens in an output.
-        end: whether outputs may be shorter.
         graded: the share of brackets with a partner, instead of balanced or not.
         prompts: sequences of brackets; None for every run of opening ones that an output of full
             length can close.
-        probs: ρ, one per prompt; None for equal ones.
+        end, probs: those of :func:`modular_sum`.
 
     >>> problem = bracket_matching(1, 2)
     >>> problem.prompts, problem.rewards.argmax(axis=1)
@@ -344,11 +338,10 @@ def sorting(
     Arguments:
         values: v, the vocabulary.
         length: length of prompts, and the most tokens in an output.
-        end: whether outputs may be shorter.
         graded: the share of places that are right, instead of right or wrong.
         prompts: sequences of at most ``length`` values (exactly that many without an end token);
             None for all sequences of that length.
-        probs: ρ, one per prompt; None for equal ones.
+        end, probs: those of :func:`modular_sum`.
 
     >>> problem = sorting(2, 2)
     >>> problem.rewards.argmax(axis=1)
@@ -368,7 +361,11 @@ def _problem(
     probs: ArrayLike | None,
 ) -> TokenProblem:
     law = None if probs is None else np.asarray(probs, dtype=np.float64)
-    return TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
+    problem = TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
+    for prompt in problem.prompts:
+        if max(prompt, default=0) >= space.vocabulary:
+            raise InputError(f"prompt {prompt}: tokens are 0 to {space.vocabulary - 1}")
+    return problem
 
 
 def token_outcomes(
@@ -382,9 +379,6 @@ def token_outcomes(
         problem: at the parameters θ_old of the policy that draws.
         theta: θ (d,); θ_old unless given.
         reference: the policy of the KL penalty, over the same outputs; π_old unless given.
-
-    Raises:
-        InputError: parameters or outputs that do not match, or scores too large for a table.
 
     >>> task = modular_sum(2, 2)
     >>> from ustat_pg.policies import PrefixSoftmax

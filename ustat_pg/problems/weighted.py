@@ -34,9 +34,6 @@ class WeightedBandit(SoftmaxBandit):
     Arguments:
         targets: what the estimates of each context are to be near, (X, d): errors are about their mean.
 
-    Raises:
-        InputError: targets whose shape is not that of contexts and parameters.
-
     >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> halved = WeightedBandit.of(bandit, [[0.5, 1.0]])
     >>> halved.policy.scores(0), halved.gradient()
@@ -64,9 +61,6 @@ class WeightedBandit(SoftmaxBandit):
             problem: whose policy draws the outputs.
             weights: w(x, k), (X, K), by which scores are multiplied; or u(x, k) themselves, (X, K, d').
             targets: (X, d'); unless given the gradients g(x) of the problem's own expected reward.
-
-        Raises:
-            InputError: weights that are neither, or shapes that do not match.
         """
         given, policy = finite_array("weights", weights), problem.policy
         shape = (problem.contexts, problem.arms)
@@ -107,11 +101,7 @@ class WeightedBandit(SoftmaxBandit):
         raise InputError("weighted scores have no moments of scores: ask for weighted_moments()")
 
     def weighted_moments(self) -> WeightedMoments:
-        """What predictions read of weighted scores, by enumeration; rewards 0 and 1.
-
-        Raises:
-            InputError: some reward is another number.
-        """
+        """What predictions read of weighted scores, by enumeration; rewards 0 and 1."""
         if not self.binary:
             raise InputError("rewards are not all 0 or 1: enumerate instead")
         tables = np.stack([self.policy.scores(x) for x in range(self.contexts)])
@@ -134,7 +124,6 @@ class WeightedBandit(SoftmaxBandit):
         return changed(self, policy=policy, targets=rows[:, -1])
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays that define the problem."""
         named = super().arrays()
         if getattr(self.policy, "origin", None) is None:
             named["targets"] = self.targets

@@ -101,9 +101,6 @@ def exact_mse(
         group_size: G >= 2.
         batch_size: B >= 1.
 
-    Raises:
-        AssertionError, InputError: as for :func:`assert_unbiased`, bias apart.
-
     >>> from ustat_pg.estimators import group_mean
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     >>> report = exact_mse(group_mean, problem=coin, group_size=2)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for tests of your own."""
+"""Hypothesis strategies for tests of your own: ``pip install 'ustat_pg[testing]'``."""
 
 from __future__ import annotations
 
@@ -52,10 +52,6 @@ def rewards(
         batch: leading axes.
         values: the values a reward can take instead, e.g. (0, 1); they shrink to the first.
 
-    Raises:
-        InputError: an argument is not as said.
-        ImportError: Hypothesis is not installed.
-
     >>> import hypothesis
     >>> @hypothesis.given(rewards(4, batch=2))
     ... def test(z):
@@ -91,10 +87,6 @@ def scores(
         parameters: d >= 1, or the least and the greatest.
         batch: leading axes.
 
-    Raises:
-        InputError: an argument is not as said.
-        ImportError: Hypothesis is not installed.
-
     >>> import hypothesis
     >>> @hypothesis.given(scores(4, parameters=2))
     ... def test(s):
@@ -122,10 +114,6 @@ def problems(
     Arguments:
         kinds: some of :data:`~ustat_pg.problems.KINDS`, the simplest first.
         max_contexts: the most prompts a problem has.
-
-    Raises:
-        InputError: an unknown kind, or a number that is not whole.
-        ImportError: Hypothesis is not installed.
 
     >>> import hypothesis
     >>> @hypothesis.given(problems(["binary", "two-arms"], max_contexts=2))

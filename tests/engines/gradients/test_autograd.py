@@ -139,19 +139,6 @@ def test_running_out_of_memory_halves_the_chunk(monkeypatch):
     assert sizes[9:] == [6, 6, 6, 2]
 
 
-def test_one_that_does_not_fit_is_refused_and_other_errors_are_not_hidden(monkeypatch):
-    monkeypatch.setattr(autograd.Prepared, "values", lambda *_: out_of_memory())
-    with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
-        GradientCell(PLAIN, 3).measure("autograd", ONE, replications=1)
-
-    def fail(*_):
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(autograd.Prepared, "values", fail)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
-        GradientCell(PLAIN, 3).measure("autograd", ONE, replications=4)
-
-
 def test_few_problems_are_kept_and_never_one_for_another():
     made = ENGINE.prepared(PLAIN)
     assert made is ENGINE.prepared(PLAIN)
@@ -187,13 +174,3 @@ def test_nothing_is_made_on_another_device(problem):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
                 ENGINE.measure(cell, quantities, Replications(count=3))
         autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)
-
-
-# What is refused.
-
-
-def test_tables_of_another_size_than_their_source_are_refused():
-    table = NETWORK.policy
-    wrong = changed(table, all_scores=table.all_scores[..., :-1], parameters=None)
-    with pytest.raises(InputError, match=f"have {NETWORK.d - 1} parameters and their source"):
-        GradientCell(changed(NETWORK, policy=wrong), 2).measure("autograd", ONE, replications=2)

@@ -182,15 +182,6 @@ def test_what_is_infeasible_is_refused_with_its_size():
     assert issubclass(InfeasibleError, InputError)
 
 
-def test_the_limit_itself_is_feasible(monkeypatch):
-    cell = GradientCell(coins(2), 2, 1)
-    monkeypatch.setattr(exact, "LIMIT", 6)
-    cell.require_exact(VANILLA)
-    monkeypatch.setattr(exact, "LIMIT", 5)
-    with pytest.raises(InfeasibleError):
-        cell.require_exact(VANILLA)
-
-
 def test_a_function_that_looks_at_the_order_needs_tuples():
     problem = random_problem(1, "one-context")
 

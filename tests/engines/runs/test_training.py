@@ -421,11 +421,6 @@ def test_a_parameter_is_enumerated_and_simulated_within_bounds():
     assert (np.abs(mean - drawn.mean) < 4 * deviation).all()
 
 
-def test_what_trajectories_refuse_is_refused():
-    with pytest.raises(InputError, match="start has 2 entries"):
-        Training(ONE, 2, 3, Constant(0.1), start=[0.0, 0.0])
-
-
 def test_labels_are_plain_data():
     described = json.dumps([quantity.label for quantity in panel(ONE, 30)])
     assert "np.float64" not in described

@@ -50,22 +50,14 @@ class GroupSize:
 
     @property
     def estimators(self) -> tuple[Estimator, ...]:
-        """None."""
         return ()
 
 
 class _OrderedCell(GradientCell):
     """A cell of one prompt's group, weighed output by output in the order drawn."""
 
+    block = _BLOCK
     engines = ("exact", "reference")
-
-    @property
-    def block(self) -> int:
-        return _BLOCK
-
-    def engine(self, asked: str) -> str:
-        """The one engine that draws."""
-        return asked if asked in self.engines else "reference"
 
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse what is no group size and no error of one estimator."""
@@ -73,7 +65,6 @@ class _OrderedCell(GradientCell):
             raise InputError(f"{quantity!r} is no quantity of such a group")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many ordered groups."""
         self.require_quantities(quantities)
         if size(self, tuples=True) > _MOST_GROUPS:
             raise InfeasibleError(f"more than {_MOST_GROUPS} ordered groups: take a smaller plan")
@@ -161,8 +152,7 @@ class PlanCell(_OrderedCell):
     those of the pilot are not all equal.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the plan's
-            largest, and set by it.
+        group_size: the plan's largest, set by it.
         plan: the plan in words; it draws no lots, and nothing takes the place of a group that
             it throws away.
 
@@ -256,7 +246,7 @@ class SizedCell(_OrderedCell):
     """Groups whose size was fixed for each prompt before any reward of them was seen.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; group_size is the largest.
+        group_size: the largest.
         sizes: n(x), (X,).
         pooled: whether a prompt counts by its outputs, as in a mean over all outputs of the batch, each
             prompt's estimate times n(x)/E n; else each prompt counts alike.
@@ -309,8 +299,7 @@ class SurvivorCell(_OrderedCell):
     """Groups of which only some outputs survive: an estimator of the survivors alone.
 
     Arguments:
-        problem, group_size, batch_size, design, device: as of a gradient cell; each output that may be
-            lost or not is two arms of equal score.
+        problem: each output that may be lost or not is two arms of equal score.
         survives: whether an arm survives, (K,).
         lone: whether the raw reward of a lone survivor counts; else it adds nothing.
     """

@@ -145,11 +145,6 @@ class Prepared:
 
     def __post_init__(self) -> None:
         outcomes, model = self.problem.outcomes, self.model
-        if model.d != self.problem.d:
-            raise InputError(
-                f"the policy's tables have {self.problem.d} parameters and their source "
-                f"{model.d}: they must have the same"
-            )
         self.theta = model.theta()
         self.ends = Ends.of(self.problem, model.device)
         self.arms = model.integers(outcomes.arms)
@@ -246,11 +241,6 @@ class Prepared:
 
         A surrogate is linear in its advantages, so that those of many estimators on the same
         outputs are sums of the outputs' own gradients.
-
-        Arguments:
-            contexts: prompt of each output, (r, n).
-            outputs: (r, n, l).
-            weights: advantages, (r, E, n).
         """
         if weights.shape[1] <= SEPARATE_GRADIENTS:
             slope = vmap(grad(self._surrogate), (None, None, None, 0))
@@ -359,7 +349,6 @@ class AutogradEngine:
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The sums of a block."""
         prepared = self.prepared(cell.problem, cell.device)
 
         def run(rows: slice) -> Array:

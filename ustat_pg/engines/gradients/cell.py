@@ -224,7 +224,6 @@ class GradientCell(Cell):
 
     @property
     def name(self) -> str:
-        """The cell's address in the space of draws."""
         return f"{self.problem.digest}/G{self.group_size}/B{self.batch_size}/{self.design}"
 
     @property
@@ -236,7 +235,6 @@ class GradientCell(Cell):
         return replications
 
     def on(self, device: str) -> GradientCell:
-        """The cell with its gradients on that device."""
         return replace(self, device=device)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
@@ -252,7 +250,6 @@ class GradientCell(Cell):
             estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many outcomes."""
         self.require_quantities(quantities)
         _engine("exact").require(self, [*map(_own, quantities)])
 

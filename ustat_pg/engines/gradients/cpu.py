@@ -166,7 +166,6 @@ class CpuEngine:
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The sums of a block."""
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
         problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
         key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]

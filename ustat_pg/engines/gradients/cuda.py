@@ -43,11 +43,7 @@ COMPARED_OUTPUTS = 64
 def draw(
     cell: GradientCell, *, seed: int, first: int, replications: int
 ) -> tuple[Integers, Integers]:
-    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications.
-
-    Raises:
-        InputError: there is no device.
-    """
+    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
     require_device()
     problem = upload(problem_tables(cell.problem), "the problem's tables")
     key, design = cuda.to_device(rng.cell_key(seed, cell.name)), DESIGNS[cell.design]
@@ -85,7 +81,6 @@ class CudaEngine:
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        """The sums of a block."""
         segment = _segment(len(quantities))
         problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
         plain = takes_one_prompt(cell, quantities)

@@ -82,11 +82,7 @@ def _refuse(cell: GradientCell, tuples: bool) -> None:
 
 
 def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
-    """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
-
-    Raises:
-        InfeasibleError: there are more than the engine enumerates.
-    """
+    """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,)."""
     _refuse(cell, tuples)
     problem = cell.problem
     groups = [
@@ -162,7 +158,6 @@ class ExactEngine:
         self.tuples = tuples
 
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Raise :class:`InfeasibleError` where there are too many outcomes."""
         _refuse(cell, self.tuples)
 
     @staticmethod

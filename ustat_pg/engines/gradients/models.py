@@ -45,11 +45,6 @@ class Model(ABC):
     """A policy on a device, as functions of θ.
 
     Prompts of different lengths stand in one batch, in any order.
-
-    Arguments:
-        policy: whose parameters it starts from.
-        space: its outputs.
-        device: device of all tensors.
     """
 
     def __init__(self, policy: SoftmaxPolicy, space: OutputSpace, device: torch.device) -> None:
@@ -89,14 +84,9 @@ class Model(ABC):
 
     @abstractmethod
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
-        """log π(· | prompt, prefix) before each token, by teacher forcing.
+        """log π(· | prompt, prefix) before each of the tokens (n, l), by teacher forcing.
 
-        After an output's end they are those of some prefix.
-
-        Arguments:
-            theta: (d,).
-            contexts: numbers of prompts, (n,).
-            tokens: (n, l), padded with -1.
+        Outputs are padded with -1; after an output's end they are those of some prefix.
 
         Returns:
             (n, l, A).
@@ -276,11 +266,7 @@ class _ArmLinear(_Bandit):
 
 
 def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
-    """The policy that has parameters to differentiate: itself, or what its tables were made of.
-
-    Raises:
-        InputError: tables without a source, or a kind of policy that has no model.
-    """
+    """The policy that has parameters to differentiate: itself, or what its tables were made of."""
     if isinstance(policy, TabulatedPolicy):
         if policy.source is None:
             raise InputError(
@@ -307,13 +293,6 @@ _KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device], Model]] = {
 
 def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     """The policy as a function of its parameters.
-
-    Arguments:
-        policy: a transformer, per prefix, or of a bandit; or tables made of one.
-        device: cpu, cuda or cuda:N.
-
-    Raises:
-        InputError: a policy without parameters to differentiate, or a device that is not there.
 
     >>> model = model_of(TabularSoftmax(np.log([[0.25, 0.75]])))
     >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()

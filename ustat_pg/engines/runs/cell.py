@@ -98,7 +98,6 @@ class GapTransform(_OfRuns):
     rate: float
 
     def of(self, gap: Array) -> Array:
-        """The quantity of a gap."""
         return np.asarray(np.exp(-self.rate * gap))
 
 
@@ -119,7 +118,6 @@ class Coordinate(_OfRuns):
     coordinate: int
 
     def of(self, gap: Array, theta: Array) -> Array:
-        """The quantity of parameters (R, d)."""
         return theta[:, self.coordinate]
 
 
@@ -159,16 +157,13 @@ class Cosine(_OfRuns):
 
     @property
     def directions(self) -> int:
-        """How many identifiable directions there must be."""
         return len(self.frequency)
 
     def of(self, deviation: Array) -> Array:
-        """The quantity of deviations (R, r)."""
         # A sum in a fixed order: a matrix product's order depends on its size.
         return np.cos(sum(k * deviation[:, j] for j, k in enumerate(self.frequency)))
 
     def range(self, radius: float) -> tuple[float, float]:
-        """The ends of the range."""
         return -1.0, 1.0
 
 
@@ -184,14 +179,12 @@ class Away(_OfRuns):
     distance: float
 
     def of(self, deviation: Array) -> Array:
-        """The quantity of deviations (R, r)."""
         # A projection puts runs on the edge but for rounding.
         return np.asarray(
             np.sqrt((deviation**2).sum(axis=-1)) >= self.distance * (1 - 1e-9), dtype=np.float64
         )
 
     def range(self, radius: float) -> tuple[float, float]:
-        """The ends of the range."""
         return 0.0, 1.0
 
 
@@ -207,17 +200,10 @@ class Training(Cell):
 
     Arguments:
         landscape: the problem, with an interior optimum.
-        group_size: G, the outputs of a prompt.
         steps: T, the most that a quantity may ask for.
-        schedule: the rates.
-        batch_size: B, the prompts of a step.
-        design: iid or epochs.
         start: θ₀; the maximiser unless given.
-        start_scale: standard deviation of a normal spread of θ₀.
-        projection: Θ, or None.
-
-    Raises:
-        InputError: as :class:`~ustat_pg.engines.runs.trajectory.Trajectory`, whose arguments these are.
+        group_size, schedule, batch_size, design, start_scale, projection: those of
+            :class:`~ustat_pg.engines.runs.trajectory.Trajectory`.
     """
 
     landscape: InteriorProblem
@@ -264,7 +250,6 @@ class Training(Cell):
 
     @cached_property
     def name(self) -> str:
-        """The address of the draws, and a digest of what is not in it."""
         rest = {
             key: value
             for key, value in self._example.description.items()
@@ -340,7 +325,6 @@ class Training(Cell):
             raise InputError(f"coordinate is {quantity.coordinate}: there are {d} parameters")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError` where backward induction cannot find a quantity's mean."""
         from . import exact as trajectory_exact
 
         self.require_quantities(quantities)
@@ -437,18 +421,13 @@ class OneRun(Training):
 
     number: int = 0
 
+    block = 1
+
     @cached_property
     def name(self) -> str:
-        """The name of such runs, and the number of this one."""
         return f"{super().name}/run{integer('number', self.number, 0)}"
 
-    @property
-    def block(self) -> int:
-        """One run."""
-        return 1
-
     def shown(self, blocks: float) -> float:
-        """One block, however many are wanted."""
         return 1
 
     def _measure(

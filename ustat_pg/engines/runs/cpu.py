@@ -69,9 +69,6 @@ def shared_directions(features: Array) -> tuple[Array, Array] | None:
     """g (K,) and δ (X, d) where φ(x, k) = φ(x, 0) + gₖ δ(x) to rounding; None where it is not so.
 
     Equally spaced arms have gₖ = k.
-
-    Arguments:
-        features: φ(x, k), (X, K, d).
     """
     off = features - features[:, :1]
     x, arm, j = np.unravel_index(np.abs(off).argmax(), off.shape)

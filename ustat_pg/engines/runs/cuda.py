@@ -23,11 +23,7 @@ __all__ = ["run"]
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
-    """θ at the snapshots, one thread of the device to a run.
-
-    Raises:
-        InputError: there is no device, or tables and scratch do not fit it.
-    """
+    """θ at the snapshots, one thread of the device to a run."""
     require_device()
     begin = starts(trajectory, block)
     plan = plan_of(trajectory)

@@ -568,11 +568,7 @@ class _Projection(NamedTuple):
 
 
 def _projection(given: Ball | Box | None, origin: Array, basis: Array) -> _Projection:
-    """The projection as it acts on y, where θ = origin + U y.
-
-    Raises:
-        InfeasibleError: the projection moves θ out of that affine set.
-    """
+    """The projection as it acts on y, where θ = origin + U y."""
     refused = InfeasibleError(
         "the projection moves theta out of the identifiable directions, or mixes them with others: "
         "take a Ball with basis landscape.identifiable"

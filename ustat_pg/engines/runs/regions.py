@@ -19,10 +19,6 @@ class Ball:
         centre: (d,).
         radius: number above 0.
         basis: U with orthonormal columns, (d, r); directions outside its span stay free.
-
-    Raises:
-        InputError: entries that are not finite, a radius that is not positive, shapes that do not
-            match, columns that are not orthonormal.
     """
 
     centre: Array = field(finite_array, ndim=1)
@@ -32,11 +28,6 @@ class Ball:
     def __attrs_post_init__(self) -> None:
         if self.basis is None:
             return
-        if len(self.basis) != self.d:
-            raise InputError(
-                f"basis has shape {self.basis.shape}: it must have a row for each of the "
-                f"{self.d} parameters"
-            )
         products = self.basis.T @ self.basis
         if not np.allclose(products, np.eye(len(products)), rtol=0, atol=1e-9):
             raise InputError("basis must have orthonormal columns (to 1e-9)")
@@ -73,12 +64,6 @@ def _side(name: str, value: ArrayLike) -> Array:
 class Box:
     """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
 
-    Arguments:
-        low, high: (d,); entries may be infinite.
-
-    Raises:
-        InputError: NaN, shapes that differ, or low above high.
-
     >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
     array([1., 5.])
     """
@@ -86,30 +71,15 @@ class Box:
     low: Array = field(_side)
     high: Array = field(_side)
 
-    def __attrs_post_init__(self) -> None:
-        low, high = self.low, self.high
-        if low.ndim != 1 or low.shape != high.shape or not len(low):
-            raise InputError(
-                f"low has shape {low.shape} and high {high.shape}: both must be (d,), d >= 1"
-            )
-        if not (low <= high).all() or (low == np.inf).any() or (high == -np.inf).any():
-            raise InputError(
-                f"low is {low.tolist()} and high {high.tolist()}: low must be at most high, "
-                "neither NaN, and the box must hold a point"
-            )
-
     @property
     def d(self) -> int:
-        """The number of parameters."""
         return len(self.low)
 
     @property
     def label(self) -> str:
-        """The definition in words."""
         return f"box({self.low.tolist()},{self.high.tolist()})"
 
     def project(self, theta: Array) -> Array:
-        """The nearest points of Θ to parameters (..., d)."""
         return np.minimum(np.maximum(theta, self.low), self.high)
 
 

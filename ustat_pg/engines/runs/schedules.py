@@ -16,12 +16,6 @@ __all__ = ["Constant", "Decay", "Schedule"]
 class Constant:
     """The schedule ηₜ = η.
 
-    Arguments:
-        eta: η > 0.
-
-    Raises:
-        InputError: η is not positive and finite.
-
     >>> Constant(0.5).rates(3)
     array([0.5, 0.5, 0.5])
     """
@@ -41,9 +35,6 @@ class Decay:
         c: number above 0.
         t0: number above -1, so that every rate is positive; the paper's c / t is t₀ = 0.
 
-    Raises:
-        InputError: c is not positive and finite, or t₀ makes η₁ infinite or negative.
-
     >>> Decay(6.0, 2.0).rates(4)
     array([2. , 1.5, 1.2, 1. ])
     """
@@ -56,7 +47,6 @@ class Decay:
             raise InputError(f"c is {self.c!r} and t0 {self.t0!r}: the first rate overflows")
 
     def rates(self, steps: int) -> Array:
-        """η₁ to η_T, (T,)."""
         return np.asarray(self.c / (np.arange(1, steps + 1) + self.t0), dtype=np.float64)
 
 
