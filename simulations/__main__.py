@@ -481,14 +481,14 @@ def _report(options: argparse.Namespace) -> int:
     from figures.__main__ import paint
     from figures.catalogue import PICTURES
     from ustat_pg.experiment import Store, load_run
-    from ustat_pg.report import Figure, html
+    from ustat_pg.report import Drawing, html
     from ustat_pg.results import FIGURES_FOLDER, HTML_FILE
 
     folder: Path = options.folder
     results = load_run(folder)
     files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
     drawn = [
-        Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
+        Drawing(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
         for file in files
     ]
     Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))

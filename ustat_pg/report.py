@@ -34,7 +34,7 @@ from .results import (
 
 __all__ = [
     "EXIT_CODES",
-    "Figure",
+    "Drawing",
     "as_table",
     "check_command",
     "evidence_of",
@@ -294,7 +294,7 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
 
 
 @frozen
-class Figure:
+class Drawing:
     """A drawn figure for the HTML page.
 
     Arguments:
@@ -320,7 +320,7 @@ def markdown(results: Results) -> str:
     return _rendered("report.md", results)
 
 
-def html(results: Results, figures: Sequence[Figure] = ()) -> str:
+def html(results: Results, figures: Sequence[Drawing] = ()) -> str:
     """The run as one HTML page that loads nothing, from here or anywhere.
 
     Arguments:
@@ -330,7 +330,7 @@ def html(results: Results, figures: Sequence[Figure] = ()) -> str:
     return _rendered("report.html", results, figures)
 
 
-def _rendered(template: str, results: Results, figures: Sequence[Figure] = ()) -> str:
+def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) -> str:
     """A template filled with the records of a run, and with the words of this module for them."""
     from jinja2 import Environment, StrictUndefined
 

@@ -209,7 +209,7 @@ class ScoredPool:
 
     @property
     def looks(self) -> int:
-        """How many looks the pool was planned for (:mod:`ustat_pg.llm.constants`); 1 unless ``config`` says.
+        """Looks that the pool was planned for (:mod:`ustat_pg.llm.model_pool`), by ``config``; else 1.
 
         Intervals of the pool share their 5% of errors equally among them.
         """
