@@ -13,7 +13,7 @@ from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import aggregated_mean, length_curl, token_mean_bias
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem
-from ustat_pg.validation import InputError, changed
+from ustat_pg.validation import InputError
 
 RHO = (Fraction(1, 4), Fraction(3, 4))
 PROBS = ((Fraction(1, 2), Fraction(3, 8), Fraction(1, 8)), (Fraction(1, 8), *[Fraction(7, 16)] * 2))
@@ -200,7 +200,6 @@ MOMENTS = bandit().length_moments(LENGTHS)
         (lambda: bandit().length_moments([1, 2]), "3 whole numbers"),
         (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
         (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
-        (lambda: changed(MOMENTS, probs=np.ones((2, 1))), "contexts and lengths"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):
