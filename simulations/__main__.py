@@ -91,9 +91,6 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
         if name == "verify":
             command.add_argument(
-                "--durations", action="store_true", help="also show where the processor's time went"
-            )
-            command.add_argument(
                 "--power",
                 action="store_true",
                 help="also show which effects the evidence would see",
@@ -298,12 +295,11 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.results import MARKDOWN_FILE
 
     from .processes import settle, settle_apart
-    from .tables import duration_table
 
     if options.on == "bandit" and sys.stderr.isatty():
         took = DURATIONS[options.size]
         print(f"all claims take {took} on two cores; what is done is kept", file=sys.stderr)
-    began, went = time.perf_counter(), {"start and imports, of one process": time.process_time()}
+    began = time.perf_counter()
     suite = _suite(options)
     folder = _folder(options)
     configuration = _configuration(options)
@@ -317,9 +313,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             settled = settle(stems, suite, how, store.folder, cluster)
         else:
             settled = settle_apart(stems, suite, how, store.folder)
-        lap = time.process_time()
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
-        went |= {**settled.seconds, "controls": time.process_time() - lap}
     run, points = settled.run.controlled(controls), settled.points
     stems = [claim.stem for claim in run.claims]
     notes = [*suite.skipped]
@@ -340,8 +334,6 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         return exit_code(run.claims, run.controls)
     print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {time.perf_counter() - began:.0f} s.")
-    if options.durations:
-        print(f"\n{duration_table(run, went)}")
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *notes):
