@@ -114,11 +114,7 @@ def standard_error(repeats: Array) -> Array:
 
 
 def same(pool: Array, brute: Array, what: str) -> None:
-    """Refuse means over repetitions, (rounds, P), that differ by more than their errors.
-
-    Raises:
-        SystemExit: they differ.
-    """
+    """Refuse means over repetitions, (rounds, P), that differ by more than their errors."""
     errors = [standard_error(r) / np.sqrt(len(r)) for r in (pool, brute)]
     off = abs(pool.mean() - brute.mean())
     limit = student.isf(LEVEL / 2, pool.shape[1] * (len(pool) - 1)) * np.hypot(*errors)
@@ -131,11 +127,7 @@ def same(pool: Array, brute: Array, what: str) -> None:
 
 
 def compare(model: LanguageModel, task: Task, effort: Effort) -> tuple[list[list[object]], float]:
-    """A row for each baseline and group size, and the pool's CPU seconds for all of them.
-
-    Raises:
-        SystemExit: the methods do not agree.
-    """
+    """A row for each baseline and group size, and the pool's CPU seconds for all of them."""
     sizes = effort.group_sizes
     drawn = sample(model, task, effort.values, seed=10**6, batch=BATCH)
     values = np.array([one.rewards.mean() for one in drawn])

@@ -237,11 +237,7 @@ def peers(case: Case) -> dict[str, Program]:
 
 
 def check(case: Case, name: str, mean: float, error: float) -> None:
-    """Stop unless a mean is the predicted MSE within its Monte Carlo error.
-
-    Raises:
-        SystemExit: with the program's name and how far it is off.
-    """
+    """Stop unless a mean is the predicted MSE within its Monte Carlo error."""
     off = (mean - case.mse) / error
     # Written so that a NaN is refused as well.
     if not abs(off) < ERRORS:

@@ -235,11 +235,7 @@ def mean_and_error(case: Case, theta: Array) -> tuple[float, float]:
 
 
 def check(case: Case, name: str, theta: Array, ours: Array) -> None:
-    """Stop unless the means of J agree within their Monte Carlo errors.
-
-    Raises:
-        SystemExit: they differ by more, or arrays do not compare.
-    """
+    """Stop unless the means of J agree within their Monte Carlo errors."""
     (mean, error), (our_mean, our_error) = mean_and_error(case, theta), mean_and_error(case, ours)
     off = abs(mean - our_mean) / np.hypot(error, our_error)
     # Written so that a NaN is refused as well.

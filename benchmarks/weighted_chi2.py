@@ -140,11 +140,7 @@ def cases(most: float = inf) -> list[Case]:
 
 
 def errors(case: Case, name: str) -> tuple[float, float]:
-    """The largest absolute error of the cdf, and relative error of the smaller tail.
-
-    Raises:
-        SystemExit: our law misses the reference.
-    """
+    """The largest absolute error of the cdf, and relative error of the smaller tail."""
     with np.errstate(all="ignore"):
         cdf = PROGRAMS[name](case.weights, case.x)
     sf = WeightedChi2(case.weights).sf(case.x) if name == "WeightedChi2" else 1 - cdf

@@ -50,10 +50,6 @@ def paint(
 
     Returns:
         the files, and the names of figures that the run has no data for.
-
-    Raises:
-        InputError: a name or a style that is unknown, files of the run that are damaged, or no
-            Matplotlib.
     """
     unknown = [name for name in names if name not in PICTURES]
     if unknown:

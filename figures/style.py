@@ -97,9 +97,6 @@ def theme(look: str | None = None) -> Iterator[None]:
 
     Arguments:
         look: a Matplotlib style, a name or a file, which holds before the rest.
-
-    Raises:
-        InputError: there is no such style.
     """
     import matplotlib as mpl
     import matplotlib.style as styles

@@ -181,11 +181,7 @@ def _configuration(options: argparse.Namespace) -> str:
 
 
 def _earlier(folder: Path, configuration: str) -> Results | None:
-    """The results of another run in that folder, or None; no other configuration's.
-
-    Raises:
-        InputError: the folder holds the results of another configuration.
-    """
+    """The results of another run in that folder, or None; no other configuration's."""
     from ustat_pg.results import VERDICTS_FILE, load_run
 
     if not (folder / VERDICTS_FILE).exists():

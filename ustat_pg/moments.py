@@ -138,11 +138,7 @@ class Moments:
         )
 
     def mean_gradient(self, weights: Array) -> tuple[float, float]:
-        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,).
-
-        Raises:
-            InputError: the weights differ and the prompts' gradients are not known.
-        """
+        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""
         if np.ptp(weights) == 0:
             return weights[0] ** 2 * self.mean_gradient_sq, weights[0] * self.mean_gradient_sq
         if self.weighted_gradient is None:

@@ -109,11 +109,7 @@ class Option:
         return set(self.values or self.means or ()) == {"true", "false"}
 
     def read(self, text: str) -> str:
-        """The value that a text stands for.
-
-        Raises:
-            InputError: it is none that the option may have; the message names the nearest.
-        """
+        """The value that a text stands for."""
         value = (self.synonyms or {}).get(text.lower(), text.lower())
         value = "none" if value in ("null", "~", "") else value
         allowed = self.values or tuple(self.means or ())
@@ -220,11 +216,7 @@ class Framework:
         return [option for option in self.options.values() if option.kind == kind]
 
     def option(self, text: str) -> Option:
-        """The option that a name stands for: whole, by its last parts, or by an alias.
-
-        Raises:
-            InputError: there is none, and the nearest is named; or there are several.
-        """
+        """The option that a name stands for: whole, by its last parts, or by an alias."""
         asked = text.lstrip("-+").lower().replace("-", "_")
         found = [
             option
@@ -278,11 +270,7 @@ class Catalogue:
     frameworks: Mapping[str, Framework]
 
     def framework(self, text: str) -> Framework:
-        """The framework of a name or an alias.
-
-        Raises:
-            InputError: there is none; the nearest is named.
-        """
+        """The framework of a name or an alias."""
         known = {
             name: each for each in self.frameworks.values() for name in (each.name, *each.aliases)
         }

@@ -126,9 +126,6 @@ def _plain(name: str) -> str:
 def _recognised(source: str, named: Named) -> Framework:
     """The framework with the most options among what is named, those of the advantage first; of
     two with the same names, whose names they are.
-
-    Raises:
-        InputError: none has any, or two have as many.
     """
     written = {_plain(name) for name, _ in named}
     matches = {}

@@ -108,9 +108,6 @@ class FormulaDistance:
     Arguments:
         estimator: the side of an identity that trainers compute.
         formula: the other side, one of :data:`FORMULAS`.
-
-    Raises:
-        InputError: there is no such formula.
     """
 
     estimator: Estimator
@@ -133,9 +130,6 @@ class Groups(GradientCell):
     Arguments:
         problem, group_size, batch_size, design, device: as :class:`~ustat_pg.engines.GradientCell`
             has them: one prompt, batch size 1.
-
-    Raises:
-        InputError: several prompts.
     """
 
     def __post_init__(self) -> None:

@@ -192,10 +192,6 @@ def check_alone(
         options: engine, seed and workers; the size is the claim's own.
         replications: numbers for its cells, one for all or one for each; one block each unless given.
         refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
-
-    Raises:
-        InputError: a check or rival that the claim does not have, or a number of replications for
-            which there is no cell.
     """
     check = _find(claim, name)
     for rival in refute:

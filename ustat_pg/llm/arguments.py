@@ -51,9 +51,6 @@ def refuse_unknown(words: Sequence[str], unknown: Sequence[str]) -> None:
     Arguments:
         words: of the command.
         unknown: those that its parser left.
-
-    Raises:
-        InputError: there is one; options are named.
     """
     flags = [word for word in unknown if word.startswith("--")]
     if flags:

@@ -379,9 +379,6 @@ def groups_of_log(
         path: a .csv, .jsonl or .parquet file, or a folder of them.
         group_by: columns whose values a group's completions share; prompt and step unless given.
         reward: column of rewards; needed where there are several.
-
-    Raises:
-        InputError: no such file or column, no prompt to group by, or no column of rewards or several.
     """
     log = _read(path)
     columns = ", ".join(map(str, log))

@@ -112,9 +112,6 @@ def transformers_draw(
         length: the most tokens of a completion.
         batch: completions at a time; halved, with a warning, where memory runs out.
         first: the number of the first of them, so that a prompt's draws go on where they ended.
-
-    Raises:
-        InputError: memory ran out at a single completion, or logits are NaN or infinite.
     """
 
     def drawn(part: slice) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:

@@ -280,12 +280,7 @@ def end_tokens(language_model: LanguageModel) -> tuple[int, ...]:
 
 
 def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
-    """The tokens of a prompt; messages are rendered by the tokenizer's chat template.
-
-    Raises:
-        InputError: messages without a chat template, or characters that the tokenizer drops; the
-            prompt is named.
-    """
+    """The tokens of a prompt; messages are rendered by the tokenizer's chat template."""
     tokenizer, name, text = language_model.tokenizer, language_model.name, prompt.text
     plain = isinstance(text, str)
     if not plain:

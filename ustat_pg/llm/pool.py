@@ -170,9 +170,6 @@ class ScoredPool:
             scores: s, (P, N, d).
             prompts: names; None for 0, 1, 2, ...
             lengths, token_proxy: (P, N); None for ones, and for squared norms.
-
-        Raises:
-            InputError: as for the class.
         """
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
         if s.shape[:2] != z.shape:
@@ -250,11 +247,7 @@ class ScoredPool:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScoredPool:
-        """Read a file of :meth:`save`.
-
-        Raises:
-            InputError: no such file, not a scored pool, or one of another format.
-        """
+        """Read a file of :meth:`save`."""
         source = Path(path)
         arrays = read_arrays(source)
         try:
@@ -330,10 +323,6 @@ class TokenWeights:
         truncate: the most that a weight may be, as in CISPO (TRL's ``epsilon_high`` there), which keeps
             the score of every token; None for no limit.
 
-    Raises:
-        InputError: an unknown ratio, numbers out of range, ``clip_high`` without ``clip``, or both ways
-            of bounding a weight.
-
     >>> logs = np.log([[2.0, 0.5], [2.0, 0.5]])
     >>> weights = TokenWeights(clip=0.2)
     >>> weights.of(logs, np.ones((2, 2)), np.array([1.0, 0.0]))
@@ -363,9 +352,6 @@ class TokenWeights:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
             rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
-
-        Raises:
-            InputError: as the two functions say, and other rewards.
         """
         logs = np.asarray(log_ratio, dtype=np.float64)
         weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)

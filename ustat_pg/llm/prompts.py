@@ -63,12 +63,7 @@ class VerifierError(InputError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question: an id that is unique in its task, the text, and columns for the verifier.
-
-    Raises:
-        InputError: the id is not text, the text is neither a string nor a list of messages with
-            ``role`` and ``content``, or a column has a name that a verifier is called with.
-    """
+    """A question: an id that is unique in its task, the text, and columns for the verifier."""
 
     id: str
     text: Text
@@ -102,9 +97,6 @@ def _messages(text: Any) -> bool:
 @dataclass(frozen=True)
 class Task:
     """Prompts, their verifier, and how many tokens an answer may have.
-
-    Raises:
-        InputError: no prompts, two prompts with one id, or an answer of no tokens.
 
     >>> def last_word(prompts, completions, answer, **columns):
     ...     return [float(c.split()[-1] == a) for c, a in zip(completions, answer)]
@@ -192,9 +184,6 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
         rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
         count: how many there must be; ``None`` for any number.
 
-    Raises:
-        InputError: not a list, another number of rewards, or one that is no finite number.
-
     >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
     [1.0, 0.5, 1.0]
     >>> check_rewards("the file", "p7", [1, "0.5"], 2)
@@ -235,9 +224,6 @@ def load_verifier(name: str | Verifier) -> Verifier:
     """The function named ``module:function``; a module may also be the path of a ``.py`` file.
 
     A module is looked for where Python looks, then in the current folder.
-
-    Raises:
-        InputError: no such function can be imported.
 
     >>> load_verifier("math:fsum").__name__
     'fsum'

@@ -202,11 +202,7 @@ def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) 
 
 
 def _drop_torn_line(path: Path) -> bool:
-    """Cut the end of a store behind its last newline; whether a whole line is left.
-
-    Raises:
-        InputError: the file does not begin as a store does; nothing is cut then.
-    """
+    """Cut the end of a store behind its last newline; whether a whole line is left."""
     with path.open("r+b") as file:
         data = file.read()
         # A store torn in its first bytes is all that may be shorter than these.
@@ -245,11 +241,7 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
-    """The header of our own store, and its rollouts by their prompts' ids.
-
-    Raises:
-        InputError: the file is none, or damaged.
-    """
+    """The header of our own store, and its rollouts by their prompts' ids."""
     rollouts: dict[str, Rollouts] = {}
     rows = lines(path)
     _, header = next(rows, ("", {}))
@@ -442,11 +434,7 @@ def collect(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
-    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on.
-
-    Raises:
-        InputError: as that function says, or a verifier that raised at every prompt.
-    """
+    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on."""
     result = sample(
         language_model,
         task,
