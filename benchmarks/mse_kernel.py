@@ -55,7 +55,6 @@ class Case:
 
     @cached_property
     def cell(self) -> GradientCell:
-        """The cell that the engine measures."""
         numbers = np.random.default_rng(self.arms)
         logits, rewards = numbers.normal(size=self.arms), numbers.uniform(size=self.arms)
         ones = np.ones((1, self.arms, 1))
@@ -64,7 +63,6 @@ class Case:
 
     @cached_property
     def mse(self) -> float:
-        """The prediction."""
         return gradient_mse(self.cell.problem.moments(), "grpo", self.group).mse
 
     @cached_property
@@ -250,7 +248,6 @@ def check(case: Case, name: str, mean: float, error: float) -> None:
 def at_best_batch(
     program: Callable[[int], Any], sizes: Sequence[int], trial: float
 ) -> tuple[Callable[[], Any], int]:
-    """The program at the batch size that is fastest, and that size."""
     for size in sizes:
         program(size)  # JAX compiles for each
     times = {size: clock(partial(program, size), trial) / size for size in sizes}
@@ -285,7 +282,6 @@ def measure(case: Case, rounds: int, trial: float) -> list[list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--quick", action="store_true", help="one tiny size, to see that it runs")

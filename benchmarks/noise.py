@@ -82,7 +82,6 @@ class InTurns(TrainerCallback):
         self.since = time.process_time()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Pass on."""
         if self.on:
             self.monitor.on_substep_end(args, state, control)
 
@@ -99,7 +98,6 @@ class InTurns(TrainerCallback):
 
 
 def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[float]:
-    """Those of the steps of one training."""
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
         for i in range(MICRO_BATCH * MICRO_BATCHES // GROUP)
@@ -128,7 +126,6 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)

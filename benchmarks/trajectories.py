@@ -91,7 +91,6 @@ class Case:
         return self.problem.reward_probs[:, :, 0].astype(self.real)
 
     def trajectory(self, steps: int) -> Trajectory:
-        """The run of the engine."""
         return Trajectory(self.problem, self.group, steps, Decay(self.c, self.t0))
 
 
@@ -264,7 +263,6 @@ def measure(case: Case, replications: int, steps: int, rounds: int) -> list[list
 
 
 def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)

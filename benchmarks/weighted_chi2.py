@@ -193,7 +193,6 @@ HEADER = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="up to 20 weights, one round")

@@ -178,7 +178,6 @@ def _lines(panel: Panel, points: pd.DataFrame) -> Iterator[Line]:
 
 
 def _rows(points: pd.DataFrame, line: Line) -> pd.DataFrame:
-    """The points of a line."""
     rows = points[points["series"] == line.series] if line.series else points
     for column, value in line.at.items():
         # A file of one problem alone reads as booleans, one of several as words.

@@ -139,7 +139,6 @@ def summary(claims: Sequence[ClaimResult]) -> str:
 
 
 def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
-    """The origins that there are checks of, with their words."""
     known = {check.origin for claim in claims for check in claim.checks}
     return {origin: word for origin, word in ORIGINS.items() if origin in known}
 
@@ -167,7 +166,6 @@ def verdict_table(
 
 
 def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
-    """The rows of :func:`power_table`."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for claim in claims:
         for found in claim.power:

@@ -239,7 +239,6 @@ class Bandits:
         return Entry(f"digits-{count}", "real", self.digits.problem.restrict(rows.tolist(), True))
 
     def random(self, kind: str, *, contexts: int = 3) -> Iterator[BanditEntry]:
-        """Generated problems of a kind."""
         for number in range(self.generated):
             seed = 1000 * self.seed + number
             yield Entry(
@@ -293,7 +292,6 @@ class Bandits:
 
     @cached_property
     def binary_prompts(self) -> list[BanditEntry]:
-        """Single prompts of rewards 0 and 1."""
         few = 1 if self.size == "smoke" else 2
         entries = [self.skewed, self.balanced]
         for entry in (*self.strong(), *self.rates(), self.digits):

@@ -68,7 +68,6 @@ class Batch:
         return token_outcomes(self.problem, theta, self.reference)
 
     def cell(self, group_size: int, distance: float, **options: Any) -> PracticalCell:
-        """A minibatch at that distance."""
         usual: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
         return PracticalCell(self.problem, group_size, distance, **(usual | options))
 

@@ -41,7 +41,6 @@ _OF_MOMENTS = tuple(
 
 
 def entries() -> Iterator[tuple[BanditEntry, str]]:
-    """The problems and what they are, in a line."""
     suite = Bandits("smoke")
     yield suite.skewed, "a strong policy, the likely arm rewarded: outside Assumption 2"
     yield suite.balanced, "inside Assumption 2 with unequal norms of scores: V = b* = 0.3"

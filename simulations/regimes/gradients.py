@@ -58,7 +58,6 @@ class Law:
 
     @classmethod
     def of(cls, problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> Law:
-        """The law, by the estimator's advantages of each group."""
         probs, d = problem.context_probs, problem.d
         means, seconds = np.zeros((len(probs), d)), np.zeros((len(probs), d, d))
         mixed = np.zeros(len(probs))

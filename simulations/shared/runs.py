@@ -46,7 +46,6 @@ Noise = Callable[[Any, Any, Any, int], Any]
 
 
 def constant(value: float) -> Estimator:
-    """The baseline that is this number."""
     return Estimator("constant", float(value))
 
 
@@ -56,12 +55,10 @@ def critic(values: np.ndarray) -> Estimator:
 
 
 def at_optimum(landscape: Landscape) -> SoftmaxBandit:
-    """The bandit at the maximiser."""
     return landscape.at(landscape.maximiser)
 
 
 def moments_of(landscape: Landscape, away: Any = 0.0) -> Moments:
-    """The moments at the maximiser, or ``away`` from it."""
     return landscape.at(landscape.maximiser + away).moments()
 
 
@@ -133,7 +130,6 @@ class NearOptimum:
 
     @property
     def landscape(self) -> Landscape:
-        """The problem itself."""
         return self.entry.problem
 
     @property
@@ -154,7 +150,6 @@ class NearOptimum:
 
     @property
     def training(self) -> Training:
-        """The cell."""
         landscape = self.landscape
         return Training(
             landscape,

@@ -68,7 +68,6 @@ class Split:
 
     @property
     def estimator(self) -> Estimator:
-        """The estimator of the baseline."""
         return Estimator(self.baseline)
 
     @property

@@ -69,6 +69,5 @@ def prepare(app: Sphinx, config: Config) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the hook."""
     app.connect("config-inited", prepare)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

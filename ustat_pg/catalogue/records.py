@@ -358,7 +358,6 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
 
 
 def _framework(data: dict[str, Any]) -> Framework:
-    """A framework from its table in the file."""
     options = {name: _option(name, each) for name, each in flat(data["options"], "kind")}
     rows = []
     for each in data["rows"]:
@@ -409,7 +408,6 @@ _VAGUE = (
 
 
 def _whole(text: str) -> Any:
-    """A whole number from a text, else the text."""
     try:
         return int(text)
     except ValueError:

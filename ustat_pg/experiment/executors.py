@@ -101,7 +101,6 @@ def loss(error: BaseException) -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line."""
     words = " ".join(str(error).split())
     return words or type(error).__name__
 

@@ -265,7 +265,6 @@ def _tokens(
 def _log_probs(
     place: str, value: Any, completions: Sequence[Sequence[int]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Log-probabilities of each token of each completion."""
     lengths = [len(ids) for ids in completions]
     sound = _all(value, list) and [len(row) for row in value] == lengths
     if not sound or not all(_all([x], (int, float)) for row in value for x in row):

@@ -127,7 +127,6 @@ def precision(language_model: LanguageModel) -> str:
 
 
 def _torch() -> Any:
-    """Torch, if it and transformers are there."""
     try:
         import torch
         import transformers  # noqa: F401

@@ -148,7 +148,6 @@ class ScoredPool:
         )
 
     def _arrays(self) -> dict[str, Array]:
-        """The arrays that the pool has, by name."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
 

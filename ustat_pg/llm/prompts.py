@@ -164,7 +164,6 @@ class Task:
 
 
 def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a function takes: all of them if it has ``**columns``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -250,7 +249,6 @@ def load_verifier(name: str | Verifier) -> Verifier:
 
 
 def _module(name: str) -> Any:
-    """A module by name or by the path of its file."""
     if name.endswith(".py"):
         # By its path, which tells two files of one name apart, and a file from a module of its name.
         path = str(Path(name).resolve())

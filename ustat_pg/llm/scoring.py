@@ -321,6 +321,5 @@ def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any
 
 
 def _key(value: Any) -> str:
-    """A hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, default=lambda number: number.item())
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

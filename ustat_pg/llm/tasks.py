@@ -79,7 +79,6 @@ def jsonl_task(
 def _task(
     name: str, prompts: Sequence[Prompt], verifier: Verifier, longest: int, limit: int | None
 ) -> Task:
-    """A task of the first prompts; of all where the limit is None."""
     first = prompts[: None if limit is None else integer("limit", limit)]
     return Task(name, tuple(first), verifier, longest)
 
