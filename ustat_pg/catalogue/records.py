@@ -5,14 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from math import isnan
 from typing import Any
 
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 
 __all__ = [
     "Aggregation",
@@ -117,8 +116,8 @@ class Option:
             return value
         if allowed and not self.otherwise:
             raise InputError(
-                f"{self.name} is {text!r}: the nearest value is {nearest(value, allowed)!r} of "
-                f"{', '.join(allowed)}"
+                f"{self.name} is {text!r}: the nearest value is "
+                f"{nearest(value, allowed, cutoff=0.0)[0]!r} of {', '.join(allowed)}"
             )
         if self.kind == "group size":
             return str(integer(self.name, _whole(text)))
@@ -235,7 +234,7 @@ class Framework:
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
-            f"{known[nearest(asked, known)]!r}; it knows {', '.join(self.options)}"
+            f"{known[nearest(asked, known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
         )
 
     def row(self, values: Mapping[str, str]) -> Row:
@@ -277,8 +276,8 @@ class Catalogue:
         asked = text.lower().replace("_", "-")
         if asked not in known:
             raise InputError(
-                f"framework {text!r} is unknown: the nearest is {nearest(asked, known)!r} of "
-                f"{', '.join(self.frameworks)}"
+                f"framework {text!r} is unknown: the nearest is "
+                f"{nearest(asked, known, cutoff=0.0)[0]!r} of {', '.join(self.frameworks)}"
             )
         return known[asked]
 
@@ -412,10 +411,6 @@ def _whole(text: str) -> Any:
         return int(text)
     except ValueError:
         return text
-
-
-def nearest(text: str, known: Iterable[str]) -> str:
-    return get_close_matches(text, list(known), n=1, cutoff=0.0)[0]
 
 
 def flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:

@@ -267,25 +267,16 @@ def _pool(
 
 
 def _refuse_unequal(pools: list[Rollouts], language_model: LanguageModel) -> None:
-    """Refuse rollouts that make no pool."""
+    """Refuse rollouts that make no pool, before hours of scoring."""
     if not pools:
         raise InputError("there are no rollouts: at least one prompt is needed")
     count = len(pools[0].completion_ids)
-    names: set[str] = set()
     for rollouts in pools:
         name, number = rollouts.prompt.id, len(rollouts.completion_ids)
-        if name in names:
-            raise InputError(f"prompt {name!r} occurs twice: its rollouts must be in one place")
-        names.add(name)
         if number < LEAST_ROLLOUTS or number != count:
             raise InputError(
                 f"prompt {name!r} has {number} rollouts and {pools[0].prompt.id!r} {count}: every prompt "
                 f"must have equally many, at least {LEAST_ROLLOUTS}"
-            )
-        if np.shape(rollouts.rewards) != (number,) or not np.isfinite(rollouts.rewards).all():
-            raise InputError(
-                f"prompt {name!r} has rewards {rollouts.rewards!r}: one finite number for each of "
-                f"{number} rollouts is needed"
             )
         longest = max(map(len, rollouts.completion_ids))
         check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
