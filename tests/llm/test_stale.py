@@ -207,12 +207,6 @@ def test_what_weighted_pools_refuse(policies, pools):
     without = [replace(each, log_probs=None) for each in pools]
     said = "prompt 'p0': its rollouts have no log-probabilities"
     refuses(said, score_pool, now, without, token_weights=TokenWeights())
-    short = [replace(each, log_probs=tuple(row[1:] for row in each.log_probs)) for each in pools]
-    refuses("another number of tokens", score_pool, now, short, token_weights=TokenWeights())
-    broken = [
-        replace(each, log_probs=tuple((np.nan,) * len(r) for r in each.log_probs)) for each in pools
-    ]
-    refuses("are not finite", score_pool, now, broken, token_weights=TokenWeights())
     other = [replace(each, rewards=each.rewards / 2) for each in pools]
     refuses("rewards hold 0.5", score_pool, now, other, token_weights=TokenWeights(clip=0.2))
 

@@ -224,14 +224,10 @@ def _stale(
     if old is None:
         raise InputError("its rollouts have no log-probabilities of the policy that drew them")
     lengths = np.array([len(ids) for ids in rollouts.completion_ids])
-    if [len(logs) for logs in old] != lengths.tolist():
-        raise InputError("its rollouts have log-probabilities of another number of tokens")
     mask = np.arange(lengths.max()) < lengths[:, None]
     log_ratio = np.zeros(mask.shape)
     new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
     log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(logs) for logs in old])
-    if not np.isfinite(log_ratio).all():
-        raise InputError("log-probabilities of the policy that drew the rollouts are not finite")
     factors = token_weights.of(log_ratio, mask, rollouts.rewards)
     entry = {
         "divergences": divergences(log_ratio),
