@@ -52,14 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "list", help="the results, and which of them this version verifies"
     )
-    command.add_argument(
-        "--runs",
-        type=Path,
-        metavar="DIR",
-        nargs="?",
-        const=Path("results"),
-        help="the finished runs below a folder (default: results)",
-    )
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     for name, text in (
         ("plan", "the replications that a run would take"),
@@ -200,8 +192,6 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.runs is not None:
-        return _runs(options)
     if options.json:
         fields = ("label", "statement", "reconstructed")
         rows = {s: {name: getattr(r, name) for name in fields} for s, r in RESULTS.items()}
@@ -211,36 +201,6 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{stem:16} {result.label:15} {result.statement}")
         if result.reconstructed:
             print(f"{'':16} {'':15} Reconstructed: {result.reconstructed}")
-    return 0
-
-
-def _runs(options: argparse.Namespace) -> int:
-    """The finished runs below a folder: configuration, verdicts."""
-    from ustat_pg.results import VERDICTS_FILE, load_run
-
-    runs: dict[str, dict[str, Any]] = {}
-    for file in sorted(options.runs.glob(f"**/{VERDICTS_FILE}")):
-        try:
-            run = load_run(file)
-        except InputError:
-            # Those of an older version have no reader left.
-            runs[str(file.parent)] = {"configuration": "of an older version"}
-            continue
-        verdicts = [claim.verdict.value for claim in run.claims]
-        runs[str(file.parent)] = {
-            "configuration": run.run.configuration,
-            "claims": len(verdicts),
-            "confirmed": verdicts.count("CONFIRMED"),
-        }
-    if options.json:
-        print(json.dumps(runs))
-        return 0
-    if not runs:
-        raise InputError(f"{options.runs} holds no finished run")
-    width = max(map(len, runs))
-    for folder, row in runs.items():
-        count = f"{row['confirmed']} of {row['claims']} confirmed: " if "claims" in row else ""
-        print(f"{folder:{width}}  {count}{row['configuration']}")
     return 0
 
 

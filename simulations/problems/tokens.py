@@ -71,8 +71,6 @@ def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> So
     """A policy of random parameters for a kind of problem, tokens or transformer."""
     if on == "tokens":
         return PrefixSoftmax.random(problem.space, problem.contexts, seed=seed, scale=scale)
-    if on != "transformer":
-        raise InputError(f"{on!r} has no policy over tokens: choose tokens or transformer")
     if find_spec("torch") is None:
         raise InputError("transformers need torch: pip install 'ustat_pg[torch]'")
     from ustat_pg.policies.transformer import TransformerPolicy

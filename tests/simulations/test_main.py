@@ -299,20 +299,3 @@ def test_list_and_plan(tmp_path, capsys):
     assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
     assert max(plan["needed"].values()) <= Options("smoke").budget
-
-
-def test_finished_runs_are_listed(tmp_path, capsys):
-    words = ["--size", "smoke", "--engine", "exact", "--out"]
-    assert main(["verify", "mse", *words, str(tmp_path / "one")]) == 0
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old/verdicts.json").write_text("{}")
-    capsys.readouterr()
-    assert main(["list", "--runs", str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    one = found[str(tmp_path / "one")]
-    assert (one["configuration"], one["claims"], one["confirmed"]) == ("smoke exact", 1, 1)
-    assert found[str(tmp_path / "old")] == {"configuration": "of an older version"}
-    assert main(["list", "--runs", str(tmp_path)]) == 0
-    assert "1 of 1 confirmed" in capsys.readouterr().out
-    assert main(["list", "--runs", str(tmp_path / "none")]) == 2
-    assert "holds no finished run" in capsys.readouterr().err

@@ -12,9 +12,6 @@ from typing import Any
 
 from IPython.display import HTML
 
-LIMIT = 1_000_000
-"""The most characters that one slider may add to its page."""
-
 SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 """The script that moves it: part of each slider, so that it moves in a notebook too."""
 
@@ -100,9 +97,4 @@ def slider(
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details></div>"
         f"<script>{SCRIPT}</script>"
     )
-    if len(html) > LIMIT:
-        raise ValueError(
-            f"the slider has {len(html)} characters: at most {LIMIT} are allowed; "
-            "show fewer values or simpler pictures"
-        )
     return HTML(html)
