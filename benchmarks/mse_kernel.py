@@ -139,7 +139,6 @@ def words(generator: Any, count: int, dtype: Any) -> Array:
 
 
 def by_bisection(case: Case, generator: Any, count: int) -> Array:
-    """Arms by bisection over the thresholds."""
     return np.searchsorted(case.ends, words(generator, count, np.uint32), side="right")
 
 
@@ -186,7 +185,6 @@ def read_back(case: Case, generator: Any, replications: int) -> Array:
 
 
 def in_threads(program: Callable[[Any, int], Array], replications: int) -> Array:
-    """A NumPy program with an equal share of the replications in each thread."""
     share = replications // THREADS
     return np.concatenate([*POOL.map(lambda generator: program(generator, share), GENERATORS)])
 

@@ -58,7 +58,6 @@ def language_model() -> LanguageModel:
 
 
 def vowels(*, completions: list[str], **_: Any) -> list[float]:
-    """Whether a completion begins with a small letter."""
     return [float(text[:1].islower()) for text in completions]
 
 
@@ -86,7 +85,6 @@ class InTurns(TrainerCallback):
             self.monitor.on_substep_end(args, state, control)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Pass on, and estimate, as each record does."""
         if self.on:
             self.monitor.on_pre_optimizer_step(args, state, control)
 

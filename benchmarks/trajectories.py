@@ -101,7 +101,6 @@ CASES = (
 
 
 def in_threads(function: Callable[[int, int], Array], replications: int) -> Array:
-    """``function(first, count)`` on equal shares of the replications, one to a thread."""
     share = -(-replications // THREADS)
     firsts = range(0, replications, share)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -110,7 +109,6 @@ def in_threads(function: Callable[[int, int], Array], replications: int) -> Arra
 
 
 def engine(case: Case, seed: int, replications: int, steps: int) -> Array:
-    """θ_T of this library's engine."""
     trajectory = case.trajectory(steps)
 
     def share(first: int, count: int) -> Array:
@@ -225,7 +223,6 @@ def peers(case: Case) -> dict[str, Program]:
 
 
 def mean_and_error(case: Case, theta: Array) -> tuple[float, float]:
-    """The mean of J(θ_T) and its standard error."""
     policy = case.problem.policy
     logits = np.einsum("xkd,rd->rxk", policy.features, np.asarray(theta, np.float64))
     weights = softmax(logits + policy.offset, axis=-1)

@@ -78,7 +78,6 @@ def paint(
 
 
 def _points(parts: Sequence[pd.DataFrame | None]) -> dict[str | None, pd.DataFrame]:
-    """The points of every figure by its name in the curves."""
     import pandas as pd
 
     frames = [part for part in parts if part is not None]

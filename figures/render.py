@@ -93,7 +93,6 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.Dat
 
 
 def _fill(axis: Axes, panel: Panel, points: pd.DataFrame) -> list[Drawn]:
-    """Draw one panel; returns its series."""
     assert panel.x is not None
     assert panel.y is not None
     x, log, unit = panel.x.column, panel.y.scale == "log", 1.0

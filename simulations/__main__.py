@@ -226,7 +226,6 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
-    """The cluster that blocks are run on, if not here."""
     from ustat_pg.experiment.executors import dask_cluster
 
     return nullcontext() if options.dask is None else dask_cluster(options.dask)

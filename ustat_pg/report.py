@@ -368,7 +368,6 @@ def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) 
 
 
 def _rows_as_table(rows: Iterable[Mapping[str, str]], columns: Mapping[str, str]) -> str:
-    """Rows as a Markdown table: the named columns, under their headings."""
     cells = [[row[name] or "-" for name in columns] for row in rows]
     return as_table(cells, list(columns.values()), "github")
 

@@ -149,7 +149,6 @@ def _batch(
 
 
 def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
-    """Networks whose outputs have one token."""
     problem = modular_sum(3, 1, prompts=[(1,)])
     streams = [("one token", "made-up", [20261208])]
     for number in range(1, count + 1):

@@ -62,7 +62,6 @@ def entries() -> Iterator[tuple[BanditEntry, str]]:
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The contents of the files, by the problems' names."""
     files = {}
     for entry, title in entries():
         name, moments = entry.name.replace(" ", "-"), entry.problem.moments()
@@ -84,7 +83,6 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Write the files that are not there."""
     FOLDER.mkdir(exist_ok=True)
     for name, document in documents().items():
         file = FOLDER / f"{name}.json"

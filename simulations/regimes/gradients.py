@@ -126,7 +126,6 @@ def problem(
 
 
 def _estimator(drawn: Drawn, bandit: SoftmaxBandit, name: str) -> tuple[Estimator, dict[str, Any]]:
-    """An estimator of that name with numbers that are drawn, and what a prediction takes for it."""
     if name == "constant":
         number = float(drawn.rng.normal())
         return Estimator(name, number), {"constant": number}

@@ -185,7 +185,6 @@ def along(at: Setting, peer: Peer, number: int) -> Check:
 
 
 def error(at: Setting, peer: Peer) -> Check:
-    """A baseline's MSE."""
     return at.entry.check(
         f"{at.name}: {peer.name}",
         lambda: mean_of(at.cell, SquaredError(peer.estimator)),
@@ -233,7 +232,6 @@ def no_mean_score(at: Setting, number: int) -> Check:
 
 
 def label(cell: GradientCell | Setting) -> str:
-    """The design of a cell as checks name it."""
     batch = "" if cell.batch_size == 1 else f" B={cell.batch_size} {cell.design}"
     return f"G={cell.group_size}{batch}"
 

@@ -50,7 +50,6 @@ def constant(value: float) -> Estimator:
 
 
 def critic(values: np.ndarray) -> Estimator:
-    """The baseline with a number for each prompt."""
     return Estimator("critic", values=tuple(values.tolist()))
 
 
@@ -284,7 +283,6 @@ class NearOptimum:
         return 0.5 * float(self.landscape.curvatures @ np.diagonal(self.spread(estimator)[-1]))
 
     def expected(self, estimator: Estimator = GRPO, step: int | None = None) -> float:
-        """The mean gap of the recursion after a step."""
         landscape, moments = self.landscape, moments_of(self.landscape)
         rates = self.rates(step)
         sizes = {"group_size": self.group_size, "batch_size": self.batch_size}
@@ -334,7 +332,6 @@ class NearOptimum:
         return finite_weights(self.landscape.curvatures, noise, self.rates(), self.displacement)
 
     def law(self, estimator: Estimator = GRPO) -> WeightedChi2:
-        """The law of the gap after the last step."""
         return finite_law(
             self.landscape.curvatures, self.noise(estimator), self.rates(), self.displacement
         )

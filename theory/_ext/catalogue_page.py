@@ -133,12 +133,10 @@ def tables() -> str:
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the tables into their page."""
     if page == "catalogue":
         source[0] = source[0].replace(MARK, tables())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Before the page is parsed."""
     app.connect("source-read", fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -49,7 +49,6 @@ get_ipython().register_magic_function(_bash, "cell", "bash")
 
 
 def prepare(app: Sphinx, config: Config) -> None:
-    """Set the environment that the kernels inherit."""
     logging.getLogger("traitlets").setLevel(logging.WARNING)
     root = Path(app.confdir).parent
     profile = Path(app.outdir).parent / ".kernel"

@@ -28,7 +28,6 @@ def _text(value: object) -> str:
 
 
 def _picture(figure: Any, alt: str) -> str:
-    """A Matplotlib figure as an image that is part of the page."""
     import matplotlib.pyplot as plt
 
     stream = io.BytesIO()

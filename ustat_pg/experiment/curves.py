@@ -67,7 +67,6 @@ class Point:
 
 
 def _interval(evidence: Evidence) -> Interval:
-    """A point's 95% interval, Student's."""
     n = evidence.replications
     if n < 2 or not isfinite(evidence.estimate):
         return Interval(-inf, inf)

@@ -87,7 +87,6 @@ def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
 
 
 def _undecided(result: ClaimResult) -> set[str]:
-    """The checks on which draws have not decided."""
     return {
         check.name
         for check in result.checks

@@ -138,7 +138,6 @@ def _torch() -> Any:
 
 
 def _source(name: str) -> str:
-    """The folder or hub id that a name stands for."""
     if name.startswith("embedded:"):
         from . import embedded
 

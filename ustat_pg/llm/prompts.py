@@ -85,7 +85,6 @@ class Prompt:
 
 
 def _messages(text: Any) -> bool:
-    """Whether a value is a list of chat messages."""
     return isinstance(text, list) and all(
         isinstance(message, Mapping)
         and isinstance(message.get("role"), str)

@@ -189,7 +189,6 @@ def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_
 
 
 def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
-    """Refuse a store that was made with another configuration."""
     for name, value in config.items():
         # Draws are addressed: those that are there are the first of any number.
         if name == "rollouts" and config["backend"] == "transformers" == before.get("backend"):

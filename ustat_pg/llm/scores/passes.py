@@ -182,7 +182,6 @@ class Scores:
         self.room.within(lambda: self._plan(long, _SUMS + more), self.d)
 
     def _run(self, batch: Batch, weights: Tensor | None, gram: bool) -> PromptScores:
-        """The scores of a batch's different completions."""
         hooks, count = self.method == "hooks", batch.count
         if hooks:
             self._check(batch)
