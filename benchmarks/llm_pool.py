@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import process_time
 
@@ -58,7 +58,6 @@ class Effort:
         rollouts: N of the pool.
         group_sizes: at which brute force is measured.
         replications: R of brute force, gradients at a prompt and group size.
-        alone: those on which a single baseline's gradients are timed.
         rounds: repetitions of each method.
         values: rollouts that give V to brute force's oracle, counted on neither side.
     """
@@ -67,126 +66,58 @@ class Effort:
     rollouts: int = 64
     group_sizes: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
     replications: int = 16
-    alone: int = 4
     rounds: int = 4
     values: int = 512
 
 
-QUICK = Effort(2, 8, (2, 4), 4, 4, 2, 16)
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A language model on its task."""
-
-    model: LanguageModel
-    task: Task
-
-    @classmethod
-    def load(cls, name: str, prompts: int) -> Subject:
-        """The first prompts of an embedded model's own task."""
-        return cls(load_model(name), load_task(name, limit=prompts))
-
-    def first(self, prompts: int) -> Subject:
-        return replace(self, task=replace(self.task, prompts=self.task.prompts[:prompts]))
-
-
-# Both methods.
+QUICK = Effort(2, 8, (2, 4), 4, 2, 16)
 
 
 def by_pool(
-    subject: Subject, rollouts: int, group_sizes: Sequence[int], seed: int
+    model: LanguageModel, task: Task, rollouts: int, group_sizes: Sequence[int], seed: int
 ) -> tuple[float, Array]:
     """CPU seconds to every point from G = 2 to N, and errors (baselines, group sizes, P)."""
     start = process_time()
-    drawn = sample(subject.model, subject.task, rollouts, seed=seed, batch=BATCH)
-    pool = score_pool(subject.model, drawn)
+    pool = score_pool(model, sample(model, task, rollouts, seed=seed, batch=BATCH))
     curves(pool, range(2, rollouts + 1), BASELINES)
     seconds = process_time() - start
-    found = [
+    errors = [
         curves(pool.select_prompts([x]), group_sizes, BASELINES)["mse"] for x in range(pool.size)
     ]
-    return seconds, np.array(found).T.reshape(len(BASELINES), len(group_sizes), pool.size)
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """The numbers of brute force at one group size, and its CPU seconds.
-
-    Arguments:
-        mse: (baselines, P).
-        draw: seconds of sampling and rewarding.
-        gradients: of all baselines' gradients together.
-        alone: of a single baseline's.
-    """
-
-    mse: Array
-    draw: float
-    gradients: float
-    alone: float
+    return seconds, np.array(errors).T.reshape(len(BASELINES), len(group_sizes), pool.size)
 
 
 def by_sampling(
-    subject: Subject, group_size: int, effort: Effort, values: Array, seed: int
-) -> Sampled:
-    """Fresh rollouts of every prompt, in batches that prompts share; then gradients in groups."""
-    prompts = subject.task.prompts
+    model: LanguageModel, task: Task, group_size: int, replications: int, values: Array, seed: int
+) -> tuple[float, Array]:
+    """CPU seconds of fresh rollouts and of all baselines' gradients in groups; errors (baselines, P)."""
     start = process_time()
-    ids = [tokenise(subject.model, prompt) for prompt in prompts]
-    named = [(prompt.id, tokens) for prompt, tokens in zip(prompts, ids, strict=True)]
-    count = effort.replications * group_size
-    length = subject.task.max_new_tokens
-    stock = []
-    draws = transformers_draw(subject.model, named, count, length, seed, BATCH)
-    for prompt, (drawn, _) in zip(prompts, draws, strict=True):
-        texts = subject.model.tokenizer.batch_decode(drawn, skip_special_tokens=True)
-        stock.append((drawn, subject.task.rewards(prompt, texts, drawn)))
-    draw = process_time() - start
-
-    def run(baselines: Sequence[str], replications: int) -> tuple[float, Array]:
-        few = replications * group_size
-        start = process_time()
-        found = [
-            brute_force(
-                subject.model.model, one, drawn[:few], rewards[:few], group_size, baselines, v
-            )
-            for one, (drawn, rewards), v in zip(ids, stock, values.tolist(), strict=True)
-        ]
-        return process_time() - start, np.array(found).T
-
-    gradients, mse = run(BASELINES, effort.replications)
-    alone, _ = run(["grpo"], effort.alone)
-    return Sampled(mse, draw, gradients, alone * effort.replications / effort.alone)
-
-
-# Repetitions.
-
-
-def variances(repeats: Array) -> Array:
-    """Variances of one repetition's estimate at each prompt, from (rounds, ..., P)."""
-    return repeats.var(axis=0, ddof=1)
+    ids = [tokenise(model, prompt) for prompt in task.prompts]
+    named = [(prompt.id, tokens) for prompt, tokens in zip(task.prompts, ids, strict=True)]
+    count, length = replications * group_size, task.max_new_tokens
+    draws = transformers_draw(model, named, count, length, seed, BATCH)
+    errors = []
+    for prompt, tokens, value, (drawn, _) in zip(
+        task.prompts, ids, values.tolist(), draws, strict=True
+    ):
+        texts = model.tokenizer.batch_decode(drawn, skip_special_tokens=True)
+        rewards = task.rewards(prompt, texts, drawn)
+        errors.append(
+            brute_force(model.model, tokens, drawn, rewards, group_size, BASELINES, value)
+        )
+    return process_time() - start, np.array(errors).T
 
 
 def standard_error(repeats: Array) -> Array:
     """Standard error of one repetition's mean over independent prompts, from (rounds, ..., P)."""
-    found = variances(repeats)
-    return np.sqrt(found.sum(axis=-1)) / found.shape[-1]
+    return np.sqrt(repeats.var(axis=0, ddof=1).sum(axis=-1)) / repeats.shape[-1]
 
 
 def same(pool: Array, brute: Array, what: str) -> None:
-    """Refuse means over repetitions that differ by more than their errors.
-
-    Arguments:
-        pool, brute: (rounds, P).
-        what: is compared.
-
-    Raises:
-        SystemExit: they differ.
-    """
+    """Refuse means over repetitions, (rounds, P), that differ by more than their errors."""
     errors = [standard_error(r) / np.sqrt(len(r)) for r in (pool, brute)]
-    degrees = pool.shape[1] * (min(len(pool), len(brute)) - 1)
     off = abs(pool.mean() - brute.mean())
-    limit = student.isf(LEVEL / 2, degrees) * np.hypot(*errors)
+    limit = student.isf(LEVEL / 2, pool.shape[1] * (len(pool) - 1)) * np.hypot(*errors)
     # Written so that a NaN is refused as well.
     if not off <= limit:
         raise SystemExit(
@@ -195,146 +126,68 @@ def same(pool: Array, brute: Array, what: str) -> None:
         )
 
 
-def gain(pool: Array, brute: Array) -> tuple[float, float, float]:
-    """Brute force's variance over the pool's with a 95% interval, by a jackknife over prompts.
-
-    Arguments:
-        pool, brute: (rounds, P).
-    """
-    above, below = variances(brute), variances(pool)
-    full = above.sum() / below.sum()
-    without = np.log((above.sum() - above) / (below.sum() - below))
-    count = len(above)
-    error = np.sqrt((count - 1) * without.var())
-    half = float(np.exp(student.ppf(0.975, count - 1) * error))
-    return float(full), float(full / half), float(full * half)
-
-
-def over_sizes(measured: Sequence[int], seconds: Sequence[float], last: int) -> float:
-    """The sum over every G from the first measured one to the last, between them by logarithms."""
-    every = np.log(np.arange(min(measured), last + 1))
-    return float(np.exp(np.interp(every, np.log(measured), np.log(seconds))).sum())
-
-
-def compare(subject: Subject, effort: Effort) -> tuple[list[list[object]], list[str]]:
-    """A row for each baseline and group size, and the whole curve in words.
-
-    Raises:
-        SystemExit: the methods do not agree.
-    """
-    task, sizes, baselines = subject.task, effort.group_sizes, range(len(BASELINES))
-    known = sample(subject.model, task, effort.values, seed=10**6, batch=BATCH)
-    values = np.array([one.rewards.mean() for one in known])
-    by_pool(subject.first(1), 4, [2], 10**6 + 1)
+def compare(model: LanguageModel, task: Task, effort: Effort) -> tuple[list[list[object]], float]:
+    """A row for each baseline and group size, and the pool's CPU seconds for all of them."""
+    sizes = effort.group_sizes
+    drawn = sample(model, task, effort.values, seed=10**6, batch=BATCH)
+    values = np.array([one.rewards.mean() for one in drawn])
+    by_pool(model, replace(task, prompts=task.prompts[:1]), 4, [2], 10**6 + 1)
     pools, brutes = [], []
     for number in range(effort.rounds):
-        pools.append(by_pool(subject, effort.rollouts, sizes, number))
+        pools.append(by_pool(model, task, effort.rollouts, sizes, number))
+        seed = 1000 * (number + 1)
         brutes.append(
             [
-                by_sampling(subject, size, effort, values, 1000 * (number + 1) + size)
+                by_sampling(model, task, size, effort.replications, values, seed + size)
                 for size in sizes
             ]
         )
         print(f"round {number + 1} of {effort.rounds}", file=sys.stderr)
-    seconds = float(np.median([own for own, _ in pools]))
+    seconds = float(np.median([spent for spent, _ in pools]))
     pool = np.array([mse for _, mse in pools])
-    brute = np.array([[one.mse for one in row] for row in brutes]).transpose(0, 2, 1, 3)
-
-    def cost(of: Callable[[Sampled], float]) -> Array:
-        return np.array(
-            [np.median([of(row[place]) for row in brutes]) for place in range(len(sizes))]
-        )
-
-    alone, together = cost(lambda s: s.draw + s.alone), cost(lambda s: s.draw + s.gradients)
-    rows, ratios = [], np.empty((len(BASELINES), len(sizes)))
-    for i in baselines:
+    brute = np.array([[mse for _, mse in row] for row in brutes]).transpose(0, 2, 1, 3)
+    costs = np.median([[spent for spent, _ in row] for row in brutes], axis=0)
+    rows: list[list[object]] = []
+    for i, baseline in enumerate(BASELINES):
         for j, size in enumerate(sizes):
             ours, theirs = pool[:, i, j], brute[:, i, j]
-            same(ours, theirs, f"{BASELINES[i]} at G = {size}")
-            ratios[i, j], *ends = gain(ours, theirs)
-            factor = alone[j] / seconds
-            more = effort.replications * size / effort.rollouts
-            rows.append(
-                [
-                    BASELINES[i],
-                    size,
-                    f"{ours.mean():.4g}",
-                    f"{theirs.mean():.4g}",
-                    f"{standard_error(ours):.3g}",
-                    f"{standard_error(theirs):.3g}",
-                    f"{alone[j]:.3g}",
-                    f"{alone[j] * ratios[i, j]:.3g}",
-                    f"{factor * ratios[i, j]:.3g}",
-                    f"[{factor * ends[0]:.2g}, {factor * ends[1]:.2g}]",
-                    f"{more * ratios[i, j]:.3g}",
-                ]
-            )
-    words = [
-        f"The pool, {effort.rollouts} rollouts of each of {len(task.prompts)} prompts: {seconds:.3g} "
-        "CPU s for all rows and every other group size (median of the rounds)."
-    ]
-    for i in baselines:
-        words.append(_curve(BASELINES[i], sizes, alone * ratios[i], seconds, effort.rollouts))
-    # One run serves all three, as long as the one that asks for most.
-    words.append(
-        _curve("all three", sizes, together * ratios.max(axis=0), seconds, effort.rollouts)
-    )
-    return rows, words
+            same(ours, theirs, f"{baseline} at G = {size}")
+            errors = standard_error(ours), standard_error(theirs)
+            times = costs[j] / seconds * (errors[1] / errors[0]) ** 2
+            shown = (ours.mean(), theirs.mean(), *errors, costs[j], times)
+            rows.append([baseline, size, *(f"{value:.3g}" for value in shown)])
+    return rows, seconds
 
 
-def _curve(
-    what: str, sizes: Sequence[int], needed: Sequence[float], seconds: float, last: int
-) -> str:
-    whole = over_sizes(sizes, list(needed), last)
-    return (
-        f"- {what}: brute force at the group sizes of the table {sum(needed):.3g} s, "
-        f"{sum(needed) / seconds:.3g} times the pool; at every G from {min(sizes)} to {last} "
-        f"{whole:.3g} s, {whole / seconds:.3g} times"
-    )
-
-
-EQUAL = [
-    "baseline",
-    "G",
-    "MSE, pool",
-    "MSE, brute force",
-    "SE, pool",
-    "SE, brute force",
-    "brute force, CPU s",
-    "at the pool's SE, CPU s",
-    "times the pool's time",
-    "95% over prompts",
-    "times the pool's rollouts",
-]
+HEADER = [
+    "baseline", "G", "MSE, pool", "MSE, brute force", "SE, pool", "SE, brute force",
+    "brute force, CPU s", "times the pool's time",
+]  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--model", default="embedded:strong", help="one with prompts of its own")
-    parser.add_argument("--prompts", type=int)
     parser.add_argument("--rounds", type=int)
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else Effort()
-    given = {name: getattr(options, name) for name in ("prompts", "rounds")}
-    effort = replace(effort, **{name: value for name, value in given.items() if value is not None})
-    print("# One pool against sampling every point anew\n")
-    print(f"{machine('numpy', 'torch', 'transformers')}; 1 thread; {options.model}\n")
-    print(
-        f"{effort.rounds} interleaved rounds; brute force: {effort.replications} gradients at each "
-        "prompt; seconds of one baseline alone, sampling included; times the pool's time: the time "
-        "here x (SE of brute force / SE of the pool)², over the pool's time; the pool has "
-        f"{effort.rollouts} rollouts a prompt\n"
-    )
+    effort = replace(effort, rounds=options.rounds or effort.rounds)
+    name = "embedded:strong"
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows, words = compare(Subject.load(options.model, effort.prompts), effort)
+        rows, seconds = compare(load_model(name), load_task(name, limit=effort.prompts), effort)
     finally:
         torch.set_num_threads(before)
-    print(tabulate(rows, EQUAL, tablefmt="github", disable_numparse=True) + "\n")
-    print("\n".join([words[0], "", *words[1:]]))
+    print("# One pool against sampling every point anew\n")
+    print(f"{machine('numpy', 'torch', 'transformers')}; 1 thread; {name}\n")
+    print(
+        f"{effort.rounds} interleaved rounds on {effort.prompts} prompts. The pool, {effort.rollouts} "
+        f"rollouts of each: {seconds:.3g} CPU s for all rows and every other group size. Brute force: "
+        f"{effort.replications} gradients at each prompt, for all three baselines; its time here x (its "
+        "SE / the pool's)², over the pool's time, is the last column.\n"
+    )
+    print(tabulate(rows, HEADER, tablefmt="github", disable_numparse=True))
     return 0
 
 

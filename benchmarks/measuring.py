@@ -36,7 +36,6 @@ def number(ratio: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds in a readable unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

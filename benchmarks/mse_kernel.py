@@ -55,7 +55,6 @@ class Case:
 
     @cached_property
     def cell(self) -> GradientCell:
-        """The cell that the engine measures."""
         numbers = np.random.default_rng(self.arms)
         logits, rewards = numbers.normal(size=self.arms), numbers.uniform(size=self.arms)
         ones = np.ones((1, self.arms, 1))
@@ -64,7 +63,6 @@ class Case:
 
     @cached_property
     def mse(self) -> float:
-        """The prediction."""
         return gradient_mse(self.cell.problem.moments(), "grpo", self.group).mse
 
     @cached_property
@@ -141,7 +139,6 @@ def words(generator: Any, count: int, dtype: Any) -> Array:
 
 
 def by_bisection(case: Case, generator: Any, count: int) -> Array:
-    """Arms by bisection over the thresholds."""
     return np.searchsorted(case.ends, words(generator, count, np.uint32), side="right")
 
 
@@ -188,7 +185,6 @@ def read_back(case: Case, generator: Any, replications: int) -> Array:
 
 
 def in_threads(program: Callable[[Any, int], Array], replications: int) -> Array:
-    """A NumPy program with an equal share of the replications in each thread."""
     share = replications // THREADS
     return np.concatenate([*POOL.map(lambda generator: program(generator, share), GENERATORS)])
 
@@ -237,11 +233,7 @@ def peers(case: Case) -> dict[str, Program]:
 
 
 def check(case: Case, name: str, mean: float, error: float) -> None:
-    """Stop unless a mean is the predicted MSE within its Monte Carlo error.
-
-    Raises:
-        SystemExit: with the program's name and how far it is off.
-    """
+    """Stop unless a mean is the predicted MSE within its Monte Carlo error."""
     off = (mean - case.mse) / error
     # Written so that a NaN is refused as well.
     if not abs(off) < ERRORS:
@@ -254,7 +246,6 @@ def check(case: Case, name: str, mean: float, error: float) -> None:
 def at_best_batch(
     program: Callable[[int], Any], sizes: Sequence[int], trial: float
 ) -> tuple[Callable[[], Any], int]:
-    """The program at the batch size that is fastest, and that size."""
     for size in sizes:
         program(size)  # JAX compiles for each
     times = {size: clock(partial(program, size), trial) / size for size in sizes}
@@ -289,7 +280,6 @@ def measure(case: Case, rounds: int, trial: float) -> list[list[str]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=101)
     parser.add_argument("--quick", action="store_true", help="one tiny size, to see that it runs")

@@ -58,7 +58,6 @@ def language_model() -> LanguageModel:
 
 
 def vowels(*, completions: list[str], **_: Any) -> list[float]:
-    """Whether a completion begins with a small letter."""
     return [float(text[:1].islower()) for text in completions]
 
 
@@ -82,12 +81,10 @@ class InTurns(TrainerCallback):
         self.since = time.process_time()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Pass on."""
         if self.on:
             self.monitor.on_substep_end(args, state, control)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Pass on, and estimate, as each record does."""
         if self.on:
             self.monitor.on_pre_optimizer_step(args, state, control)
 
@@ -99,7 +96,6 @@ class InTurns(TrainerCallback):
 
 
 def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[float]:
-    """Those of the steps of one training."""
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
         for i in range(MICRO_BATCH * MICRO_BATCHES // GROUP)
@@ -128,7 +124,6 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)

@@ -91,7 +91,6 @@ class Case:
         return self.problem.reward_probs[:, :, 0].astype(self.real)
 
     def trajectory(self, steps: int) -> Trajectory:
-        """The run of the engine."""
         return Trajectory(self.problem, self.group, steps, Decay(self.c, self.t0))
 
 
@@ -102,7 +101,6 @@ CASES = (
 
 
 def in_threads(function: Callable[[int, int], Array], replications: int) -> Array:
-    """``function(first, count)`` on equal shares of the replications, one to a thread."""
     share = -(-replications // THREADS)
     firsts = range(0, replications, share)
     with ThreadPoolExecutor(THREADS) as pool:
@@ -111,7 +109,6 @@ def in_threads(function: Callable[[int, int], Array], replications: int) -> Arra
 
 
 def engine(case: Case, seed: int, replications: int, steps: int) -> Array:
-    """θ_T of this library's engine."""
     trajectory = case.trajectory(steps)
 
     def share(first: int, count: int) -> Array:
@@ -226,7 +223,6 @@ def peers(case: Case) -> dict[str, Program]:
 
 
 def mean_and_error(case: Case, theta: Array) -> tuple[float, float]:
-    """The mean of J(θ_T) and its standard error."""
     policy = case.problem.policy
     logits = np.einsum("xkd,rd->rxk", policy.features, np.asarray(theta, np.float64))
     weights = softmax(logits + policy.offset, axis=-1)
@@ -235,11 +231,7 @@ def mean_and_error(case: Case, theta: Array) -> tuple[float, float]:
 
 
 def check(case: Case, name: str, theta: Array, ours: Array) -> None:
-    """Stop unless the means of J agree within their Monte Carlo errors.
-
-    Raises:
-        SystemExit: they differ by more, or arrays do not compare.
-    """
+    """Stop unless the means of J agree within their Monte Carlo errors."""
     (mean, error), (our_mean, our_error) = mean_and_error(case, theta), mean_and_error(case, ours)
     off = abs(mean - our_mean) / np.hypot(error, our_error)
     # Written so that a NaN is refused as well.
@@ -268,7 +260,6 @@ def measure(case: Case, replications: int, steps: int, rounds: int) -> list[list
 
 
 def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) -> int:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="short runs, to see that it runs")
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,12 +1,10 @@
 """``WeightedChi2`` against its peers: ``python -m benchmarks.weighted_chi2 [--rounds N] [--quick]``.
 
-Peers are Imhof's integral through ``scipy.integrate.quad``, its integrand in NumPy and compiled;
-the moment methods of ``momentchi2``; and Davies' sum, the characteristic function inverted on one
-grid for all points, which is what a careful NumPy user would write for arrays. Beside each time
-stands the largest absolute error of the cdf, and a peer is *valid* where that is at most 1e-6.
-
-Errors are measured at reference points of 30 digits from far below to far above (``tests/data``),
-and at the 1,000 points against ``WeightedChi2``, itself compared with the reference here.
+Peers are Imhof's integral through ``scipy.integrate.quad``, its integrand compiled; and Davies' sum, the
+characteristic function inverted on one grid for all points, which is what a careful NumPy user would
+write for arrays. Beside each time stands the largest absolute error of the cdf, and a peer is *valid*
+where that is at most 1e-6. Errors are measured at reference points of 30 digits from far below to far
+above (``tests/data``).
 """
 
 from __future__ import annotations
@@ -17,10 +15,8 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from math import inf, pi
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -44,20 +40,6 @@ CHUNK = 2**22
 Array = NDArray[np.float64]
 
 
-def imhof_numpy(weights: Array, x: float) -> float:
-    """Imhof (1961): 1/2 - 1/π ∫ sin θ(u) / (u ρ(u)) du, as his paper has it."""
-
-    def integrand(u: float) -> float:
-        theta = 0.5 * np.arctan(weights * u).sum() - 0.5 * x * u
-        rho = np.exp(0.25 * np.log1p((weights * u) ** 2).sum())
-        return float(np.sin(theta) / (u * rho))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", IntegrationWarning)
-        value = quad(integrand, 0, inf, limit=1000, epsabs=1e-9, epsrel=1e-9)[0]
-    return 0.5 - value / pi
-
-
 @cfunc(types.double(types.intc, types.CPointer(types.double)))
 def _integrand(count: int, arguments: Any) -> float:
     values = carray(arguments, count)
@@ -71,14 +53,16 @@ def _integrand(count: int, arguments: Any) -> float:
     return np.sin(theta) / (u * rho)
 
 
-def imhof_compiled(weights: Array, x: float) -> float:
-    """Imhof's integral with a compiled integrand, which quad calls without Python."""
+def imhof(weights: Array, points: Array) -> Array:
+    """Imhof (1961): 1/2 - 1/π ∫ sin θ(u) / (u ρ(u)) du at each point."""
     callback = LowLevelCallable(_integrand.ctypes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IntegrationWarning)
-        arguments = (x, *weights.tolist())
-        value = quad(callback, 0, inf, arguments, limit=1000, epsabs=1e-9, epsrel=1e-9)[0]
-    return 0.5 - value / pi
+        integrals = [
+            quad(callback, 0, inf, (x, *weights.tolist()), limit=1000, epsabs=1e-9, epsrel=1e-9)[0]
+            for x in points.tolist()
+        ]
+    return 0.5 - np.array(integrals) / pi
 
 
 def davies(weights: Array, x: Array) -> Array:
@@ -117,34 +101,22 @@ def davies(weights: Array, x: Array) -> Array:
     return out
 
 
-@dataclass(frozen=True)
-class Peer:
-    """One way to the cdf: ``one`` for a point, ``many`` for an array where it has such a form."""
-
-    name: str
-    one: Callable[[Array, float], float]
-    many: Callable[[Array, Array], Array] | None = None
+def ours(weights: Array, x: Array) -> Array:
+    """A new law for every call."""
+    return np.asarray(WeightedChi2(weights).cdf(x))
 
 
-def peers() -> list[Peer]:
-    """Those that are installed."""
-    found = [
-        Peer("Imhof, quad", imhof_numpy),
-        Peer("Imhof, quad, compiled", imhof_compiled),
-        Peer("Davies' sum, NumPy", lambda w, x: float(davies(w, np.array([x]))[0]), davies),
-    ]
-    if find_spec("momentchi2"):
-        import momentchi2
-
-        for name in ("sw", "hbe", "wf", "lpb4"):
-            function = getattr(momentchi2, name)
-            found.append(Peer(f"momentchi2 {name}", *(lambda w, x, f=function: f(w, x),) * 2))
-    return found
+PROGRAMS: dict[str, Callable[[Array, Array], Array]] = {
+    "WeightedChi2": ours,
+    "Imhof, quad, compiled": imhof,
+    "Davies' sum, NumPy": davies,
+}
+"""Ways to the cdf of weights at points, ours first."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Weights, reference points with both tails, and the 1,000 points."""
+    """Weights, and reference points with both tails."""
 
     name: str
     weights: Array
@@ -152,158 +124,66 @@ class Case:
     cdf: Array
     sf: Array
 
-    @property
-    def points(self) -> Array:
-        """1,000 draws of the law."""
-        return np.asarray(WeightedChi2(self.weights).rvs(POINTS, random_state=1))
 
-    @property
-    def middle(self) -> float:
-        """The reference point nearest to the median."""
-        return float(self.x[np.abs(self.cdf - 0.5).argmin()])
-
-
-def cases(only: int | None = None) -> list[Case]:
-    """The sets of weights with reference values, those of at most ``only`` weights."""
-    found = []
-    for entry in json.loads(DATA.read_text(encoding="utf-8"))["sets"]:
-        x, cdf, sf = (
-            np.array([float(point[key]) for point in entry["points"]]) for key in ("x", "cdf", "sf")
+def cases(most: float = inf) -> list[Case]:
+    """The sets with reference values of at most so many weights."""
+    sets = json.loads(DATA.read_text(encoding="utf-8"))["sets"]
+    return [
+        Case(
+            entry["name"],
+            np.array(entry["weights"]),
+            *(np.array([float(p[key]) for p in entry["points"]]) for key in ("x", "cdf", "sf")),
         )
-        if only is None or len(entry["weights"]) <= only:
-            found.append(Case(entry["name"], np.array(entry["weights"]), x, cdf, sf))
-    return found
+        for entry in sets
+        if len(entry["weights"]) <= most
+    ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """The time of one way and its error on one case; times are per point."""
-
-    name: str
-    one: float
-    many: float
-    each: bool
-    error: float
-    tail: float
-
-    @property
-    def valid(self) -> bool:
-        return self.error <= VALID
-
-
-def _worst(values: Array) -> float:
-    """The largest, where NaN is the worst of all."""
-    return float(np.where(np.isnan(values), inf, values).max())
-
-
-def _safe(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The value, or NaN where a peer raises."""
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            return function(*arguments)
-    except Exception:
-        return np.nan
-
-
-def ours(case: Case, kept: bool = False) -> Row:
-    """WeightedChi2 on a case, a new object for every call or one for all.
-
-    Raises:
-        SystemExit: the law misses the reference.
-    """
-    weights, x = case.weights, case.points
-    law = WeightedChi2(weights)
-    error = np.maximum(np.abs(law.cdf(case.x) - case.cdf), np.abs(law.sf(case.x) - case.sf)).max()
-    smaller = case.cdf < case.sf
-    tails = np.where(smaller, law.cdf(case.x) / case.cdf, law.sf(case.x) / case.sf)
-    tail = np.abs(tails - 1).max()
-    if not (error <= 1e-12 and tail <= 1e-8):
+def errors(case: Case, name: str) -> tuple[float, float]:
+    """The largest absolute error of the cdf, and relative error of the smaller tail."""
+    with np.errstate(all="ignore"):
+        cdf = PROGRAMS[name](case.weights, case.x)
+    sf = WeightedChi2(case.weights).sf(case.x) if name == "WeightedChi2" else 1 - cdf
+    error = float(np.maximum(np.abs(cdf - case.cdf), np.abs(sf - case.sf)).max())
+    tails = np.where(case.cdf < case.sf, cdf / case.cdf, sf / case.sf)
+    tail = float(np.abs(tails - 1).max())
+    if name == "WeightedChi2" and not (error <= 1e-12 and tail <= 1e-8):
         raise SystemExit(f"WeightedChi2 misses the reference on {case.name}: {error}, {tail}")
-    if kept:
-        one, many = clock(lambda: law.cdf(case.middle)), clock(lambda: law.cdf(x)) / POINTS
-        return Row("WeightedChi2, kept", one, many, False, float(error), float(tail))
-    one = clock(lambda: WeightedChi2(weights).cdf(case.middle))
-    many = clock(lambda: WeightedChi2(weights).cdf(x)) / POINTS
-    return Row("WeightedChi2", one, many, False, float(error), float(tail))
+    return error, tail
 
 
-def theirs(peer: Peer, case: Case) -> Row:
-    """A peer on a case."""
-    weights, x = case.weights, case.points
-    cdf = np.array([_safe(peer.one, weights, float(point)) for point in case.x])
-    few = x[:: POINTS // FEW]
-    true = WeightedChi2(weights).cdf(x)
-    values = (
-        np.array([_safe(peer.one, weights, float(point)) for point in few])
-        if peer.many is None
-        else np.broadcast_to(_safe(peer.many, weights, x), POINTS)
-    )
-    wanted = true[:: POINTS // FEW] if peer.many is None else true
-    error = max(_worst(np.abs(cdf - case.cdf)), _worst(np.abs(values - wanted)))
-    smaller = case.cdf < case.sf
-    tail = _worst(np.abs(np.where(smaller, cdf / case.cdf, (1 - cdf) / case.sf) - 1))
-    one = clock(lambda: _safe(peer.one, weights, case.middle))
-    if peer.many is None:
-        start = perf_counter()
-        for point in few:
-            _safe(peer.one, weights, float(point))
-        many = (perf_counter() - start) / len(few)
-    else:
-        many = clock(lambda: _safe(peer.many, weights, x)) / POINTS
-    return Row(peer.name, one, many, peer.many is None, error, tail)
-
-
-def compare(case: Case, ways: Sequence[Peer], rounds: int) -> list[Row]:
-    """All on one case, in turn, round by round; times are the least."""
-    _safe(ours, case)
+def measure(case: Case, rounds: int) -> tuple[list[list[str]], str]:
+    """A row for each program, and the ratio to the fastest valid peer; times are the least of rounds."""
+    middle = case.x[[np.abs(case.cdf - 0.5).argmin()]]
+    points = np.asarray(WeightedChi2(case.weights).rvs(POINTS, random_state=1))
+    accuracy = {name: errors(case, name) for name in PROGRAMS}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in PROGRAMS}
+    for _ in range(rounds):
+        for name, program in PROGRAMS.items():
+            many = points[:: POINTS // FEW] if program is imhof else points
+            one = clock(lambda program=program: program(case.weights, middle))
+            all_of = clock(lambda program=program, many=many: program(case.weights, many))
+            times[name].append((one, all_of / len(many)))
+    least = {name: np.min(pairs, axis=0) for name, pairs in times.items()}
     rows = [
-        [ours(case), ours(case, kept=True), *(theirs(peer, case) for peer in ways)]
-        for _ in range(rounds)
-    ]
-    return [
-        Row(
-            row.name,
-            min(other.one for other in same),
-            min(other.many for other in same),
-            row.each,
-            row.error,
-            row.tail,
-        )
-        for row, same in zip(rows[0], zip(*rows, strict=True), strict=True)
-    ]
-
-
-def lines(case: Case, rows: Sequence[Row]) -> list[list[str]]:
-    """A case's rows as the table shows them."""
-    first = rows[0]
-    return [
         [
             f"{case.name} ({len(case.weights)})",
-            row.name,
-            f"{row.error:.0e}",
-            f"{row.tail:.0e}",
-            "yes" if row.valid else "no",
-            duration(row.one),
-            f"{duration(row.many)}{' (each)' if row.each else ''}",
-            number(row.one / first.one),
-            number(row.many / first.many),
+            name,
+            *(f"{error:.0e}" for error in accuracy[name]),
+            "yes" if accuracy[name][0] <= VALID else "no",
+            *map(duration, least[name]),
+            *map(number, least[name] / least["WeightedChi2"]),
         ]
-        for row in rows
+        for name in PROGRAMS
     ]
-
-
-def verdict(case: Case, rows: Sequence[Row]) -> str:
-    """The ratio to the fastest valid peer, at one point and at 1,000."""
-    valid = [row for row in rows if row.valid and not row.name.startswith("WeightedChi2")]
+    valid = [least[name] for name in [*PROGRAMS][1:] if accuracy[name][0] <= VALID]
     if not valid:
-        return f"- {case.name}: no peer is valid."
-    words = []
-    for what in ("one", "many"):
-        best = min(valid, key=lambda row: getattr(row, what))
-        ratio = getattr(best, what) / getattr(rows[0], what)
-        words.append(f"{number(ratio)} ({best.name})")
-    return f"- {case.name}: fastest valid peer's time over ours, one point {words[0]}, 1,000 {words[1]}."
+        return rows, f"- {case.name}: no peer is valid."
+    one, many = np.min(valid, axis=0) / least["WeightedChi2"]
+    return rows, (
+        f"- {case.name}: fastest valid peer's time over ours, one point {number(one)}, "
+        f"{POINTS:,} {number(many)}."
+    )
 
 
 HEADER = [
@@ -313,38 +193,17 @@ HEADER = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="up to 20 weights, one round")
     options = parser.parse_args(arguments)
-    found = cases(20 if options.quick else None)
-    ways = peers()
-    rows, verdicts = [], []
-    valid: dict[str, int] = {}
-    for case in found:
-        measured = compare(case, ways, 1 if options.quick else options.rounds)
-        rows += lines(case, measured)
-        verdicts.append(verdict(case, measured))
-        for row in measured:
-            valid[row.name] = valid.get(row.name, 0) + row.valid
+    rounds = 1 if options.quick else options.rounds
+    measured = [measure(case, rounds) for case in cases(20 if options.quick else inf)]
     print("# WeightedChi2 against its peers\n")
-    words = machine("numpy", "scipy", "numba", "momentchi2")
-    print(f"`python -m benchmarks.weighted_chi2`; {words}.\n")
-    print(
-        f"Least times of {1 if options.quick else options.rounds} rounds in one process; ours "
-        "include making the object, or keep it. A ratio is the time over ours.\n"
-        "`error` is the largest absolute error of the cdf, `tail error` the largest relative error "
-        "of the smaller tail\nat the reference points (down to 1e-12; inf where a peer raises or "
-        f"gives NaN); valid means an error of at most {VALID:g}.\n"
-        "`(each)`: the peer takes points one by one.\n"
-    )
-    if not find_spec("momentchi2"):
-        print("momentchi2 is not installed: its rows are left out.\n")
-    print("\n".join(verdicts))
-    counts = ", ".join(f"{name} {count}" for name, count in valid.items())
-    print(f"- Valid on how many of {len(found)}: {counts}.")
-    print()
+    print(f"`python -m benchmarks.weighted_chi2`; {machine('numpy', 'scipy', 'numba')}.\n")
+    print(f"Least times of {rounds} rounds in one process; a ratio is the time over ours.\n")
+    print("\n".join(verdict for _, verdict in measured) + "\n")
+    rows = [row for part, _ in measured for row in part]
     print(tabulate(rows, HEADER, tablefmt="github", disable_numparse=True))
     return 0
 

@@ -50,10 +50,6 @@ def paint(
 
     Returns:
         the files, and the names of figures that the run has no data for.
-
-    Raises:
-        InputError: a name or a style that is unknown, files of the run that are damaged, or no
-            Matplotlib.
     """
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
@@ -82,7 +78,6 @@ def paint(
 
 
 def _points(parts: Sequence[pd.DataFrame | None]) -> dict[str | None, pd.DataFrame]:
-    """The points of every figure by its name in the curves."""
     import pandas as pd
 
     frames = [part for part in parts if part is not None]

@@ -20,11 +20,7 @@ SWEEP_FILES = {"figure5.csv": "group_size_lm", "table2.csv": "group_size_lm_fina
 
 
 def curves(folder: Path) -> pd.DataFrame | None:
-    """The points of a run's figures, tidy; None where the run has left none.
-
-    Raises:
-        InputError: the file is not the curves of a run.
-    """
+    """The points of a run's figures, tidy; None where the run has left none."""
     frame = load_curves(folder) if (folder / CURVES_FILE).exists() else None
     return None if frame is None or frame.empty else frame
 
@@ -36,9 +32,6 @@ def sweep(folder: Path) -> pd.DataFrame | None:
         a row for each mean accuracy: figure, panel (trained; final, or paper for the paper's own),
         series (the trainer), budget, step, group_size, estimate, low, high; None where there is
         none.
-
-    Raises:
-        InputError: a file is not the table of a sweep.
     """
     import pandas as pd
 

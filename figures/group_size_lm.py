@@ -84,7 +84,6 @@ def draw(frame: pd.DataFrame) -> Drawing | None:
 
 
 def _trainers(frame: pd.DataFrame) -> list[str]:
-    """The trainers, grpo's first."""
     return sorted(set(frame["series"]), key=lambda name: (name != "rloo", name))
 
 

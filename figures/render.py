@@ -93,7 +93,6 @@ def _panels(figure: Figure, frame: pd.DataFrame) -> Iterator[tuple[Panel, pd.Dat
 
 
 def _fill(axis: Axes, panel: Panel, points: pd.DataFrame) -> list[Drawn]:
-    """Draw one panel; returns its series."""
     assert panel.x is not None
     assert panel.y is not None
     x, log, unit = panel.x.column, panel.y.scale == "log", 1.0
@@ -178,7 +177,6 @@ def _lines(panel: Panel, points: pd.DataFrame) -> Iterator[Line]:
 
 
 def _rows(points: pd.DataFrame, line: Line) -> pd.DataFrame:
-    """The points of a line."""
     rows = points[points["series"] == line.series] if line.series else points
     for column, value in line.at.items():
         # A file of one problem alone reads as booleans, one of several as words.

@@ -97,9 +97,6 @@ def theme(look: str | None = None) -> Iterator[None]:
 
     Arguments:
         look: a Matplotlib style, a name or a file, which holds before the rest.
-
-    Raises:
-        InputError: there is no such style.
     """
     import matplotlib as mpl
     import matplotlib.style as styles
@@ -167,7 +164,6 @@ def panels(
 
 
 def log_axis(axis: Axes, which: str, ticks: Iterable[float]) -> None:
-    """A logarithmic axis whose ticks are plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     side = axis.xaxis if which == "x" else axis.yaxis
@@ -204,12 +200,10 @@ def measured(
 
 
 def stroke(look: Look) -> dict[str, Any]:
-    """Matplotlib's words for a line."""
     return {"color": look.colour, "dashes": look.dash or (None, None), "lw": look.width}
 
 
 def point(look: Look) -> dict[str, Any]:
-    """Matplotlib's words for a series' points."""
     return {
         "marker": look.marker,
         "ms": look.size,

@@ -82,7 +82,6 @@ def draw(frame: pd.DataFrame) -> Drawing:
 
 
 def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
-    """Bound over gap with its interval."""
     axis.axhline(1, color=style.GREY, lw=0.6, zorder=1)
     for (gap, look), bound in zip(GAPS.items(), BOUNDS, strict=True):
         drawn = frame[(frame["series"] == gap) & frame["estimate"].notna()].set_index("step")

@@ -52,14 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "list", help="the results, and which of them this version verifies"
     )
-    command.add_argument(
-        "--runs",
-        type=Path,
-        metavar="DIR",
-        nargs="?",
-        const=Path("results"),
-        help="the finished runs below a folder (default: results)",
-    )
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
     for name, text in (
         ("plan", "the replications that a run would take"),
@@ -90,9 +82,6 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
         if name == "verify":
-            command.add_argument(
-                "--durations", action="store_true", help="also show where the processor's time went"
-            )
             command.add_argument(
                 "--power",
                 action="store_true",
@@ -184,11 +173,7 @@ def _configuration(options: argparse.Namespace) -> str:
 
 
 def _earlier(folder: Path, configuration: str) -> Results | None:
-    """The results of another run in that folder, or None; no other configuration's.
-
-    Raises:
-        InputError: the folder holds the results of another configuration.
-    """
+    """The results of another run in that folder, or None; no other configuration's."""
     from ustat_pg.results import VERDICTS_FILE, load_run
 
     if not (folder / VERDICTS_FILE).exists():
@@ -207,8 +192,6 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.runs is not None:
-        return _runs(options)
     if options.json:
         fields = ("label", "statement", "reconstructed")
         rows = {s: {name: getattr(r, name) for name in fields} for s, r in RESULTS.items()}
@@ -218,36 +201,6 @@ def _list(options: argparse.Namespace) -> int:
         print(f"{stem:16} {result.label:15} {result.statement}")
         if result.reconstructed:
             print(f"{'':16} {'':15} Reconstructed: {result.reconstructed}")
-    return 0
-
-
-def _runs(options: argparse.Namespace) -> int:
-    """The finished runs below a folder: configuration, verdicts."""
-    from ustat_pg.results import VERDICTS_FILE, load_run
-
-    runs: dict[str, dict[str, Any]] = {}
-    for file in sorted(options.runs.glob(f"**/{VERDICTS_FILE}")):
-        try:
-            run = load_run(file)
-        except InputError:
-            # Those of an older version have no reader left.
-            runs[str(file.parent)] = {"configuration": "of an older version"}
-            continue
-        verdicts = [claim.verdict.value for claim in run.claims]
-        runs[str(file.parent)] = {
-            "configuration": run.run.configuration,
-            "claims": len(verdicts),
-            "confirmed": verdicts.count("CONFIRMED"),
-        }
-    if options.json:
-        print(json.dumps(runs))
-        return 0
-    if not runs:
-        raise InputError(f"{options.runs} holds no finished run")
-    width = max(map(len, runs))
-    for folder, row in runs.items():
-        count = f"{row['confirmed']} of {row['claims']} confirmed: " if "claims" in row else ""
-        print(f"{folder:{width}}  {count}{row['configuration']}")
     return 0
 
 
@@ -273,7 +226,6 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
-    """The cluster that blocks are run on, if not here."""
     from ustat_pg.experiment.executors import dask_cluster
 
     return nullcontext() if options.dask is None else dask_cluster(options.dask)
@@ -298,12 +250,11 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.results import MARKDOWN_FILE
 
     from .processes import settle, settle_apart
-    from .tables import duration_table
 
     if options.on == "bandit" and sys.stderr.isatty():
         took = DURATIONS[options.size]
         print(f"all claims take {took} on two cores; what is done is kept", file=sys.stderr)
-    began, went = time.perf_counter(), {"start and imports, of one process": time.process_time()}
+    began = time.perf_counter()
     suite = _suite(options)
     folder = _folder(options)
     configuration = _configuration(options)
@@ -317,9 +268,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             settled = settle(stems, suite, how, store.folder, cluster)
         else:
             settled = settle_apart(stems, suite, how, store.folder)
-        lap = time.process_time()
         controls = run_controls([plan.claim for plan in settled.run.plans], how, cluster)
-        went |= {**settled.seconds, "controls": time.process_time() - lap}
     run, points = settled.run.controlled(controls), settled.points
     stems = [claim.stem for claim in run.claims]
     notes = [*suite.skipped]
@@ -340,8 +289,6 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         return exit_code(run.claims, run.controls)
     print(verdict_table(run.claims, controls=run.controls))
     print(f"\n{summary(run.claims)}; {time.perf_counter() - began:.0f} s.")
-    if options.durations:
-        print(f"\n{duration_table(run, went)}")
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *notes):
@@ -383,17 +330,6 @@ def _known(options: argparse.Namespace) -> list[str]:
     if options.on != "bandit":
         return list(ON_NETWORKS)
     return list(STEMS)
-
-
-def _stems(words: Sequence[str]) -> list[str]:
-    """The stems of claims that are named by stem or label; a label's words may stand apart."""
-    found, rest = [], list(words)
-    while rest:
-        kind, number = rest[0], rest[1] if len(rest) > 1 else ""
-        apart = number.isdigit() and not any(map(str.isdigit, kind))
-        found.append(stem_of(f"{kind} {number}" if apart else kind))
-        rest = rest[2 if apart else 1 :]
-    return found
 
 
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
@@ -481,14 +417,14 @@ def _report(options: argparse.Namespace) -> int:
     from figures.__main__ import paint
     from figures.catalogue import PICTURES
     from ustat_pg.experiment import Store, load_run
-    from ustat_pg.report import Figure, html
+    from ustat_pg.report import Drawing, html
     from ustat_pg.results import FIGURES_FOLDER, HTML_FILE
 
     folder: Path = options.folder
     results = load_run(folder)
     files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
     drawn = [
-        Figure(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
+        Drawing(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
         for file in files
     ]
     Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
@@ -516,7 +452,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
-        options.claims = _stems(options.claims)
+        options.claims = [stem_of(word) for word in options.claims]
         _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
         _require_device(options)

@@ -10,18 +10,14 @@ import os
 import signal
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
 from threading import Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING
-
-from numba.core.event import install_timer
 
 import ustat_pg
 from ustat_pg.experiment import (
@@ -59,7 +55,6 @@ FORMULAS = {
 
 PATIENCE_SECONDS = 20.0
 """Seconds in which a process whose parent has died finishes its block."""
-RUNNER = "runner, beside the blocks above"
 
 
 @dataclass(frozen=True)
@@ -69,12 +64,10 @@ class Settled:
     Arguments:
         run: the run.
         points: the measured points of the figures, a row each.
-        seconds: processor seconds, by what they were for.
     """
 
     run: Run
     points: pd.DataFrame
-    seconds: dict[str, float]
 
 
 def settle(
@@ -93,27 +86,12 @@ def settle(
         folder: the store's.
         cluster: where blocks are run, if not here.
     """
-    seconds: dict[str, float] = defaultdict(float)
-    compiling: list[float] = []
-
-    @contextmanager
-    def spent(what: str) -> Iterator[None]:
-        start = time.process_time()
-        yield
-        seconds[what] += time.process_time() - start
-
     store = Store(folder)
-    with install_timer("numba:compile", compiling.append):
-        with spent("designs and their predictions"):
-            designs, shown, failed = _designs(stems, suite)
-        with spent(RUNNER):
-            run = run_claims(designs, options, store, cluster).with_failed(failed)
-        with spent("curves"):
-            # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
-            points = tidy([run_points(each, options, store, cluster) for each in shown])
-    seconds[RUNNER] -= sum(map(sum, (each.values() for each in run.durations.values())))
-    seconds["of all these, compilation"] = sum(compiling)
-    return Settled(run, points, seconds)
+    designs, shown, failed = _designs(stems, suite)
+    run = run_claims(designs, options, store, cluster).with_failed(failed)
+    # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
+    points = tidy([run_points(each, options, store, cluster) for each in shown])
+    return Settled(run, points)
 
 
 def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: Path) -> Settled:
@@ -151,11 +129,8 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
         tuple(plan for run in runs for plan in run.plans),
         time.perf_counter() - start,
         tuple(dict.fromkeys(file for run in runs for file in run.set_aside)),
-        durations={stem: seconds for run in runs for stem, seconds in run.durations.items()},
     )
-    names = dict.fromkeys(name for part in parts for name in part.seconds)
-    seconds = {name: sum(part.seconds.get(name, 0.0) for part in parts) for name in names}
-    return Settled(run, tidy([part.points for part in parts]), seconds)
+    return Settled(run, tidy([part.points for part in parts]))
 
 
 def _obey() -> None:

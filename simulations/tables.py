@@ -1,15 +1,15 @@
-"""Tables of the commands ``check``, ``plan`` and ``verify --durations``, for a terminal."""
+"""Tables of the commands ``check`` and ``plan``, for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from ustat_pg.experiment import Plan, Run
+from ustat_pg.experiment import Plan
 from ustat_pg.paper import RESULTS
 from ustat_pg.report import as_table, number, said, says
 from ustat_pg.results import CheckResult
 
-__all__ = ["check_table", "duration_table", "plan_table"]
+__all__ = ["check_table", "plan_table"]
 
 
 def check_table(stem: str, check: CheckResult) -> str:
@@ -45,14 +45,3 @@ def plan_table(plans: Sequence[Plan], budget: int) -> str:
         rows.append([claim.label, claim.stem, *numbers, *draws, f"{plan.seconds / 60:.1f}"])
     header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
     return as_table(rows, [*header, "most for a check", "processor minutes"])
-
-
-def duration_table(run: Run, others: Mapping[str, float]) -> str:
-    """The processor seconds of a run: stem by stem, and those of no stem."""
-    kinds = ("exact", "pilots", "simulation")
-    rows = [
-        [stem, *(f"{seconds[kind]:.1f}" for kind in kinds)]
-        for stem, seconds in run.durations.items()
-    ]
-    rows += [[name, "", "", f"{seconds:.1f}"] for name, seconds in others.items()]
-    return as_table(rows, ["processor seconds", *kinds])

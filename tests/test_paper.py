@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from simulations.__main__ import _stems
 from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError
 
@@ -32,8 +31,3 @@ def test_the_nearest_is_named(name, meant):
 def test_what_is_near_to_nothing_lists_all():
     with pytest.raises(InputError, match="'qqq' is unknown: choose of ustatistic, mse"):
         stem_of("qqq")
-
-
-def test_words_of_a_label_may_stand_apart():
-    assert _stems(["Theorem", "2", "oracle", "lemma", "1"]) == ["mse", "oracle", "ustatistic"]
-    assert _stems(["mse", "Corollary 4"]) == ["mse", "oracle"]

@@ -138,11 +138,7 @@ class Moments:
         )
 
     def mean_gradient(self, weights: Array) -> tuple[float, float]:
-        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,).
-
-        Raises:
-            InputError: the weights differ and the prompts' gradients are not known.
-        """
+        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""
         if np.ptp(weights) == 0:
             return weights[0] ** 2 * self.mean_gradient_sq, weights[0] * self.mean_gradient_sq
         if self.weighted_gradient is None:
@@ -231,9 +227,6 @@ class WeightedMoments:
         penalty_squares: E[‖v‖² | x], (X,).
         crossed_won, crossed_lost: E[⟨u⁺, v⟩ z | x] and E[⟨u⁻, v⟩ (1-z) | x], (X,).
         targets: what the mean estimate of each context is to be near, (X, d).
-
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -248,12 +241,6 @@ class WeightedMoments:
     crossed_won: Array = field(finite_array, ndim=1)
     crossed_lost: Array = field(finite_array, ndim=1)
     targets: Array = field(finite_array, ndim=2)
-
-    def __attrs_post_init__(self) -> None:
-        for name, values in vars(self).items():
-            wanted = self.won.shape[: values.ndim]
-            if values.shape != wanted or len(values) != len(self.context_probs):
-                raise InputError(f"{name} has shape {values.shape}: it must have {wanted}")
 
     @classmethod
     def of(
@@ -322,9 +309,6 @@ class TokenOutcomes:
             under π_θ, and under the policy of the KL penalty, (X, K, T), 0 past an output's end.
         scores: sₜ = ∇_θ log π_θ(yₜ | x, y_{<t}), (X, K, T, d), 0 past an output's end.
         binary: whether every possible reward is 0 or 1.
-
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -335,19 +319,6 @@ class TokenOutcomes:
     reference: Array = field(finite_array, ndim=3)
     scores: Array = field(finite_array, ndim=4)
     binary: bool
-
-    def __attrs_post_init__(self) -> None:
-        shape = (*self.rewards.shape, self.inside.shape[1])
-        for name in ("old", "new", "reference", "scores"):
-            if getattr(self, name).shape[:3] != shape:
-                raise InputError(
-                    f"{name} has shape {getattr(self, name).shape}: the first three must be "
-                    f"contexts, outputs and tokens, {shape}"
-                )
-        if self.inside.shape[0] != shape[1] or len(self.context_probs) != shape[0]:
-            raise InputError(
-                "inside and context_probs must fit the contexts and outputs of rewards"
-            )
 
     @property
     def probs(self) -> Array:
@@ -371,9 +342,6 @@ class LengthMoments:
         rewards: E[z 1{|y| = l} | x], (X, L).
         scores: E[s 1{|y| = l} | x], (X, L, d).
         products: E[s z 1{|y| = l} | x], (X, L, d).
-
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -382,14 +350,6 @@ class LengthMoments:
     rewards: Array = field(finite_array, ndim=2)
     scores: Array = field(finite_array, ndim=3)
     products: Array = field(finite_array, ndim=3)
-
-    def __attrs_post_init__(self) -> None:
-        wanted = (len(self.context_probs), len(self.lengths))
-        for name in ("probs", "rewards", "scores", "products"):
-            if (found := getattr(self, name).shape)[:2] != wanted:
-                raise InputError(
-                    f"{name} has shape {found}: its first axes must be contexts and lengths, {wanted}"
-                )
 
 
 @record()
@@ -402,9 +362,6 @@ class SurvivorMoments:
         lone_means: E[s z] of survivors, scores as they are, (X, d): what a raw reward adds.
         lone_squares: E[‖s‖² z²] of survivors, (X,).
         target: ∇J of all outputs, (d,).
-
-    Raises:
-        InputError: shapes that do not match, or entries that are not finite.
     """
 
     moments: Moments
@@ -412,12 +369,3 @@ class SurvivorMoments:
     lone_means: Array = field(finite_array, ndim=2)
     lone_squares: Array = field(finite_array, ndim=1, minimum=0)
     target: Array = field(finite_array, ndim=1)
-
-    def __attrs_post_init__(self) -> None:
-        prompts, parameters = self.lone_means.shape
-        if not (len(self.moments) == len(self.kept) == len(self.lone_squares) == prompts):
-            raise InputError(
-                f"kept, lone_means and lone_squares need one row for each of {prompts}"
-            )
-        if len(self.target) != parameters:
-            raise InputError(f"target has {len(self.target)} entries: scores have {parameters}")

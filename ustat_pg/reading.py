@@ -69,9 +69,6 @@ def regular(path: Path, most: float = float("inf")) -> Path:
         path: the file.
         most: the largest size, in bytes.
 
-    Raises:
-        InputError: there is no such file, or it is a folder, a pipe or a device, or too large.
-
     >>> regular(Path("no.json"))
     Traceback (most recent call last):
     ...
@@ -94,9 +91,6 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
     Arguments:
         path: the file.
         most: the largest size, in bytes.
-
-    Raises:
-        InputError: what :func:`regular` refuses, or the file cannot be read as text.
     """
     try:
         return regular(path, most).read_text(encoding="utf-8-sig")
@@ -130,21 +124,12 @@ def json_value(text: str, place: str | Path) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Value of a JSON file.
-
-    Raises:
-        InputError: what :func:`read_text` and :func:`json_value` refuse.
-    """
+    """Value of a JSON file."""
     return json_value(read_text(path), path)
 
 
 def read_yaml(path: Path) -> Any:
-    """Value of a YAML file, of plain types alone.
-
-    Raises:
-        InputError: what :func:`read_text` refuses, the file is no YAML, a mapping has a key twice, or the
-            file stands for too many values or nests them too deeply; or PyYAML is not installed.
-    """
+    """Value of a YAML file, of plain types alone."""
     try:
         import yaml
     except ImportError:
@@ -179,12 +164,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Arrays of an ``.npz`` file, by name; nothing pickled is read.
-
-    Raises:
-        InputError: what :func:`regular` refuses, or the file is no archive of arrays, is damaged, or holds
-            far more than its own size.
-    """
+    """Arrays of an ``.npz`` file, by name; nothing pickled is read."""
     most = max(MOST_BYTES, MOST_PACKED * regular(path).stat().st_size)
     try:
         with zipfile.ZipFile(path) as archive:

@@ -34,7 +34,7 @@ from .results import (
 
 __all__ = [
     "EXIT_CODES",
-    "Figure",
+    "Drawing",
     "as_table",
     "check_command",
     "evidence_of",
@@ -139,7 +139,6 @@ def summary(claims: Sequence[ClaimResult]) -> str:
 
 
 def _origins(claims: Sequence[ClaimResult]) -> dict[str, str]:
-    """The origins that there are checks of, with their words."""
     known = {check.origin for claim in claims for check in claim.checks}
     return {origin: word for origin, word in ORIGINS.items() if origin in known}
 
@@ -167,7 +166,6 @@ def verdict_table(
 
 
 def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
-    """The rows of :func:`power_table`."""
     rows: dict[tuple[str, str, str], list[str]] = {}
     for claim in claims:
         for found in claim.power:
@@ -294,7 +292,7 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
 
 
 @frozen
-class Figure:
+class Drawing:
     """A drawn figure for the HTML page.
 
     Arguments:
@@ -320,7 +318,7 @@ def markdown(results: Results) -> str:
     return _rendered("report.md", results)
 
 
-def html(results: Results, figures: Sequence[Figure] = ()) -> str:
+def html(results: Results, figures: Sequence[Drawing] = ()) -> str:
     """The run as one HTML page that loads nothing, from here or anywhere.
 
     Arguments:
@@ -330,7 +328,7 @@ def html(results: Results, figures: Sequence[Figure] = ()) -> str:
     return _rendered("report.html", results, figures)
 
 
-def _rendered(template: str, results: Results, figures: Sequence[Figure] = ()) -> str:
+def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) -> str:
     """A template filled with the records of a run, and with the words of this module for them."""
     from jinja2 import Environment, StrictUndefined
 
@@ -370,7 +368,6 @@ def _rendered(template: str, results: Results, figures: Sequence[Figure] = ()) -
 
 
 def _rows_as_table(rows: Iterable[Mapping[str, str]], columns: Mapping[str, str]) -> str:
-    """Rows as a Markdown table: the named columns, under their headings."""
     cells = [[row[name] or "-" for name in columns] for row in rows]
     return as_table(cells, list(columns.values()), "github")
 

@@ -497,11 +497,7 @@ _hints = cache(get_type_hints)
 
 
 def _record(kind: Any, value: Any) -> Any:
-    """The inverse of :func:`plain`: a value of that type, from what JSON has in its place.
-
-    Raises:
-        KeyError, TypeError, ValueError: the value is not of that type.
-    """
+    """The inverse of :func:`plain`: a value of that type, from what JSON has in its place."""
     parts = get_args(kind)
     if kind is Interval:
         low, high = value

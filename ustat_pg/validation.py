@@ -135,12 +135,7 @@ def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
 def finite_array(
     name: str, value: ArrayLike, ndim: int | None = None, minimum: float = -inf
 ) -> NDArray[np.float64]:
-    """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries >= ``minimum``.
-
-    Raises:
-        InputError: the array is ragged, not numeric, of another dimension, or holds NaN, infinity
-            or an entry that is too small.
-    """
+    """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries >= ``minimum``."""
     try:
         array = np.asarray(value)
     except ValueError:
@@ -165,11 +160,7 @@ def finite_array(
 
 
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
-    """Return ``value`` as probabilities that sum to 1 along the last axis.
-
-    Raises:
-        InputError: an entry is negative, or a sum is further from 1 than 1e-9.
-    """
+    """Return ``value`` as probabilities that sum to 1 along the last axis."""
     array = finite_array(name, value, ndim)
     if (array < 0).any():
         where = tuple(int(i) for i in np.argwhere(array < 0)[0])

@@ -33,12 +33,10 @@ def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
 
 
 def mse_of(baseline: str, constant: float | None = None) -> Quantity:
-    """The squared error of a baseline by name."""
     return SquaredError(Estimator(baseline, constant))
 
 
 def word(estimator: Estimator) -> str:
-    """The name of a baseline in checks."""
     value = estimator.constant
     return estimator.baseline if value is None else f"{estimator.baseline} {value:.4g}"
 
@@ -153,7 +151,6 @@ class Bandits:
 
     @property
     def generated(self) -> int:
-        """The number of problems that are generated of each kind."""
         return {"smoke": 1, "quick": 2, "full": 10}[self.size]
 
     # The problems of the figures of Corollary 5 (optimality), and two with several prompts.
@@ -203,7 +200,6 @@ class Bandits:
         return repeated("repeated", "made-up", [0.5, 0.2, 0.3], np.random.default_rng(20261201))
 
     def repeats(self) -> Iterator[BanditEntry]:
-        """Generated problems of that kind."""
         for number, rng in self._streams(8):
             yield repeated(f"repeated{number}", "generated", rng.dirichlet([6.0, 6.0, 6.0]), rng)
 
@@ -239,7 +235,6 @@ class Bandits:
         return Entry(f"digits-{count}", "real", self.digits.problem.restrict(rows.tolist(), True))
 
     def random(self, kind: str, *, contexts: int = 3) -> Iterator[BanditEntry]:
-        """Generated problems of a kind."""
         for number in range(self.generated):
             seed = 1000 * self.seed + number
             yield Entry(
@@ -293,7 +288,6 @@ class Bandits:
 
     @cached_property
     def binary_prompts(self) -> list[BanditEntry]:
-        """Single prompts of rewards 0 and 1."""
         few = 1 if self.size == "smoke" else 2
         entries = [self.skewed, self.balanced]
         for entry in (*self.strong(), *self.rates(), self.digits):

@@ -68,7 +68,6 @@ class Batch:
         return token_outcomes(self.problem, theta, self.reference)
 
     def cell(self, group_size: int, distance: float, **options: Any) -> PracticalCell:
-        """A minibatch at that distance."""
         usual: dict[str, Any] = {"minibatch": 1, "drift": self.drift, "reference": self.reference}
         return PracticalCell(self.problem, group_size, distance, **(usual | options))
 
@@ -150,7 +149,6 @@ def _batch(
 
 
 def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
-    """Networks whose outputs have one token."""
     problem = modular_sum(3, 1, prompts=[(1,)])
     streams = [("one token", "made-up", [20261208])]
     for number in range(1, count + 1):

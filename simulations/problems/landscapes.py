@@ -291,7 +291,6 @@ class Family:
     origin: str = "made-up"
 
     def drawn(self, rng: np.random.Generator) -> Landscape:
-        """The landscape of the next numbers of a generator."""
         numbers: dict[str, Any] = {}
         for name, (low, high, *count) in self.ranges.items():
             values = rng.uniform(low, high, *map(int, count))

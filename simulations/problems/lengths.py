@@ -70,7 +70,6 @@ def _entry(name: str, origin: str, problem: TokenProblem, policy: SoftmaxPolicy)
 
 
 def worded(suite: Bandits) -> list[Worded]:
-    """The problems of a suite."""
     entries = []
     # Policies under which lengths and rewards go together.
     for longest, seed in ((4, 54), (3, 24))[: 1 if suite.size == "smoke" else 2]:

@@ -41,7 +41,6 @@ _OF_MOMENTS = tuple(
 
 
 def entries() -> Iterator[tuple[BanditEntry, str]]:
-    """The problems and what they are, in a line."""
     suite = Bandits("smoke")
     yield suite.skewed, "a strong policy, the likely arm rewarded: outside Assumption 2"
     yield suite.balanced, "inside Assumption 2 with unequal norms of scores: V = b* = 0.3"
@@ -63,7 +62,6 @@ def entries() -> Iterator[tuple[BanditEntry, str]]:
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The contents of the files, by the problems' names."""
     files = {}
     for entry, title in entries():
         name, moments = entry.name.replace(" ", "-"), entry.problem.moments()
@@ -85,7 +83,6 @@ def documents() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    """Write the files that are not there."""
     FOLDER.mkdir(exist_ok=True)
     for name, document in documents().items():
         file = FOLDER / f"{name}.json"

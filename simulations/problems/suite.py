@@ -31,9 +31,6 @@ class Suite(Bandits):
         on: the kind of problem, one of ``KINDS``.
         dense: whether networks keep the scores of all their parameters.
         folder: folder of the pools of language models; none is kept unless given.
-
-    Raises:
-        InputError: an unknown kind.
     """
 
     on: str = "bandit"
@@ -80,11 +77,7 @@ class Suite(Bandits):
 
     @cached_property
     def landscapes(self) -> Landscapes:
-        """Problems with an interior optimum, for whole training runs.
-
-        Raises:
-            InputError: other problems stand in the bandits' place, and have no optimum that is known.
-        """
+        """Problems with an interior optimum, for whole training runs."""
         if self.on != "bandit":
             raise InputError(
                 f"whole training runs are asked of problems whose optimum is known, not of {self.on}"

@@ -68,15 +68,9 @@ def drawn_task(rng: np.random.Generator) -> TokenProblem:
 
 
 def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> SoftmaxPolicy:
-    """A policy of random parameters for a kind of problem, tokens or transformer.
-
-    Raises:
-        InputError: the kind has no policies over tokens, or torch is not installed.
-    """
+    """A policy of random parameters for a kind of problem, tokens or transformer."""
     if on == "tokens":
         return PrefixSoftmax.random(problem.space, problem.contexts, seed=seed, scale=scale)
-    if on != "transformer":
-        raise InputError(f"{on!r} has no policy over tokens: choose tokens or transformer")
     if find_spec("torch") is None:
         raise InputError("transformers need torch: pip install 'ustat_pg[torch]'")
     from ustat_pg.policies.transformer import TransformerPolicy
@@ -85,11 +79,7 @@ def initial(on: str, problem: TokenProblem, seed: int, scale: float = 1.0) -> So
 
 
 def improved(problem: TokenProblem, policy: SoftmaxPolicy, value: float) -> SoftmaxPolicy:
-    """The policy after exact gradient steps of one length, until its return is at least a value.
-
-    Raises:
-        InputError: that return is not reached.
-    """
+    """The policy after exact gradient steps of one length, until its return is at least a value."""
     for _ in range(IMPROVING_STEPS):
         bandit = problem.bandit(policy)
         if bandit.objective() >= value:
@@ -111,9 +101,6 @@ def until(
 ) -> Drawn:
     """The first drawn problem and policy that has a property, or else ``otherwise``: a claim then says
     what it can of that.
-
-    Raises:
-        InputError: none in a thousand has it, and nothing is given in its place.
     """
     for _ in range(DRAWS):
         problem, policy = draw()

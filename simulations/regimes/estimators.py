@@ -78,7 +78,6 @@ def rewards(drawn: Drawn) -> Iterator[tuple[str, Array]]:
 
 
 def advantages(drawn: Drawn) -> Iterator[Check]:
-    """Advantages of all kinds of rewards."""
     for what, some in rewards(drawn):
         for name, (function, plainly) in PLAIN.items():
             yield drawn.check(f"{what}: {name}", function(some), plainly(some.tolist()))

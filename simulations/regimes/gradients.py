@@ -58,7 +58,6 @@ class Law:
 
     @classmethod
     def of(cls, problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> Law:
-        """The law, by the estimator's advantages of each group."""
         probs, d = problem.context_probs, problem.d
         means, seconds = np.zeros((len(probs), d)), np.zeros((len(probs), d, d))
         mixed = np.zeros(len(probs))
@@ -127,7 +126,6 @@ def problem(
 
 
 def _estimator(drawn: Drawn, bandit: SoftmaxBandit, name: str) -> tuple[Estimator, dict[str, Any]]:
-    """An estimator of that name with numbers that are drawn, and what a prediction takes for it."""
     if name == "constant":
         number = float(drawn.rng.normal())
         return Estimator(name, number), {"constant": number}

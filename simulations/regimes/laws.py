@@ -51,7 +51,6 @@ class Pairs:
         return np.exp(-x[:, None] / (2 * self.weights)) @ self._shares
 
     def pdf(self, x: Array) -> Array:
-        """The density."""
         rates = 1 / (2 * self.weights)
         return np.exp(-x[:, None] * rates) @ (self._shares * rates)
 

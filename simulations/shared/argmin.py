@@ -196,6 +196,5 @@ class Lowest(_OverSizes):
 
 
 def scaled(point: Linear, times: float) -> Linear:
-    """A functional, times a number."""
     weights = tuple((quantity, times * weight) for quantity, weight in point.weights)
     return Linear(point.cell, weights, times * point.constant)

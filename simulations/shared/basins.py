@@ -77,7 +77,6 @@ class Basin:
 
     @property
     def curvature(self) -> float:
-        """The least curvature at the optimum."""
         return float(self.entry.problem.curvatures[0])
 
     @property
@@ -206,7 +205,6 @@ class Scan:
 
     @property
     def curvature(self) -> float:
-        """The curvature at the optimum."""
         return float(self.bend[len(self.away) // 2])
 
     @property
@@ -262,7 +260,6 @@ class Scan:
         return np.asarray(self.landscape.maximiser + where * self.landscape.identifiable[:, 0])
 
     def at(self, where: float) -> SoftmaxBandit:
-        """The bandit there."""
         return self.landscape.at(self.place(where))
 
     def longest(self, rate: float) -> float:

@@ -30,7 +30,6 @@ class Mixture:
 
     @property
     def training(self) -> Training:
-        """The cell."""
         spread = np.array([0.0, SPREAD])
         return Training(self.entry.problem, 2, self.steps, self.schedule, start_scale=spread)
 

@@ -46,12 +46,10 @@ class Setting:
 
     @cached_property
     def cell(self) -> GradientCell:
-        """The cell that is measured."""
         return GradientCell(self.entry.problem, self.group_size, self.batch_size, self.design)
 
     @cached_property
     def name(self) -> str:
-        """The design as checks name it."""
         return label(self)
 
 
@@ -72,7 +70,6 @@ class Peer:
 
     @cached_property
     def estimator(self) -> Estimator:
-        """The estimator as engines run it."""
         values = within(self.problem, CRITIC) if self.baseline == "critic" else None
         return Estimator(self.baseline, self.constant, values=values)
 
@@ -85,7 +82,6 @@ class Peer:
         )
 
     def squared_error(self, cell: GradientCell) -> float:
-        """The predicted MSE."""
         return self._predicted(gradient_mse, cell).mse
 
     def bias(self, cell: GradientCell, unit: np.ndarray) -> float:
@@ -189,7 +185,6 @@ def along(at: Setting, peer: Peer, number: int) -> Check:
 
 
 def error(at: Setting, peer: Peer) -> Check:
-    """A baseline's MSE."""
     return at.entry.check(
         f"{at.name}: {peer.name}",
         lambda: mean_of(at.cell, SquaredError(peer.estimator)),
@@ -237,7 +232,6 @@ def no_mean_score(at: Setting, number: int) -> Check:
 
 
 def label(cell: GradientCell | Setting) -> str:
-    """The design of a cell as checks name it."""
     batch = "" if cell.batch_size == 1 else f" B={cell.batch_size} {cell.design}"
     return f"G={cell.group_size}{batch}"
 

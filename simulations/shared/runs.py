@@ -46,22 +46,18 @@ Noise = Callable[[Any, Any, Any, int], Any]
 
 
 def constant(value: float) -> Estimator:
-    """The baseline that is this number."""
     return Estimator("constant", float(value))
 
 
 def critic(values: np.ndarray) -> Estimator:
-    """The baseline with a number for each prompt."""
     return Estimator("critic", values=tuple(values.tolist()))
 
 
 def at_optimum(landscape: Landscape) -> SoftmaxBandit:
-    """The bandit at the maximiser."""
     return landscape.at(landscape.maximiser)
 
 
 def moments_of(landscape: Landscape, away: Any = 0.0) -> Moments:
-    """The moments at the maximiser, or ``away`` from it."""
     return landscape.at(landscape.maximiser + away).moments()
 
 
@@ -133,7 +129,6 @@ class NearOptimum:
 
     @property
     def landscape(self) -> Landscape:
-        """The problem itself."""
         return self.entry.problem
 
     @property
@@ -154,7 +149,6 @@ class NearOptimum:
 
     @property
     def training(self) -> Training:
-        """The cell."""
         landscape = self.landscape
         return Training(
             landscape,
@@ -289,7 +283,6 @@ class NearOptimum:
         return 0.5 * float(self.landscape.curvatures @ np.diagonal(self.spread(estimator)[-1]))
 
     def expected(self, estimator: Estimator = GRPO, step: int | None = None) -> float:
-        """The mean gap of the recursion after a step."""
         landscape, moments = self.landscape, moments_of(self.landscape)
         rates = self.rates(step)
         sizes = {"group_size": self.group_size, "batch_size": self.batch_size}
@@ -339,7 +332,6 @@ class NearOptimum:
         return finite_weights(self.landscape.curvatures, noise, self.rates(), self.displacement)
 
     def law(self, estimator: Estimator = GRPO) -> WeightedChi2:
-        """The law of the gap after the last step."""
         return finite_law(
             self.landscape.curvatures, self.noise(estimator), self.rates(), self.displacement
         )

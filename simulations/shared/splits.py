@@ -28,7 +28,6 @@ SCANNED = 1.0
 
 @lru_cache(maxsize=64)
 def scan_of(landscape: Landscape) -> Scan:
-    """The return along its one direction."""
     return Scan.of(landscape, SCANNED)
 
 
@@ -68,7 +67,6 @@ class Split:
 
     @property
     def estimator(self) -> Estimator:
-        """The estimator of the baseline."""
         return Estimator(self.baseline)
 
     @property
@@ -78,7 +76,6 @@ class Split:
 
     @property
     def predicted(self) -> float:
-        """The mean gap of the linearised runs."""
         return self.runs.expected(self.estimator, self.step)
 
     @property
@@ -92,7 +89,6 @@ class Split:
 
     @property
     def rate(self) -> str:
-        """The kind of schedule, in a word."""
         return "decay" if isinstance(self.schedule, Decay) else "constant"
 
     @property

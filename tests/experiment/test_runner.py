@@ -204,12 +204,7 @@ def test_a_second_run_computes_nothing(tmp_path, monkeypatch):
 def test_the_plan_is_what_the_run_does(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path / "a"))
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
-    took = run.durations["mse"]
     assert plan.seconds > 0
-    assert min(took["exact"], took["pilots"], took["simulation"]) > 0
-    # What is stored took no time.
-    again = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
-    assert set(again.durations["mse"].values()) == {0.0}
     drawn = {c.name: c.found["simulation"] for c in run.claims[0].checks}
     for name, needed in plan.needed.items():
         assert drawn[name].replications_needed == needed

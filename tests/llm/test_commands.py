@@ -19,13 +19,10 @@ pytest.importorskip("transformers")
 
 from tests.support import commands
 from tests.support.commands import strict
-from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
 from ustat_pg.llm.models import load_model, machine_device
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.llm.rollouts import greedy_rewards
-from ustat_pg.llm.tasks import load_task
 from ustat_pg.predictions import group_size_advice
 from ustat_pg.problems import example_problem
 
@@ -192,36 +189,6 @@ def test_options_change_what_they_should(capsys, model, kept):
     assert max(errors("--parameters", "*mlp*")) < max(plain)
 
 
-def by_hand(own, task, prompt):
-    """The reward of the most probable tokens, one after the other."""
-    torch = pytest.importorskip("torch")
-    start = own.tokenizer(prompt.text)["input_ids"]
-    ids = list(start)
-    while len(ids) < len(start) + task.max_new_tokens and own.tokenizer.eos_token_id not in ids:
-        with torch.no_grad():
-            ids.append(int(own.model(torch.tensor([ids])).logits[0, -1].argmax()))
-    text = own.tokenizer.decode(ids[len(start) :], skip_special_tokens=True)
-    (reward,) = task.verifier(prompts=[prompt.text], completions=[text])
-    return reward
-
-
-def test_remax_takes_the_reward_of_a_greedy_completion(capsys, kept, model):
-    found = strict(out_of(capsys, "llm", "mse", *model, "--remax", "--json"))
-    own, prompts, verifier = load_model(model[1]), model[3], model[5]
-    task = load_task(prompts, verifier=verifier, max_new_tokens=4)
-    greedy = [by_hand(own, task, prompt) for prompt in task.prompts]
-    pool = ScoredPool.load(kept / "scored.npz")
-    assert pool.prompts == tuple(prompt.id for prompt in task.prompts)
-    expected = estimates.curves(pool, [2, 4, 8], ["constant"], constant=greedy)["mse"]
-    rows = [row for row in found["curves"] if row["baseline"] == "remax"]
-    assert [row["mse"] for row in rows][:3] == pytest.approx(expected.tolist())
-    assert "remax" in {row["baseline"] for row in found["noise_to_signal"]}
-    assert "remax" in out_of(capsys, "llm", "mse", *model, "--remax")
-    words = "llm", "mse", "--scored", kept / "scored.npz", "--remax"
-    assert "leave out --remax" in refused(capsys, *words)
-    refuses("no prompt 'else'", greedy_rewards, own, task, ["else"])
-
-
 # group-size.
 
 
@@ -319,7 +286,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
 @pytest.mark.parametrize(
     ("command", "ignored"),
     [
-        ("advise --budget 8 --model m", "--group-by x --reward r --ratio none --clip 1 --remax"),
+        ("advise --budget 8 --model m", "--group-by x --reward r --ratio none --clip 1"),
         (
             "advise --budget 8 --model m --rollouts r.jsonl",
             "--samples 8 --max-new-tokens 4 --batch 2 --backend vllm --vllm a=1 --by-length",
@@ -337,7 +304,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
             "--until flat --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
         ),
         ("llm mse --model m --rollouts r.jsonl", "--samples 8 --until 5%"),
-        ("llm mse --scored s.npz", "--model m --remax --by-length --ratio token --truncate 2"),
+        ("llm mse --scored s.npz", "--model m --by-length --ratio token --truncate 2"),
     ],
 )
 def test_options_that_are_not_read_are_refused_by_their_names(command, ignored, capsys):

@@ -56,21 +56,6 @@ def test_a_file_keeps_everything(tmp_path, known):
     assert [file.name for file in path.parent.iterdir()] == ["pool.npz"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
-    path = pool().save(tmp_path / "pool.npz")
-    before = path.read_bytes()
-
-    def torn(file, **arrays):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(np, "savez_compressed", torn)
-    with pytest.raises(OSError, match="disk full"):
-        pool(seed=1).save(path)
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_files_that_are_no_pools_are_refused(tmp_path):
     refuses("none.npz: No such file", ScoredPool.load, tmp_path / "none.npz")
     refuses(r"must end in \.npz", pool().save, tmp_path / "pool.json")

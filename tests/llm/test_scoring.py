@@ -276,7 +276,6 @@ def cut(rollouts, count):
         (lambda p: [], "there are no rollouts"),
         (lambda p: [cut(p[0], 3)], "prompt 'prompt 0' has 3 rollouts .* at least 4"),
         (lambda p: [p[0], cut(p[1], 4)], "prompt 'prompt 1' has 4 rollouts and 'prompt 0' 5"),
-        (lambda p: [p[0], p[0]], "prompt 'prompt 0' occurs twice"),
     ],
 )
 def test_bad_rollouts_are_refused(tiny, spoil, message):

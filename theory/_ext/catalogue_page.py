@@ -70,7 +70,6 @@ def section(family: Family, *, closed: bool) -> list[str]:
 
 
 def cells(framework: Framework, row: Row) -> list[str]:
-    """One row of a framework's table."""
     name = f"`{row.estimator}`" if row.estimator else f"*{row.other}*"
     if row.factor != "1":
         name += f" times {row.factor}"
@@ -91,7 +90,6 @@ def cells(framework: Framework, row: Row) -> list[str]:
 
 
 def tables() -> str:
-    """The tables, as Markdown."""
     known = catalogue()
     lines = ["## Tables by the number of successes"]
     for family in known.families.values():
@@ -135,12 +133,10 @@ def tables() -> str:
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the tables into their page."""
     if page == "catalogue":
         source[0] = source[0].replace(MARK, tables())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Before the page is parsed."""
     app.connect("source-read", fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -79,7 +79,6 @@ def imported(module: str, name: str) -> Any:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Run before napoleon, and after."""
     app.connect("autodoc-process-docstring", keep_formulas, priority=100)
     app.connect("autodoc-process-docstring", undo_types, priority=900)
     app.connect("missing-reference", resolve)

@@ -49,7 +49,6 @@ get_ipython().register_magic_function(_bash, "cell", "bash")
 
 
 def prepare(app: Sphinx, config: Config) -> None:
-    """Set the environment that the kernels inherit."""
     logging.getLogger("traitlets").setLevel(logging.WARNING)
     root = Path(app.confdir).parent
     profile = Path(app.outdir).parent / ".kernel"
@@ -69,6 +68,5 @@ def prepare(app: Sphinx, config: Config) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the hook."""
     app.connect("config-inited", prepare)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -31,13 +31,11 @@ RUN = {"exact": "enumeration alone", "cpu": "simulation too", "": "nothing"}
 
 
 def record() -> tuple[dict[str, Any], list[tuple[PlantedError, dict[str, Any]]]]:
-    """The run, and each error with what became of it."""
     held = json.loads(RECORD.read_text(encoding="utf-8"))
     return held, [(errors()[row["name"]], row) for row in held["errors"]]
 
 
 def plain(text: str) -> str:
-    """Text that Markdown takes as it is, in a table."""
     return "".join(f"\\{letter}" if letter in "|*_$<[`\\" else letter for letter in text)
 
 
@@ -157,13 +155,11 @@ MARKS = {
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """Put the tables into their page."""
     if page == "mutants":
         for mark, made in MARKS.items():
             source[0] = source[0].replace(mark, made())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Before the page is parsed."""
     app.connect("source-read", fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

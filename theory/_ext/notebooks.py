@@ -90,7 +90,6 @@ def defined(macros: dict[str, str | list[Any]]) -> str:
 
 
 def notebook(text: str, page: str, macros: dict[str, str | list[Any]]) -> nbformat.NotebookNode:
-    """The notebook of a page, not yet run."""
     made = read_myst_markdown_notebook(text)
     for cell in made.cells:
         if cell.cell_type == "markdown":
@@ -150,7 +149,6 @@ def told(app: Sphinx, document: nodes.document) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Before a page is parsed, and after."""
     app.connect("source-read", read)
     app.connect("doctree-read", told)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

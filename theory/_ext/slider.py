@@ -12,9 +12,6 @@ from typing import Any
 
 from IPython.display import HTML
 
-LIMIT = 1_000_000
-"""The most characters that one slider may add to its page."""
-
 SCRIPT = Path(__file__).with_suffix(".js").read_text("utf-8")
 """The script that moves it: part of each slider, so that it moves in a notebook too."""
 
@@ -31,7 +28,6 @@ def _text(value: object) -> str:
 
 
 def _picture(figure: Any, alt: str) -> str:
-    """A Matplotlib figure as an image that is part of the page."""
     import matplotlib.pyplot as plt
 
     stream = io.BytesIO()
@@ -100,9 +96,4 @@ def slider(
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></details></div>"
         f"<script>{SCRIPT}</script>"
     )
-    if len(html) > LIMIT:
-        raise ValueError(
-            f"the slider has {len(html)} characters: at most {LIMIT} are allowed; "
-            "show fewer values or simpler pictures"
-        )
     return HTML(html)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from math import isnan
 from typing import Any
 
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 
 __all__ = [
     "Aggregation",
@@ -109,11 +108,7 @@ class Option:
         return set(self.values or self.means or ()) == {"true", "false"}
 
     def read(self, text: str) -> str:
-        """The value that a text stands for.
-
-        Raises:
-            InputError: it is none that the option may have; the message names the nearest.
-        """
+        """The value that a text stands for."""
         value = (self.synonyms or {}).get(text.lower(), text.lower())
         value = "none" if value in ("null", "~", "") else value
         allowed = self.values or tuple(self.means or ())
@@ -121,8 +116,8 @@ class Option:
             return value
         if allowed and not self.otherwise:
             raise InputError(
-                f"{self.name} is {text!r}: the nearest value is {nearest(value, allowed)!r} of "
-                f"{', '.join(allowed)}"
+                f"{self.name} is {text!r}: the nearest value is "
+                f"{nearest(value, allowed, cutoff=0.0)[0]!r} of {', '.join(allowed)}"
             )
         if self.kind == "group size":
             return str(integer(self.name, _whole(text)))
@@ -220,11 +215,7 @@ class Framework:
         return [option for option in self.options.values() if option.kind == kind]
 
     def option(self, text: str) -> Option:
-        """The option that a name stands for: whole, by its last parts, or by an alias.
-
-        Raises:
-            InputError: there is none, and the nearest is named; or there are several.
-        """
+        """The option that a name stands for: whole, by its last parts, or by an alias."""
         asked = text.lstrip("-+").lower().replace("-", "_")
         found = [
             option
@@ -243,7 +234,7 @@ class Framework:
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
-            f"{known[nearest(asked, known)]!r}; it knows {', '.join(self.options)}"
+            f"{known[nearest(asked, known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
         )
 
     def row(self, values: Mapping[str, str]) -> Row:
@@ -278,19 +269,15 @@ class Catalogue:
     frameworks: Mapping[str, Framework]
 
     def framework(self, text: str) -> Framework:
-        """The framework of a name or an alias.
-
-        Raises:
-            InputError: there is none; the nearest is named.
-        """
+        """The framework of a name or an alias."""
         known = {
             name: each for each in self.frameworks.values() for name in (each.name, *each.aliases)
         }
         asked = text.lower().replace("_", "-")
         if asked not in known:
             raise InputError(
-                f"framework {text!r} is unknown: the nearest is {nearest(asked, known)!r} of "
-                f"{', '.join(self.frameworks)}"
+                f"framework {text!r} is unknown: the nearest is "
+                f"{nearest(asked, known, cutoff=0.0)[0]!r} of {', '.join(self.frameworks)}"
             )
         return known[asked]
 
@@ -370,7 +357,6 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
 
 
 def _framework(data: dict[str, Any]) -> Framework:
-    """A framework from its table in the file."""
     options = {name: _option(name, each) for name, each in flat(data["options"], "kind")}
     rows = []
     for each in data["rows"]:
@@ -421,15 +407,10 @@ _VAGUE = (
 
 
 def _whole(text: str) -> Any:
-    """A whole number from a text, else the text."""
     try:
         return int(text)
     except ValueError:
         return text
-
-
-def nearest(text: str, known: Iterable[str]) -> str:
-    return get_close_matches(text, list(known), n=1, cutoff=0.0)[0]
 
 
 def flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:

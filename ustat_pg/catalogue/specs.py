@@ -90,7 +90,6 @@ def _meaning(framework: Framework, given: Mapping[str, str], group_size: int | N
 
 
 def _known(framework: Framework, named: Named) -> dict[str, str]:
-    """The options of a framework among what is named, by their whole names or aliases."""
     found = {}
     for name, text in named:
         option = _names(framework).get(_plain(name))
@@ -111,7 +110,6 @@ def _known(framework: Framework, named: Named) -> dict[str, str]:
 
 
 def _names(framework: Framework) -> dict[str, Option]:
-    """A framework's options by their whole names and aliases."""
     return {
         name: option
         for option in framework.options.values()
@@ -126,9 +124,6 @@ def _plain(name: str) -> str:
 def _recognised(source: str, named: Named) -> Framework:
     """The framework with the most options among what is named, those of the advantage first; of
     two with the same names, whose names they are.
-
-    Raises:
-        InputError: none has any, or two have as many.
     """
     written = {_plain(name) for name, _ in named}
     matches = {}
@@ -167,7 +162,6 @@ def _is_file(word: str) -> bool:
 
 
 def _of_file(path: str) -> Named:
-    """The options in a file, by the names that stand there."""
     if path.endswith(_PICKLES):
         raise InputError(
             f"{path} is a pickle, which runs code when it is opened, and is not read: load it where "
@@ -177,7 +171,6 @@ def _of_file(path: str) -> Named:
 
 
 def _of_script(path: Path) -> Named:
-    """The options of all commands in a script, its own variables put in."""
     variables: dict[str, str] = {}
     found: Named = []
     switches = {
@@ -214,7 +207,6 @@ def _of_sections(source: Any, data: Any) -> Named:
 
 
 def _of_config(config: Any) -> Named:
-    """The options of a mapping, or of an object that has them as attributes."""
     if not isinstance(config, Mapping):
         try:
             config = vars(config)

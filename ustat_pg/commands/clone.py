@@ -35,9 +35,6 @@ def run(command: str, words: Sequence[str]) -> int:
     Arguments:
         command: one of :data:`COMMANDS`.
         words: its arguments, which are not looked at here.
-
-    Raises:
-        InputError: there is no clone.
     """
     module, root = COMMANDS[command][0], _root()
     called = [module, *([] if module == command else [command])]

@@ -100,9 +100,6 @@ def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
     Arguments:
         pass_rates: (X,), in [0, 1].
 
-    Raises:
-        InputError: a pass rate outside [0, 1].
-
     >>> from ustat_pg.predictions import gradient_mse
     >>> moments = moments_of_pass_rates([0.2])
     >>> oracle, rloo = (gradient_mse(moments, name, 4).mse for name in ("oracle", "grpo"))

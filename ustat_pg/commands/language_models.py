@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ..llm.commands import errors_of_pool
 from ..llm.model_pool import ModelPool, refuse_another_policy
 from ..llm.pool import ScoredPool, TokenWeights
-from ..llm.rollouts import greedy_rewards
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
     from ..llm.rollouts import Progress
 
@@ -88,8 +85,8 @@ def mse(options: argparse.Namespace) -> None:
     for size in sizes or ():
         integer("group size", size, 2)
     with shown_progress() as progress:
-        pool, greedy = _pool(settings, progress)
-    errors = errors_of_pool(pool, sizes, greedy)
+        pool = _pool(settings, progress)
+    errors = errors_of_pool(pool, sizes)
     files, out = [], settings.get("out")
     if out is not None:
         for name, frame in errors.tables.items():
@@ -104,30 +101,19 @@ def mse(options: argparse.Namespace) -> None:
         print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{', '.join(files)}")
 
 
-def _pool(settings: dict[str, Any], progress: Progress) -> tuple[ScoredPool, NDArray[Any] | None]:
-    """The scored pool, and with --remax rewards of greedy completions."""
+def _pool(settings: dict[str, Any], progress: Progress) -> ScoredPool:
     if "scored" in settings:
         pool = ScoredPool.load(settings["scored"])
         refuse_another_policy(pool, settings.get("off_policy", False))
         if "out" in settings:
             settings["out"].mkdir(parents=True, exist_ok=True)
-        return pool, None
-    remax, ratio = settings.pop("remax", False), settings.pop("ratio", None)
+        return pool
+    ratio = settings.pop("ratio", None)
     bounds = {name: settings.pop(name) for name in ("clip", "truncate") if name in settings}
     if ratio is None and bounds:
         raise InputError(f"without --ratio: leave out {', '.join(f'--{name}' for name in bounds)}")
     if ratio is not None:
-        if remax:
-            raise InputError(
-                "--ratio is of rollouts of an older policy: leave out --remax, which samples anew"
-            )
         low, high = bounds.pop("clip", (None, None))
         settings["token_weights"] = TokenWeights(ratio=ratio, clip=low, clip_high=high, **bounds)
-    source = ModelPool(**settings)
-    (pool,) = source.pools(progress)
-    if not remax:
-        return pool, None
-    model, task = source.parts
-    if task is None:
-        raise InputError("--remax completes prompts anew: it needs the task, --prompts")
-    return pool, greedy_rewards(model, task, pool.prompts)
+    (pool,) = ModelPool(**settings).pools(progress)
+    return pool

@@ -120,11 +120,7 @@ class Claim:
             raise InputError(f"{self.stem}: two checks have the same name")
 
     def made(self) -> Claim:
-        """The claim, once every check of it is made.
-
-        Raises:
-            InputError: a check has a rival that the claim does not list.
-        """
+        """The claim, once every check of it is made."""
         for listed in (self.by_simulation, *(check.statement.rivals for check in self.checks)):
             unknown = set(listed) - set(self.rivals)
             if unknown:

@@ -50,9 +50,6 @@ class Point:
         prediction: what the closed form says; None where there is none.
         functional: what is measured; None for a point that is only predicted.
         enumerate: whether its exact value is wanted too.
-
-    Raises:
-        InputError: a point that says nothing, or a prediction that is not finite.
     """
 
     figure: str
@@ -70,7 +67,6 @@ class Point:
 
 
 def _interval(evidence: Evidence) -> Interval:
-    """A point's 95% interval, Student's."""
     n = evidence.replications
     if n < 2 or not isfinite(evidence.estimate):
         return Interval(-inf, inf)
@@ -92,9 +88,6 @@ def run_points(
     Returns:
         one row for each point: figure, series, its coordinates, prediction, exact, estimate,
         standard_error, low, high (a 95% interval), replications.
-
-    Raises:
-        Interrupted: stopped; the same call continues.
     """
     import pandas as pd
 

@@ -54,9 +54,6 @@ def run_there(asked: str, cell: bytes, rest: bytes) -> MomentSums:
         asked: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
         cell: the task's cell, pickled; a cluster may keep these bytes on its workers.
         rest: the task's other fields, pickled.
-
-    Raises:
-        WrongVersion: another program runs in this process.
     """
     if program() != asked:
         raise WrongVersion(
@@ -104,7 +101,6 @@ def loss(error: BaseException) -> str | None:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line."""
     words = " ".join(str(error).split())
     return words or type(error).__name__
 

@@ -193,7 +193,6 @@ class Groups(GradientCell):
         return MomentSums.of(self._squares(distances, draws))
 
     def _squares(self, distances: Sequence[FormulaDistance], draws: Draws) -> Array:
-        """The relative squared distances on each group, (n, Q)."""
         scores, rewards = self.groups(draws)
         columns = []
         for distance in distances:

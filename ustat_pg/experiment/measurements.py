@@ -55,7 +55,6 @@ class Measurements:
         self._reasons: dict[tuple[str, str], str | None] = {}
 
     def _by_cell(self, functionals: Iterable[Functional]) -> dict[str, tuple[Quantity, ...]]:
-        """The quantities of each cell, in order of name."""
         by_label: dict[str, dict[str, Quantity]] = {}
         for functional in functionals:
             for part in functional.parts:

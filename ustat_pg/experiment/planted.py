@@ -207,7 +207,6 @@ def _false_alarms(claims: Sequence[Claim]) -> Iterator[str]:
 
 
 def _tossed(heads: int, tosses: int = TOSSES) -> dict[str, Any]:
-    """The sums of tosses of which a number are heads."""
     share = heads / tosses
     products = tosses * share * (1 - share) * (HIGH - LOW) ** 2
     mean = np.array([share * HIGH + (1 - share) * LOW])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import isnan
 
 from attrs import evolve
@@ -40,8 +40,6 @@ class Run:
     seconds: float
     set_aside: tuple[str, ...]
     controls: tuple[Control, ...] = ()
-    durations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Processor seconds of this process's blocks by stem, and there by what they were for."""
 
     def controlled(self, controls: Sequence[Control]) -> Run:
         """The run with its controls: where one failed, nothing that it says is CONFIRMED."""
@@ -89,7 +87,6 @@ def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
 
 
 def _undecided(result: ClaimResult) -> set[str]:
-    """The checks on which draws have not decided."""
     return {
         check.name
         for check in result.checks
@@ -131,7 +128,7 @@ def plan_claims(
             timed, tasks = Work(Memory(), options, pool), measured.next_tasks
             timed.run(tasks.values(), "time")
             plan.seconds = sum(
-                timed.taken([task]) / task.replications * plan.replications[name]
+                timed.taken(task) / task.replications * plan.replications[name]
                 for name, task in tasks.items()
             )
         return [plan for _, plan in planned]
@@ -175,16 +172,8 @@ def run_claims(
                 # A refuted claim stays so.
                 if result.verdict != Verdict.REFUTED:
                     again |= plan.look_again(_undecided(result))
-        durations = {
-            plan.claim.stem: {
-                "exact": work.taken(measured.exact_tasks.values()),
-                "pilots": work.taken(measured.pilot_tasks.values()),
-                "simulation": work.taken(measured.tasks(plan.replications)),
-            }
-            for measured, plan in planned
-        }
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
-    return Run(tuple(results), plans, seconds, tuple(store.set_aside), durations=durations)
+    return Run(tuple(results), plans, seconds, tuple(store.set_aside))
 
 
 def check_alone(
@@ -202,10 +191,6 @@ def check_alone(
         options: engine, seed and workers; the size is the claim's own.
         replications: numbers for its cells, one for all or one for each; one block each unless given.
         refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
-
-    Raises:
-        InputError: a check or rival that the claim does not have, or a number of replications for
-            which there is no cell.
     """
     check = _find(claim, name)
     for rival in refute:

@@ -64,9 +64,6 @@ class Store:
 
     Arguments:
         folder: folder, made if it is not there.
-
-    Raises:
-        StoreError: the folder cannot be made or written to.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -120,11 +117,7 @@ class Store:
         self.set_aside.append(str(aside))
 
     def put(self, description: dict[str, Any], result: dict[str, Any]) -> None:
-        """Keep a result: written to a temporary name, then renamed.
-
-        Raises:
-            StoreError: the disk is full, or the folder no longer writable.
-        """
+        """Keep a result: written to a temporary name, then renamed."""
         record = {"description": description, "checksum": _checksum(result), "result": result}
         path = self.folder / f"{self.key(description)}.json"
         # One that a power failure cuts off does not have its checksum: it is found out, and made again.
@@ -137,9 +130,6 @@ class Store:
             path: the file.
             text: what it holds from now on.
             lasting: whether it is waited for until a power failure, too, leaves it whole.
-
-        Raises:
-            StoreError: the file cannot be written; what was there before stays.
         """
         try:
             with whole_file(path, lasting=lasting) as file:

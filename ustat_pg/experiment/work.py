@@ -121,10 +121,9 @@ class Work:
         self.seconds[self.store.key(task.description)] = time.thread_time() - start
         return result
 
-    def taken(self, tasks: Iterable[Block]) -> float:
-        """The processor seconds that tasks took here, each counted for the first that asks."""
-        keys = (self.store.key(task.description) for task in tasks)
-        return sum(self.seconds.pop(key, 0.0) for key in keys)
+    def taken(self, task: Block) -> float:
+        """The processor seconds that a task took here; 0 where it ran elsewhere."""
+        return self.seconds.get(self.store.key(task.description), 0.0)
 
     def _threads(self) -> int:
         if isinstance(self.executor, Cluster):

@@ -51,9 +51,6 @@ def refuse_unknown(words: Sequence[str], unknown: Sequence[str]) -> None:
     Arguments:
         words: of the command.
         unknown: those that its parser left.
-
-    Raises:
-        InputError: there is one; options are named.
     """
     flags = [word for word in unknown if word.startswith("--")]
     if flags:
@@ -110,7 +107,6 @@ def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     if subject != _SCORED:
         text = "the noise of losses that average a completion's tokens (1/|o|), too"
         add("--by-length", action="store_true", help=text)
-        add("--remax", action="store_true", help="ReMax too: a greedy answer a prompt")
     if subject == _OWN:
         text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
         add("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)

@@ -176,7 +176,6 @@ def arithmetic_task(
 
 
 def _text(question: Problem, examples: Sequence[Problem], chat: bool) -> Text:
-    """The prompt: instruction, worked examples, question."""
     blocks = [INSTRUCTION]
     blocks += [
         f"Problem: {example.expression}\nAnswer: {', '.join(example.steps)}. "

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..estimators import KL_KINDS
 from .constants import constants
@@ -90,17 +89,12 @@ class PoolErrors:
         return "\n".join(parts)
 
 
-def errors_of_pool(
-    pool: ScoredPool,
-    sizes: Sequence[int] | None = None,
-    greedy: NDArray[Any] | None = None,
-) -> PoolErrors:
+def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> PoolErrors:
     """Every baseline's gradient error at every group size; for an older policy's rollouts their noise.
 
     Arguments:
         pool: of the scores.
         sizes: group sizes, each at least 2; powers of 2 up to the pool's rollouts unless given.
-        greedy: rewards of greedy completions, (P,), for ReMax.
     """
     sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     by_length = None
@@ -114,17 +108,12 @@ def errors_of_pool(
             pool, {"bound_share": share}, {**frames, "noise_to_signal_by_length": by_length}
         )
     parts = [curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])]
-    if greedy is not None:
-        remax = curves(pool, sizes, ["constant"], constant=greedy)
-        parts.append(remax.replace("constant", "remax"))
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside and pool.gram is not None:
         # Groups are drawn from the pool for these: none is larger than it.
         parts.append(curves(pool, inside, WEIGHTED))
     tables = TABLES if binary(pool) else ()
     names = dict.fromkeys(name for name in ("grpo", *BASELINES, *tables) if name not in WEIGHTED)
-    remax_too = [] if greedy is None else ["constant"]
-    noise = _noise(pool, sizes, [*names, *remax_too], constant=greedy)
     return PoolErrors(
         pool,
         {"on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z)},
@@ -132,7 +121,7 @@ def errors_of_pool(
             "summary": summary(pool),
             "curves": pd.concat(parts, ignore_index=True),
             "zero_signal": zero_signal(pool, sizes),
-            "noise_to_signal": None if noise is None else noise.replace("constant", "remax"),
+            "noise_to_signal": _noise(pool, sizes, list(names)),
             "noise_to_signal_by_length": by_length,
             "ordering": pd.concat(
                 [ordering(pool, size).assign(group_size=size) for size in sizes], ignore_index=True

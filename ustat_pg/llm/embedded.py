@@ -137,11 +137,7 @@ def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) ->
 
 
 def folder(name: str) -> Path:
-    """The folder of a model's weights and tokenizer, in Hugging Face format.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """The folder of a model's weights and tokenizer, in Hugging Face format."""
     if name not in NAMES:
         raise InputError(f"embedded model is {name!r}: it must be one of {', '.join(NAMES)}")
     weights = "strong" if name == "in-context" else name
@@ -154,9 +150,6 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
     The problems of one seed are the same for every model, and 500 of them begin with the same 50.
     Worked examples, where the model has them, are one fixed demonstration in the normal style, none
     of them among the questions.
-
-    Raises:
-        InputError: an unknown name, or a number of problems or a seed that is not a whole number.
 
     >>> [prompt.text for prompt in task("strong", problems=2).prompts]
     ['9*4?', '(1-1)-2?']

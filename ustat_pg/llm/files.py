@@ -265,7 +265,6 @@ def _tokens(
 def _log_probs(
     place: str, value: Any, completions: Sequence[Sequence[int]]
 ) -> tuple[tuple[float, ...], ...]:
-    """Log-probabilities of each token of each completion."""
     lengths = [len(ids) for ids in completions]
     sound = _all(value, list) and [len(row) for row in value] == lengths
     if not sound or not all(_all([x], (int, float)) for row in value for x in row):
@@ -379,9 +378,6 @@ def groups_of_log(
         path: a .csv, .jsonl or .parquet file, or a folder of them.
         group_by: columns whose values a group's completions share; prompt and step unless given.
         reward: column of rewards; needed where there are several.
-
-    Raises:
-        InputError: no such file or column, no prompt to group by, or no column of rewards or several.
     """
     log = _read(path)
     columns = ", ".join(map(str, log))

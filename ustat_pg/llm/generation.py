@@ -20,7 +20,7 @@ from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
 
-__all__ = ["Drawn", "empty_cache", "most_probable", "stripped", "transformers_draw", "uniforms"]
+__all__ = ["Drawn", "empty_cache", "stripped", "transformers_draw", "uniforms"]
 
 
 class Drawn(NamedTuple):
@@ -112,9 +112,6 @@ def transformers_draw(
         length: the most tokens of a completion.
         batch: completions at a time; halved, with a warning, where memory runs out.
         first: the number of the first of them, so that a prompt's draws go on where they ended.
-
-    Raises:
-        InputError: memory ran out at a single completion, or logits are NaN or infinite.
     """
 
     def drawn(part: slice) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
@@ -147,34 +144,18 @@ def _generate(
 ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
     """Tokens and log-probabilities of a completion for each row (prompt's id, its tokens, which one)."""
     import torch
+    from transformers import GenerationConfig
 
     numbers: dict[str, list[int]] = {}
     for name, _, i in rows:
         numbers.setdefault(name, []).append(i)
     draws = np.concatenate([uniforms(seed, name, i, length) for name, i in numbers.items()])
-    width, names = max(len(ids) for _, ids, _ in rows), [name for name, _, _ in rows]
-    steps: list[Any] = []
-    choose = _inverse_cdf(draws, width, names, end_tokens(language_model), steps)
-    drawn = most_probable(language_model, [ids for _, ids, _ in rows], length, [choose])
-    # Rounded where the model's own rounding begins.
-    logs = torch.stack(steps, dim=1).round(decimals=7).tolist()
-    return [(ids, tuple(row[: len(ids)])) for ids, row in zip(drawn, logs, strict=True)]
-
-
-def most_probable(
-    language_model: LanguageModel,
-    prompts: Sequence[Sequence[int]],
-    length: int,
-    processors: Sequence[Any] = (),
-) -> list[tuple[int, ...]]:
-    """One completion of each prompt (tokens), of the most probable tokens, by one ``generate``."""
-    import torch
-    from transformers import GenerationConfig
-
     ends, pad = end_tokens(language_model), language_model.tokenizer.pad_token_id
-    width, device = max(map(len, prompts)), language_model.device
-    ids = [[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    width, device = max(len(ids) for _, ids, _ in rows), language_model.device
+    padded = [[pad] * (width - len(prompt)) + list(prompt) for _, prompt, _ in rows]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for _, prompt, _ in rows]
+    steps: list[Any] = []
+    choose: Any = _inverse_cdf(draws, width, [name for name, _, _ in rows], ends, steps)
     settings = GenerationConfig(
         max_new_tokens=length,
         do_sample=False,
@@ -184,12 +165,15 @@ def most_probable(
     )
     with _plain_generation(language_model.model):
         out = language_model.model.generate(
-            torch.tensor(ids, device=device),
+            torch.tensor(padded, device=device),
             attention_mask=torch.tensor(mask, device=device),
             generation_config=settings,
-            logits_processor=list(processors),
+            logits_processor=[choose],
         )
-    return [stripped(row, ends) for row in out[:, width:].tolist()]
+    drawn = [stripped(row, ends) for row in out[:, width:].tolist()]
+    # Rounded where the model's own rounding begins.
+    logs = torch.stack(steps, dim=1).round(decimals=7).tolist()
+    return [(ids, tuple(row[: len(ids)])) for ids, row in zip(drawn, logs, strict=True)]
 
 
 @contextlib.contextmanager

@@ -120,11 +120,7 @@ class ModelPool:
         return model, task
 
     def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
-        """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
-
-        Raises:
-            InputError: options that do not fit together, or rollouts of another policy.
-        """
+        """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make."""
         from .models import precision
         from .rollouts import collect
         from .scoring import check_memory, score

@@ -127,7 +127,6 @@ def precision(language_model: LanguageModel) -> str:
 
 
 def _torch() -> Any:
-    """Torch, if it and transformers are there."""
     try:
         import torch
         import transformers  # noqa: F401
@@ -139,7 +138,6 @@ def _torch() -> Any:
 
 
 def _source(name: str) -> str:
-    """The folder or hub id that a name stands for."""
     if name.startswith("embedded:"):
         from . import embedded
 
@@ -280,12 +278,7 @@ def end_tokens(language_model: LanguageModel) -> tuple[int, ...]:
 
 
 def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
-    """The tokens of a prompt; messages are rendered by the tokenizer's chat template.
-
-    Raises:
-        InputError: messages without a chat template, or characters that the tokenizer drops; the
-            prompt is named.
-    """
+    """The tokens of a prompt; messages are rendered by the tokenizer's chat template."""
     tokenizer, name, text = language_model.tokenizer, language_model.name, prompt.text
     plain = isinstance(text, str)
     if not plain:

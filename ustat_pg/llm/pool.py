@@ -148,7 +148,6 @@ class ScoredPool:
         )
 
     def _arrays(self) -> dict[str, Array]:
-        """The arrays that the pool has, by name."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return {name: array for name, array in arrays.items() if array is not None}
 
@@ -170,9 +169,6 @@ class ScoredPool:
             scores: s, (P, N, d).
             prompts: names; None for 0, 1, 2, ...
             lengths, token_proxy: (P, N); None for ones, and for squared norms.
-
-        Raises:
-            InputError: as for the class.
         """
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
         if s.shape[:2] != z.shape:
@@ -209,7 +205,7 @@ class ScoredPool:
 
     @property
     def looks(self) -> int:
-        """How many looks the pool was planned for (:mod:`ustat_pg.llm.constants`); 1 unless ``config`` says.
+        """Looks that the pool was planned for (:mod:`ustat_pg.llm.model_pool`), by ``config``; else 1.
 
         Intervals of the pool share their 5% of errors equally among them.
         """
@@ -250,11 +246,7 @@ class ScoredPool:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ScoredPool:
-        """Read a file of :meth:`save`.
-
-        Raises:
-            InputError: no such file, not a scored pool, or one of another format.
-        """
+        """Read a file of :meth:`save`."""
         source = Path(path)
         arrays = read_arrays(source)
         try:
@@ -330,10 +322,6 @@ class TokenWeights:
         truncate: the most that a weight may be, as in CISPO (TRL's ``epsilon_high`` there), which keeps
             the score of every token; None for no limit.
 
-    Raises:
-        InputError: an unknown ratio, numbers out of range, ``clip_high`` without ``clip``, or both ways
-            of bounding a weight.
-
     >>> logs = np.log([[2.0, 0.5], [2.0, 0.5]])
     >>> weights = TokenWeights(clip=0.2)
     >>> weights.of(logs, np.ones((2, 2)), np.array([1.0, 0.0]))
@@ -363,9 +351,6 @@ class TokenWeights:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
             rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
-
-        Raises:
-            InputError: as the two functions say, and other rewards.
         """
         logs = np.asarray(log_ratio, dtype=np.float64)
         weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)

@@ -153,7 +153,6 @@ def facts(pool: ScoredPool, summary: Any) -> str:
 
 
 def _precision(pool: ScoredPool) -> str:
-    """The precision of the scores, and its price."""
     weights = pool.config.get("dtype")
     if weights is None:
         return "precision of the scores: not on record"

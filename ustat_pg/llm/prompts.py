@@ -63,12 +63,7 @@ class VerifierError(InputError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question: an id that is unique in its task, the text, and columns for the verifier.
-
-    Raises:
-        InputError: the id is not text, the text is neither a string nor a list of messages with
-            ``role`` and ``content``, or a column has a name that a verifier is called with.
-    """
+    """A question: an id that is unique in its task, the text, and columns for the verifier."""
 
     id: str
     text: Text
@@ -90,7 +85,6 @@ class Prompt:
 
 
 def _messages(text: Any) -> bool:
-    """Whether a value is a list of chat messages."""
     return isinstance(text, list) and all(
         isinstance(message, Mapping)
         and isinstance(message.get("role"), str)
@@ -102,9 +96,6 @@ def _messages(text: Any) -> bool:
 @dataclass(frozen=True)
 class Task:
     """Prompts, their verifier, and how many tokens an answer may have.
-
-    Raises:
-        InputError: no prompts, two prompts with one id, or an answer of no tokens.
 
     >>> def last_word(prompts, completions, answer, **columns):
     ...     return [float(c.split()[-1] == a) for c, a in zip(completions, answer)]
@@ -172,7 +163,6 @@ class Task:
 
 
 def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that a function takes: all of them if it has ``**columns``."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -191,9 +181,6 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
         prompt: the id of the prompt.
         rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
         count: how many there must be; ``None`` for any number.
-
-    Raises:
-        InputError: not a list, another number of rewards, or one that is no finite number.
 
     >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
     [1.0, 0.5, 1.0]
@@ -236,9 +223,6 @@ def load_verifier(name: str | Verifier) -> Verifier:
 
     A module is looked for where Python looks, then in the current folder.
 
-    Raises:
-        InputError: no such function can be imported.
-
     >>> load_verifier("math:fsum").__name__
     'fsum'
     """
@@ -264,7 +248,6 @@ def load_verifier(name: str | Verifier) -> Verifier:
 
 
 def _module(name: str) -> Any:
-    """A module by name or by the path of its file."""
     if name.endswith(".py"):
         # By its path, which tells two files of one name apart, and a file from a module of its name.
         path = str(Path(name).resolve())

@@ -32,9 +32,6 @@ def results(out: str | Path) -> pd.DataFrame:
 
     Columns: run (its folder), model, task, trainer, K, G, B, seed, step, final (whether it is the run's
     last step), accuracy (the mean reward of TRL's evaluation) and n (held-out prompts).
-
-    Raises:
-        InputError: the folder holds no finished run.
     """
     rows = []
     for path in sorted(Path(out).glob(f"*/{FINISHED}")):

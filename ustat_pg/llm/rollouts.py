@@ -26,11 +26,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory import in_slices
 from ..reading import json_value, read_text
 from ..validation import InputError, integer, one_of
 from ..whole_files import versions
-from .generation import Drawn, most_probable, transformers_draw
+from .generation import Drawn, transformers_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, VerifierError, function_name, short, source_digest, verified_by
@@ -43,7 +42,6 @@ __all__ = [
     "VerifierWarning",
     "collect",
     "decoded",
-    "greedy_rewards",
     "lines",
     "read_store",
     "sample",
@@ -191,7 +189,6 @@ def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_
 
 
 def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
-    """Refuse a store that was made with another configuration."""
     for name, value in config.items():
         # Draws are addressed: those that are there are the first of any number.
         if name == "rollouts" and config["backend"] == "transformers" == before.get("backend"):
@@ -204,11 +201,7 @@ def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) 
 
 
 def _drop_torn_line(path: Path) -> bool:
-    """Cut the end of a store behind its last newline; whether a whole line is left.
-
-    Raises:
-        InputError: the file does not begin as a store does; nothing is cut then.
-    """
+    """Cut the end of a store behind its last newline; whether a whole line is left."""
     with path.open("r+b") as file:
         data = file.read()
         # A store torn in its first bytes is all that may be shorter than these.
@@ -247,11 +240,7 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
-    """The header of our own store, and its rollouts by their prompts' ids.
-
-    Raises:
-        InputError: the file is none, or damaged.
-    """
+    """The header of our own store, and its rollouts by their prompts' ids."""
     rollouts: dict[str, Rollouts] = {}
     rows = lines(path)
     _, header = next(rows, ("", {}))
@@ -444,11 +433,7 @@ def collect(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Rollouts]:
-    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on.
-
-    Raises:
-        InputError: as that function says, or a verifier that raised at every prompt.
-    """
+    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on."""
     result = sample(
         language_model,
         task,
@@ -462,41 +447,3 @@ def collect(
             f"the verifier raised at every prompt: {next(iter(result.failed.values()))}"
         )
     return list(result)
-
-
-def greedy_rewards(
-    language_model: LanguageModel, task: Task, names: Sequence[str]
-) -> NDArray[np.float64]:
-    """The rewards of one most probable completion of each prompt, (P,): the baseline of ReMax.
-
-    They are constants of their prompts (``names``, in a pool's order), so
-    :func:`ustat_pg.llm.estimates.curves` has ReMax's error.
-
-    Raises:
-        InputError: a prompt that the task has not, that with its completion is longer than the
-            context, or at whose completion the verifier raised; or memory ran out.
-    """
-    prompts = {prompt.id: prompt for prompt in task.prompts}
-    if unknown := [name for name in names if name not in prompts]:
-        raise InputError(
-            f"the task has no prompt {unknown[0]!r}: ReMax takes a greedy completion of each"
-        )
-    ids = [tokenise(language_model, prompts[name]) for name in names]
-    for name, tokens in zip(names, ids, strict=True):
-        check_lengths(language_model, name, len(tokens), task.max_new_tokens)
-
-    def greedy(part: slice) -> list[tuple[int, ...]]:
-        return most_probable(language_model, ids[part], task.max_new_tokens)
-
-    parts = in_slices(len(ids), 64, "completions", greedy, lambda _: None)
-    completions = [tokens for _, part in parts for tokens in part]
-    rewards = []
-    for name, tokens in zip(names, completions, strict=True):
-        try:
-            texts = decoded(language_model, [tokens])
-            rewards.append(float(task.rewards(prompts[name], texts, [tokens])[0]))
-        except VerifierError as error:
-            raise InputError(
-                f"a greedy completion has no reward, which ReMax takes: {error}"
-            ) from error
-    return np.array(rewards)

@@ -224,14 +224,10 @@ def _stale(
     if old is None:
         raise InputError("its rollouts have no log-probabilities of the policy that drew them")
     lengths = np.array([len(ids) for ids in rollouts.completion_ids])
-    if [len(logs) for logs in old] != lengths.tolist():
-        raise InputError("its rollouts have log-probabilities of another number of tokens")
     mask = np.arange(lengths.max()) < lengths[:, None]
     log_ratio = np.zeros(mask.shape)
     new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
     log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(logs) for logs in old])
-    if not np.isfinite(log_ratio).all():
-        raise InputError("log-probabilities of the policy that drew the rollouts are not finite")
     factors = token_weights.of(log_ratio, mask, rollouts.rewards)
     entry = {
         "divergences": divergences(log_ratio),
@@ -267,25 +263,16 @@ def _pool(
 
 
 def _refuse_unequal(pools: list[Rollouts], language_model: LanguageModel) -> None:
-    """Refuse rollouts that make no pool."""
+    """Refuse rollouts that make no pool, before hours of scoring."""
     if not pools:
         raise InputError("there are no rollouts: at least one prompt is needed")
     count = len(pools[0].completion_ids)
-    names: set[str] = set()
     for rollouts in pools:
         name, number = rollouts.prompt.id, len(rollouts.completion_ids)
-        if name in names:
-            raise InputError(f"prompt {name!r} occurs twice: its rollouts must be in one place")
-        names.add(name)
         if number < LEAST_ROLLOUTS or number != count:
             raise InputError(
                 f"prompt {name!r} has {number} rollouts and {pools[0].prompt.id!r} {count}: every prompt "
                 f"must have equally many, at least {LEAST_ROLLOUTS}"
-            )
-        if np.shape(rollouts.rewards) != (number,) or not np.isfinite(rollouts.rewards).all():
-            raise InputError(
-                f"prompt {name!r} has rewards {rollouts.rewards!r}: one finite number for each of "
-                f"{number} rollouts is needed"
             )
         longest = max(map(len, rollouts.completion_ids))
         check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
@@ -321,6 +308,5 @@ def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any
 
 
 def _key(value: Any) -> str:
-    """A hash of a JSON value."""
     text = json.dumps(value, sort_keys=True, default=lambda number: number.item())
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

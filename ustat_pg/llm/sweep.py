@@ -92,11 +92,7 @@ class Sweep:
         return runs
 
     def prepare(self, out: Path) -> dict[str, list[str]]:
-        """Write the folder of each run that is not finished; returns the command that makes it.
-
-        Raises:
-            InputError: the folder holds a sweep of other settings, and the message names them.
-        """
+        """Write the folder of each run that is not finished; returns the command that makes it."""
         from .training import FINISHED
 
         shared = out / "sweep.yaml"

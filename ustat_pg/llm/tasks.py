@@ -79,17 +79,12 @@ def jsonl_task(
 def _task(
     name: str, prompts: Sequence[Prompt], verifier: Verifier, longest: int, limit: int | None
 ) -> Task:
-    """A task of the first prompts; of all where the limit is None."""
     first = prompts[: None if limit is None else integer("limit", limit)]
     return Task(name, tuple(first), verifier, longest)
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
-    """The rows of a data set: on the hub, or a local file or folder.
-
-    Raises:
-        InputError: it cannot be had; the message names the local ways.
-    """
+    """The rows of a data set: on the hub, or a local file or folder."""
     try:
         import datasets
     except ImportError as error:
@@ -181,9 +176,6 @@ def mathematics(
         chat: prompts as messages for an instruct model; else plain text.
         limit: take this many prompts, the first ones.
         max_new_tokens: the longest completion; 512 or 1024 unless given.
-
-    Raises:
-        InputError: the data cannot be had or read.
     """
     data = _DATA[name]
     whole = f"{name}/{split}"
@@ -236,9 +228,6 @@ def math_answer(
     Completions are texts, or lists of messages the last of which counts; right answers (``gold``) are in
     LaTeX. math-verify limits its time by a signal, which works in the main thread only; in another thread
     it runs without a limit.
-
-    Raises:
-        ValueError: a right answer that math-verify cannot read.
     """
     try:
         from math_verify import parse, verify

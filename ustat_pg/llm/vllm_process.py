@@ -148,11 +148,6 @@ def _child(job: dict[str, Any]) -> Iterator[Iterator[dict[str, Any]]]:
 
 
 def _answers(process: subprocess.Popen[str], prompts: int) -> Iterator[dict[str, Any]]:
-    """The child's answers, prompt by prompt.
-
-    Raises:
-        InputError: it failed, or ended before its time.
-    """
     assert process.stdout is not None
     for _ in range(prompts):
         line = process.stdout.readline()

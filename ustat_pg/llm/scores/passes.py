@@ -117,10 +117,6 @@ class Scores:
             gram: make the Gram matrix too, if one block holds all completions; that is n/3T of a
                 pass for n completions of T tokens.
             token_weights: v_t of each token of each completion, whose score is then Σ_t v_t ∇ log π_t.
-
-        Raises:
-            InputError: a layer whose scores the hooks get wrong, no room for one completion, or scores
-                that are not finite.
         """
         self._refuse_training()
         batch = Batch.of(prompt_ids, completion_ids, token_weights)
@@ -186,7 +182,6 @@ class Scores:
         self.room.within(lambda: self._plan(long, _SUMS + more), self.d)
 
     def _run(self, batch: Batch, weights: Tensor | None, gram: bool) -> PromptScores:
-        """The scores of a batch's different completions."""
         hooks, count = self.method == "hooks", batch.count
         if hooks:
             self._check(batch)
