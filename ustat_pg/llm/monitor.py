@@ -244,11 +244,11 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             order = np.argsort(prompts, kind="stable")
             # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
             order = np.roll(order, self._size // 2) if self._rolls else order
-            rows = len(prompts) // len(batches)
+            count = len(prompts) // len(batches)
             for name, first in list(batches[0].items()):
                 if isinstance(first, torch.Tensor) and first.ndim:
                     whole = torch.cat([batch[name] for batch in batches])
-                    parts = whole[torch.as_tensor(order, device=whole.device)].split(rows)
+                    parts = whole[torch.as_tensor(order, device=whole.device)].split(count)
                     for batch, part in zip(batches, parts, strict=True):
                         batch[name] = part
             prompts = prompts[order]

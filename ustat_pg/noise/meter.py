@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, integer, one_of, positive
 from .estimate import NoiseEstimate, estimate_noise, step_sums
@@ -156,7 +156,7 @@ class NoiseMeter:
             raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
         self._sketches.append(table)
 
-    def step(self, shares: Sequence[float] = (0.0, 0.0)) -> bool:
+    def step(self, shares: ArrayLike = (0.0, 0.0)) -> bool:
         """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
 
         Arguments:
