@@ -140,7 +140,7 @@ def test_a_checkpoint_keeps_the_window(small, task, tmp_path):
     monitor, trainer, _ = watched(small, task, tmp_path)
     state = json.loads(json.dumps(monitor.state()))
     again = NoiseMonitor.from_state(state)
-    refuses("0 steps were measured", again.estimate)
+    refuses("0 steps count", again.estimate)
     resumed = trl_trainer(
         fresh(small), task, tmp_path, callbacks=[again], max_steps=1, per_device_train_batch_size=4
     )

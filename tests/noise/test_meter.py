@@ -277,7 +277,7 @@ def test_refusals():
     theta = torch.nn.Parameter(torch.ones(2))
     meter = NoiseMeter([theta])
     refuses("a step has no micro-batch", meter.step)
-    refuses("0 steps were measured", meter.estimate)
+    refuses("0 steps count", meter.estimate)
     refuses("no parameter is trained", NoiseMeter, [])
     refuses("metric is 'adam': give the optimizer", NoiseMeter, [theta], metric="adam")
     for prompts in ([], "ab", [[1], [2]]):

@@ -42,12 +42,8 @@ _ALARMS = {
     "silent": "Half of the groups and more have equal rewards: they cost outputs and give no gradient.",
     "clipped": "A fifth of the tokens and more are clipped: rollouts are not of this policy.",
     "lost": "The signal is lost in noise: a whole window does not tell it from 0.",
-    "spikes": "Rewards of 5% and more of the groups differ by less than 1% of what is usual, and are divided "
-    "by that: their advantages are noise.",
+    "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
 }
-_SILENT, _CLIPPED, _SPIKES, _NEAR = 0.5, 0.2, 0.05, 0.01
-_ERRORS = 3.0
-"""Binomial errors above a share at which it is an alarm."""
 _TOLERANCE = 1e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 
@@ -62,11 +58,10 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     same completions the first is measured. An error in here is one warning, and the training goes on.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: ``silent``, more
-    than half of the groups of a window have equal rewards; ``spikes``, more than 5% differ by less than 1%
-    of the usual deviation, and advantages are divided by it; ``clipped``, 20% of the tokens of a record are;
-    ``lost``, a whole window does not tell the signal from 0. A share at its limit raises the first two in
-    fewer than 1 of 200 windows of 100 groups or more. The third counts all, without an error.
-    A signal of four standard errors is called lost in 3% of windows of 50 steps.
+    than half of a window's groups have equal rewards; ``spikes``, more than 5% differ by less than 1% of the
+    usual deviation, and are divided by it (at these shares either is raised in fewer than 1 of 200 windows of
+    100 groups); ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does not tell the signal
+    from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
 
     Arguments:
         window: steps that an estimate is made of.
@@ -125,7 +120,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             InputError: fewer than two steps were measured.
         """
         if self._meter is None:
-            raise InputError("0 steps were measured: an estimate takes at least 2")
+            raise InputError("0 steps count: an estimate takes at least 2")
         return self._meter.estimate()
 
     def state(self) -> dict[str, Any]:
@@ -330,14 +325,14 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def _alarm(self, logs: dict[str, Any]) -> None:
         deviations = np.concatenate([*self._groups, []])
         usual = math.sqrt(np.square(deviations).sum() / max(len(deviations), 1))
-        near = (deviations > 0) & (deviations < _NEAR * usual)
-        scaled = getattr(self._trainer.args, "scale_rewards", "none") == "group"
+        near = (deviations > 0) & (deviations < 0.01 * usual)
+        scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
         shares = [logs.get(name) or 0.0 for name in ("clip_ratio/region_mean", "cispo_clip_ratio")]
         full = self._meter is not None and self._meter.steps == self.window
         standing = {
-            "silent": _more(deviations == 0, _SILENT),
-            "spikes": scaled and _more(near, _SPIKES),
-            "clipped": max(shares) >= _CLIPPED,
+            "silent": _more(deviations == 0, 0.5),
+            "spikes": scaled and _more(near, 0.05),
+            "clipped": max(shares) >= 0.2,
             "lost": full and self.estimate().signal_interval[0] <= 0,
         }
         begun = [name for name, on in standing.items() if on and name not in self.alarms]
@@ -348,9 +343,9 @@ class NoiseMonitor(TrainerCallback, ExportableState):
 
 
 def _more(those: NDArray[np.bool_], share: float) -> bool:
-    """Whether a larger share of all groups are like those, beyond chance."""
+    """Whether a larger share of all groups are like those, by three binomial errors."""
     error = math.sqrt(share * (1 - share) * len(those))
-    return bool(those.sum() > share * len(those) + _ERRORS * error)
+    return bool(those.sum() > share * len(those) + 3 * error)
 
 
 def _deviations(trainer: Any) -> NDArray[np.float64]:

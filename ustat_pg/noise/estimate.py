@@ -93,21 +93,16 @@ class NoiseEstimate:
         """The estimate in words, with one digit."""
         low, high = self.budget_over_critical_interval
         if math.isnan(self.signal):
-            return (
-                "Signal and noise cannot be parted: all pairs of micro-batches share prompts alike. Take "
-                "several prompts a step, and micro-batches that do not all hold the same ones."
-            )
+            return "Signal and noise cannot be parted: all micro-batches share prompts alike."
         if not math.isfinite(self.noise_to_signal) or low <= 0:
             return "The signal is not told from 0 yet: go on measuring, or widen the window."
         if self.k_crit <= 0:
             return "Noise is not told from 0: fewer completions a step would do."
         size = round(self.budget_over_critical * self.k_crit)
-        text = (
-            f"{size} completions a step are {_short(low)} to {_short(high)} of the critical batch"
-        )
-        if not 0 < self.steps_needed < math.inf:
-            return f"{text}."
-        return f"{text}; about {_short(self.steps_needed)} more steps tell it to 30%."
+        more = f"; about {_short(self.steps_needed)} more steps tell it to 30%"
+        more = more if 0 < self.steps_needed < math.inf else ""
+        share = f"{_short(low)} to {_short(high)}"
+        return f"{size} completions a step are {share} of the critical batch{more}."
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is finite, by name; an interval as ``_low`` and ``_high``."""
@@ -171,10 +166,7 @@ def estimate_noise(
         InputError: fewer than two steps.
     """
     if len(steps) < 2:
-        raise InputError(
-            f"{len(steps)} steps were measured: an estimate takes at least 2, which are finite and have "
-            "two micro-batches or more"
-        )
+        raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count = len(steps)
     size = steps[:, 8].sum() / steps[:, 11].sum()
     mean = steps[:, 8].mean()
@@ -211,9 +203,8 @@ def estimate_noise(
     share = mean / crit if crit else math.inf
     put("budget_over_critical", share, share * crit_se / crit if crit else math.nan,
         mean / high if high else math.inf, mean / low if low else math.inf)  # fmt: skip
-    # A crit_se of NaN is that of a signal below 0.
-    known = crit > 0 and math.isfinite(crit_se)
-    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if known else math.inf
+    # Errors are NaN where the signal is not above 0.
+    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit * crit_se > 0 else math.inf
     if leave_one_out and size > 1 and np.ptp(steps[:, 8] / steps[:, 11]) == 0:
         parts, covariance = _jackknife(constants, steps)
         errors = np.sqrt(np.diagonal(covariance))

@@ -189,9 +189,7 @@ class NoiseMeter:
         if not groups:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
         if not self._ever:
-            raise InputError(
-                "no gradient came: call loss.backward() inside micro_batch(...), of these parameters"
-            )
+            raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
         rows = sketches.cpu().numpy().astype(float) * sum(map(len, groups))
         if len(groups) < 2 or not np.isfinite(rows).all():
             return False
