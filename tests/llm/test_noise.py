@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.support.commands import two_processes
@@ -18,6 +20,7 @@ pytest.importorskip("trl")
 from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
 from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
+from ustat_pg.noise.estimate import estimate_noise, step_sums  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
@@ -137,7 +140,7 @@ def test_a_checkpoint_keeps_the_window(small, task, tmp_path):
     monitor, trainer, _ = watched(small, task, tmp_path)
     state = json.loads(json.dumps(monitor.state()))
     again = NoiseMonitor.from_state(state)
-    refuses("0 steps were measured", again.estimate)
+    refuses("0 steps count", again.estimate)
     resumed = trl_trainer(
         fresh(small), task, tmp_path, callbacks=[again], max_steps=1, per_device_train_batch_size=4
     )
@@ -179,3 +182,80 @@ def test_two_processes(small, tmp_path):
     first, second = (json.loads(out.with_suffix(f".{i}").read_text()) for i in range(2))
     assert first == second
     assert first["steps"] == 3
+
+
+def test_equal_and_nearly_equal_rewards_are_alarms(small, task, tmp_path, capsys):
+    def equal(*, completions, **columns):
+        return [0.1] * len(completions)
+
+    def nearly(*, completions, **columns):
+        """Every second group differs by 1e-6 only; one completion has no reward."""
+        odd = [i // 4 % 2 for i in range(len(completions))]
+        return [(i % 4) * (1e-6 if o else 1.0) for i, o in enumerate(odd)]
+
+    options = GRPO | {"num_generations": 4, "max_steps": 6, "scale_rewards": "group"}
+    for reward, name in ((equal, "silent"), (nearly, "spikes")):
+        broken = Task(name, task.prompts, reward, LONGEST)
+        monitor, _, _ = watched(small, broken, tmp_path, **options)
+        assert name in monitor.alarms
+        assert capsys.readouterr().err.count("groups") == 1
+    monitor, _, _ = watched(small, broken, tmp_path, **options | {"scale_rewards": "none"})
+    assert "spikes" not in monitor.alarms
+
+
+def alarmed(deviations, logs=None, sums=None):
+    """The alarms of a monitor with these groups and steps."""
+    monitor = NoiseMonitor(50)
+    scaled = SimpleNamespace(scale_rewards="group")
+    monitor._trainer = SimpleNamespace(args=scaled, is_world_process_zero=lambda: True)
+    monitor._groups.append(np.asarray(deviations, dtype=float))
+    if sums is not None:
+        monitor._meter = SimpleNamespace(steps=len(sums), estimate=lambda: estimate_noise(sums))
+    monitor.on_log(None, None, None, logs={"loss": 0.0} | (logs or {}))
+    return monitor.alarms
+
+
+def test_alarms_of_groups_are_as_rare_as_is_said_and_seen_where_they_should_be():
+    """At the limit itself below 1 in 200 windows; far beyond it always."""
+    rng, count, rate = np.random.default_rng(0), 2000, 1 / 200
+    for name, limit, value in (("silent", 0.5, 0.0), ("spikes", 0.05, 1e-3)):
+        for groups in (100, 400):
+            raised = sum(
+                name in alarmed(np.where(rng.random(groups) < limit, value, 1.0))
+                for _ in range(count)
+            )
+            assert raised <= rate * count + 3 * math.sqrt(rate * count), (name, groups, raised)
+        many = [
+            alarmed(np.where(rng.random(400) < 1.5 * limit + 0.05, value, 1.0)) for _ in range(50)
+        ]
+        assert all(name in alarms for alarms in many)
+    # Rewards of one spread are no spikes, and of rewards 0 and 1 no group is.
+    for size in (2, 4, 8):
+        rewards = rng.standard_normal((20_000, size))
+        assert not alarmed(rewards.std(axis=1))
+        rare = (rng.random((20_000, 64)) < 0.02).std(axis=1)
+        assert "spikes" not in alarmed(rare)
+
+
+def test_clipping_is_an_alarm():
+    assert not alarmed([1.0], {"clip_ratio/region_mean": 0.19, "cispo_clip_ratio": None})
+    assert alarmed([1.0], {"clip_ratio/region_mean": 0.2}) == {"clipped"}
+    assert alarmed([1.0], {"cispo_clip_ratio": 0.3}) == {"clipped"}
+
+
+def test_a_signal_of_four_errors_is_seldom_called_lost():
+    """In 3% of windows of 50 steps; a signal of 0 in 97.5%."""
+    rng = np.random.default_rng(0)
+    lost = {0.0: 0, 4.0: 0}
+    for errors in lost:
+        for _ in range(300):
+            # Steps of two micro-batches of one completion: the signal is the mean product.
+            products = rng.standard_normal(50) + errors / math.sqrt(50)
+            sums = np.array([
+                step_sums(np.array([[9.0, p], [p, 9.0]]), [np.array([0]), np.array([1])])
+                for p in products
+            ])  # fmt: skip
+            lost[errors] += "lost" in alarmed([1.0], sums=sums)
+            assert "lost" not in alarmed([1.0], sums=sums[:49])
+    assert lost[4.0] <= 18
+    assert lost[0.0] >= 282

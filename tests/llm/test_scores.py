@@ -13,9 +13,11 @@ from torch import nn
 
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
-from ustat_pg.llm.scores import Scores, layers, sums, tokens
+from ustat_pg.llm.scores import Scores, layers, tokens
 from ustat_pg.llm.scores.sums import Sketch, dot, squares
 from ustat_pg.memory import ChunkWarning
+from ustat_pg.noise import loops
+from ustat_pg.noise.sketch import by_windows
 
 VOCABULARY, WIDTH = 40, 24
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 36}
@@ -202,7 +204,7 @@ def test_a_cpu_and_a_device_make_the_same_sketch(dtype, monkeypatch):
     sketch, piece = Sketch(1000, 64, vectors), vectors[:, 70:930]
     tables = torch.zeros(2, 2, 3, 64, dtype=dtype)
     sketch.add(tables[0], 70, piece)
-    monkeypatch.setattr(sums, "by_loops", sums.by_windows)
+    monkeypatch.setattr(loops, "by_loops", by_windows)
     sketch.add(tables[1], 70, piece)
     assert torch.allclose(*tables, rtol=1e-5)
     assert tables[0].abs().min() > 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pickle
+import re
 import subprocess
 import sys
 
@@ -275,27 +277,214 @@ def test_refusals():
     theta = torch.nn.Parameter(torch.ones(2))
     meter = NoiseMeter([theta])
     refuses("a step has no micro-batch", meter.step)
-    refuses("0 steps were measured", meter.estimate)
+    refuses("0 steps count", meter.estimate)
     refuses("no parameter is trained", NoiseMeter, [])
     refuses("metric is 'adam': give the optimizer", NoiseMeter, [theta], metric="adam")
     for prompts in ([], "ab", [[1], [2]]):
         refuses("give one number or text for each completion", meter.begin, prompts)
-    meter.begin(["a"])
-    refuses("no gradient came: call loss.backward", meter.end)
+    refuses("scale is 0", meter.begin, [1], scale=0)
+    refuses("no micro-batch is open", meter.end)
     meter.begin(["a"])
     refuses("open already", meter.begin, ["b"])
-    with pytest.raises(RuntimeError, match="own"):  # noqa: SIM117
-        with NoiseMeter([theta]).micro_batch([1]):
-            raise RuntimeError("own")
+    refuses("a micro-batch is open", meter.step)
+    meter.end()
+    refuses("no gradient came: call loss.backward", meter.step)
+    with pytest.raises(TypeError, match="is not copied"):
+        pickle.dumps(meter)
 
 
-def test_importing_takes_torch_and_numpy_alone():
-    code = (
-        "import sys, ustat_pg.noise; print([m for m in ('numba', 'sklearn', 'statsmodels', 'scipy',"
-        " 'pandas', 'transformers', 'trl') if m in sys.modules])"
+def one_step(meter, theta, prompts=(0, 0, 1, 1), grads=(1.0, 2.0, 3.0, 4.0), **options):
+    for prompt, value in zip(prompts, grads, strict=True):
+        with meter.micro_batch([prompt], **options):
+            if value is not None:
+                (value * theta).sum().backward()
+    return meter.step()
+
+
+def test_whatever_names_a_group_will_do():
+    """Texts of NumPy or Python, numbers, tensors, beyond 64 bits: the same groups, the same numbers."""
+    theta, signals = torch.nn.Parameter(torch.ones(2)), set()
+    for kind in (int, str, np.str_, np.uint64, torch.tensor, lambda i: 2**70 + i):
+        meter = NoiseMeter([theta])
+        for _ in range(2):
+            one_step(meter, theta, [kind(i) for i in (0, 0, 1, 1)])
+        signals.add(meter.estimate().signal)
+    assert len(signals) == 1
+    for names in ([1.5], [None], [(1, 2)], None, 3):
+        refuses("give one number or text for each completion", meter.begin, names)
+
+
+def test_a_block_without_a_backward_pass_counts_as_zeros():
+    theta = torch.nn.Parameter(torch.ones(2))
+    skipped, zeros = NoiseMeter([theta]), NoiseMeter([theta])
+    for _ in range(2):
+        assert one_step(skipped, theta, grads=(1.0, 2.0, None, None))
+        assert one_step(zeros, theta, grads=(1.0, 2.0, 0.0, 0.0))
+    assert repr(skipped.estimate()) == repr(zeros.estimate())
+
+
+def test_a_step_that_met_an_error_does_not_count():
+    """A loop that catches it goes on with part of a step, whose sum is not what was measured."""
+    theta = torch.nn.Parameter(torch.ones(2))
+    meter = NoiseMeter([theta])
+    with pytest.raises(RuntimeError, match="memory"), meter.micro_batch([0]):
+        raise RuntimeError("memory")
+    assert not one_step(meter, theta)
+    assert one_step(meter, theta)
+    # A block inside a block is an error of the inner one.
+    with pytest.raises(ValueError, match="open already"), meter.micro_batch([0]):
+        meter.begin([1])
+    assert not one_step(meter, theta)
+    assert one_step(meter, theta)
+    assert meter.steps == 2
+
+
+def test_steps_that_are_not_finite_do_not_count():
+    """A GradScaler skips such a step as well; later ones are unscaled by its new scale."""
+    theta = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    meter = NoiseMeter([theta])
+    assert not one_step(meter, theta, grads=(1e5, 1.0, 1.0, 1.0))
+    for _ in range(2):
+        assert one_step(meter, theta, grads=(2.0, 4.0, 6.0, 8.0), scale=2.0)
+    assert meter.estimate().signal == pytest.approx(2 * 16 * (1 + 2) * (3 + 4) / 4)
+
+
+def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
+    theta = torch.nn.Parameter(torch.ones(2))
+    silent, single = NoiseMeter([theta]), NoiseMeter([theta])
+    for _ in range(12):
+        one_step(silent, theta, grads=(0.0,) * 4)
+        one_step(single, theta, prompts=(0,) * 4)
+    estimate = silent.estimate()
+    assert (estimate.signal, estimate.k_crit) == (0, math.inf)
+    assert "not told from 0" in estimate.sentence()
+    assert math.isnan(single.estimate().signal)
+    assert "cannot be parted" in single.estimate().sentence()
+    assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
+
+
+def test_groups_of_several_sizes_have_signal_and_noise_and_no_constants():
+    theta = torch.nn.Parameter(torch.ones(2))
+    meter = NoiseMeter([theta], 3, leave_one_out=True)
+    one_step(meter, theta, prompts=(0, 0, 0, 1))
+    one_step(meter, theta, prompts=(0, 1, 2, 3))
+    assert math.isfinite(meter.estimate().signal)
+    assert math.isnan(meter.estimate().c1)
+    for _ in range(3):
+        one_step(meter, theta)
+    assert math.isfinite(meter.estimate().c1)
+
+
+def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
+    theta = torch.nn.Parameter(torch.ones(2))
+    meter, other = NoiseMeter([theta]), NoiseMeter([theta])
+    for _ in range(2):
+        theta.sum().backward()
+        one_step(other, theta)
+        one_step(meter, theta)
+    assert meter.estimate().signal == other.estimate().signal
+    # A model is copied and kept without what hangs on it.
+    assert not pickle.loads(pickle.dumps(theta))._backward_hooks
+    meter.remove()
+    other.remove()
+    assert not theta._backward_hooks
+    refuses("no gradient came", one_step, meter, theta)
+
+
+def test_sparse_gradients():
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    meter = NoiseMeter(table.parameters())
+    for _ in range(2):
+        for row in range(4):
+            with meter.micro_batch([row // 2]):
+                table(torch.tensor([row % 2])).sum().backward()
+        meter.step()
+    # All steps are alike, and so are prompts: no noise is left.
+    assert meter.estimate().signal == pytest.approx(16.0)
+    assert meter.estimate().sentence().startswith("Noise is not told from 0")
+
+
+def test_the_share_of_the_largest_hundredth():
+    theta = torch.nn.Parameter(torch.ones(1))
+    meter = NoiseMeter([theta], 25)
+    for step in range(30):
+        one_step(meter, theta, grads=(1.0, 1.0, 1.0, 10.0 if step == 29 else 1.0))
+    state = json.loads(json.dumps(meter.state_dict()))
+    again = NoiseMeter([theta], 25)
+    again.load_state_dict(state)
+    for found in (meter.estimate(), again.estimate()):
+        assert found.top_share == pytest.approx(100 / 199)
+        assert found.metrics()["top_share"] == found.top_share
+    few = NoiseMeter([theta], 24)
+    few.load_state_dict(state)
+    assert math.isnan(few.estimate().top_share)
+
+
+def drawn(rng, steps, signal=1.0):
+    """Sums of steps of 8 prompts and 4 completions in 20 dimensions."""
+    sums = []
+    for _ in range(steps):
+        v = 0.7 * rng.standard_normal((8, 1, 20)) + 1.5 * rng.standard_normal((8, 4, 20))
+        v[..., 0] += signal
+        h = v.reshape(-1, 2, 20).sum(1)
+        sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
+    return np.array(sums)
+
+
+def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
+    """The same steps over and over: an error falls with the root of their number."""
+    rng = np.random.default_rng(2)
+    sums = drawn(rng, 20, 0.6)
+    first = estimate_noise(sums)
+    relative = first.k_crit_se / first.k_crit
+    assert first.steps_needed == pytest.approx(20 * ((relative / 0.3) ** 2 - 1))
+    assert first.steps_needed > 20
+    later = estimate_noise(np.resize(sums, (20 + round(first.steps_needed), sums.shape[1])))
+    assert later.k_crit_se / later.k_crit == pytest.approx(0.3, rel=0.1)
+    assert later.steps_needed < 5
+    assert estimate_noise(drawn(rng, 200)).steps_needed == 0
+    assert estimate_noise(drawn(rng, 12, 0.0)).steps_needed > 12
+
+
+def test_the_sentence():
+    rng = np.random.default_rng(3)
+    known = estimate_noise(drawn(rng, 100))
+    low, high = known.budget_over_critical_interval
+    assert (
+        known.sentence()
+        == f"32 completions a step are {low:.1g} to {high:.1g} of the critical batch."
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    short = estimate_noise(drawn(rng, 12, 0.8))
+    assert re.fullmatch(
+        r"32 completions a step are [\d.]+ to [\d.]+ of the critical batch; about \d+ more steps tell it "
+        r"to 30%.", short.sentence(),
+    )  # fmt: skip
+    assert (
+        estimate_noise(drawn(rng, 12, 0.0)).sentence().startswith("The signal is not told from 0")
+    )
+
+
+ALONE = """
+import sys
+others = ("numba", "sklearn", "statsmodels", "scipy", "pandas", "transformers", "trl")
+sys.modules |= dict.fromkeys(others)
+import torch
+from ustat_pg.noise import NoiseMeter
+theta = torch.nn.Parameter(torch.ones(3))
+meter = NoiseMeter([theta])
+for _ in range(2):
+    for prompt in range(2):
+        with meter.micro_batch([prompt]):
+            (theta * prompt + theta).sum().backward()
+    meter.step()
+print(meter.estimate().signal)
+"""
+
+
+def test_torch_and_numpy_alone_will_do():
+    """A module that stands as None among the loaded ones cannot be imported."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    assert float(done.stdout) == 24
 
 
 PROCESSES = """

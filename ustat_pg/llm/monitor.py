@@ -14,6 +14,7 @@ step, from numbers of their own, so a training has the same gradients with them 
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import warnings
 from collections import deque
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..noise import NoiseEstimate, NoiseMeter
 from ..validation import InputError, integer
@@ -36,6 +38,12 @@ except ImportError as error:
 
 _FEWEST = 10
 """Steps before anything is logged, if the window has as many."""
+_ALARMS = {
+    "silent": "Half of the groups and more have equal rewards: they cost outputs and give no gradient.",
+    "clipped": "A fifth of the tokens and more are clipped: rollouts are not of this policy.",
+    "lost": "The signal is lost in noise: a whole window does not tell it from 0.",
+    "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
+}
 _TOLERANCE = 1e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 
@@ -48,6 +56,12 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, and the training goes on.
+
+    Alarms are printed when they begin, and ``alarms`` has the names of those that stand: ``silent``, more
+    than half of a window's groups have equal rewards; ``spikes``, more than 5% differ by less than 1% of the
+    usual deviation, and are divided by it (at these shares either is raised in fewer than 1 of 200 windows of
+    100 groups); ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does not tell the signal
+    from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
 
     Arguments:
         window: steps that an estimate is made of.
@@ -83,6 +97,8 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._open = self._partial = False
         self._off = self._on = False
         self._sentence = ""
+        self.alarms: set[str] = set()
+        self._groups: deque[NDArray[np.float64]] = deque(maxlen=self.window)
 
     def watch(self, trainer: Any) -> NoiseMonitor:
         """Become this trainer's callback, where it was not given as one.
@@ -104,7 +120,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             InputError: fewer than two steps were measured.
         """
         if self._meter is None:
-            raise InputError("0 steps were measured: an estimate takes at least 2")
+            raise InputError("0 steps count: an estimate takes at least 2")
         return self._meter.estimate()
 
     def state(self) -> dict[str, Any]:
@@ -127,6 +143,11 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take up the step."""
         self._safely(self._step)
+
+    def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Look for what is wrong."""
+        if "loss" in (given.get("logs") or {}):
+            self._safely(self._alarm, given["logs"])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
@@ -223,6 +244,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             batches = getattr(self._trainer, "_buffered_inputs", None)
             if batches and inputs is batches[0]:
                 self._arrange(batches)
+                self._groups.append(_deviations(self._trainer))
             self._passed.append(inputs["completion_ids"])
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
@@ -244,11 +266,11 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             order = np.argsort(prompts, kind="stable")
             # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
             order = np.roll(order, self._size // 2) if self._rolls else order
-            rows = len(prompts) // len(batches)
+            count = len(prompts) // len(batches)
             for name, first in list(batches[0].items()):
                 if isinstance(first, torch.Tensor) and first.ndim:
                     whole = torch.cat([batch[name] for batch in batches])
-                    parts = whole[torch.as_tensor(order, device=whole.device)].split(rows)
+                    parts = whole[torch.as_tensor(order, device=whole.device)].split(count)
                     for batch, part in zip(batches, parts, strict=True):
                         batch[name] = part
             prompts = prompts[order]
@@ -299,6 +321,46 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             print(sentence, file=sys.stderr)
         self._sentence = sentence
         return {f"noise/{name}": value for name, value in found.metrics(self.detail).items()}
+
+    def _alarm(self, logs: dict[str, Any]) -> None:
+        deviations = np.concatenate([*self._groups, []])
+        usual = math.sqrt(np.square(deviations).sum() / max(len(deviations), 1))
+        near = (deviations > 0) & (deviations < 0.01 * usual)
+        scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
+        shares = [logs.get(name) or 0.0 for name in ("clip_ratio/region_mean", "cispo_clip_ratio")]
+        full = self._meter is not None and self._meter.steps == self.window
+        standing = {
+            "silent": _more(deviations == 0, 0.5),
+            "spikes": scaled and _more(near, 0.05),
+            "clipped": max(shares) >= 0.2,
+            "lost": full and self.estimate().signal_interval[0] <= 0,
+        }
+        begun = [name for name, on in standing.items() if on and name not in self.alarms]
+        self.alarms = {name for name, on in standing.items() if on}
+        if self._trainer.is_world_process_zero():
+            for name in begun:
+                print(_ALARMS[name], file=sys.stderr)
+
+
+def _more(those: NDArray[np.bool_], share: float) -> bool:
+    """Whether a larger share of all groups are like those, by three binomial errors."""
+    error = math.sqrt(share * (1 - share) * len(those))
+    return bool(those.sum() > share * len(those) + 3 * error)
+
+
+def _deviations(trainer: Any) -> NDArray[np.float64]:
+    """Standard deviations of the latest generation's rewards, group by group, where TRL keeps them."""
+    kept = getattr(trainer, "_logs", {}).get("rewards")
+    if not kept:
+        return np.zeros(0)
+    rewards = np.array([list(column) for column in kept.values()], dtype=float)
+    total = np.nansum(trainer.reward_weights.cpu().numpy()[:, None] * rewards, axis=0)
+    # A completion that has no reward at all costs its group.
+    total[np.isnan(rewards).all(axis=0)] = np.nan
+    groups = total.reshape(-1, trainer.num_generations)
+    groups = groups[np.isfinite(groups).all(axis=1)]
+    # Equal rewards may differ from their mean by a rounding.
+    return np.where(np.ptp(groups, axis=1) > 0, groups.std(axis=1), 0.0)
 
 
 def _caller() -> Any:

@@ -55,7 +55,9 @@ class NoiseEstimate:
         phi_over_tau: φ/τ, as it was given or measured.
         steps: T, of the window so far.
         steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
-            is not told from 0.
+            is not told from 0. A window that is shorter never gets there.
+        top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
+            completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
     """
 
     signal: float
@@ -85,14 +87,22 @@ class NoiseEstimate:
     phi_over_tau: float
     steps: int
     steps_needed: float
+    top_share: float = math.nan
 
     def sentence(self) -> str:
-        """The estimate in words, with two digits."""
+        """The estimate in words, with one digit."""
         low, high = self.budget_over_critical_interval
+        if math.isnan(self.signal):
+            return "Signal and noise cannot be parted: all micro-batches share prompts alike."
         if not math.isfinite(self.noise_to_signal) or low <= 0:
             return "The signal is not told from 0 yet: go on measuring, or widen the window."
+        if self.k_crit <= 0:
+            return "Noise is not told from 0: fewer completions a step would do."
         size = round(self.budget_over_critical * self.k_crit)
-        return f"{size} completions a step are {low:.1g} to {high:.1g} of the critical batch."
+        more = f"; about {_short(self.steps_needed)} more steps tell it to 30%"
+        more = more if 0 < self.steps_needed < math.inf else ""
+        share = f"{_short(low)} to {_short(high)}"
+        return f"{size} completions a step are {share} of the critical batch{more}."
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is finite, by name; an interval as ``_low`` and ``_high``."""
@@ -138,7 +148,11 @@ def step_sums(
 
 
 def estimate_noise(
-    steps: Array, *, leave_one_out: bool = False, phi_over_tau: float | None = 1.0
+    steps: Array,
+    *,
+    leave_one_out: bool = False,
+    phi_over_tau: float | None = 1.0,
+    squares: ArrayLike = (),
 ) -> NoiseEstimate:
     """Signal, noise and constants from the sums of some steps.
 
@@ -146,12 +160,13 @@ def estimate_noise(
         steps: of :func:`step_sums`, (T, Q), T at least 2.
         leave_one_out: whether advantages are leave-one-out, so that c₁ to c₃ exist.
         phi_over_tau: φ/τ, which parts c₂ from c₃; None for that of the shares.
+        squares: ‖Hₖ‖² of all their micro-batches, for ``top_share``.
 
     Raises:
         InputError: fewer than two steps.
     """
     if len(steps) < 2:
-        raise InputError(f"{len(steps)} steps were measured: an estimate takes at least 2")
+        raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count = len(steps)
     size = steps[:, 8].sum() / steps[:, 11].sum()
     mean = steps[:, 8].mean()
@@ -188,13 +203,14 @@ def estimate_noise(
     share = mean / crit if crit else math.inf
     put("budget_over_critical", share, share * crit_se / crit if crit else math.nan,
         mean / high if high else math.inf, mean / low if low else math.inf)  # fmt: skip
-    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit_se == crit_se else math.inf
-    if leave_one_out and size > 1:
-        known, covariance = _jackknife(constants, steps)
+    # Errors are NaN where the signal is not above 0.
+    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit * crit_se > 0 else math.inf
+    if leave_one_out and size > 1 and np.ptp(steps[:, 8] / steps[:, 11]) == 0:
+        parts, covariance = _jackknife(constants, steps)
         errors = np.sqrt(np.diagonal(covariance))
-        for name, value, error in zip(("c1", "c2", "c3"), known, errors, strict=True):
+        for name, value, error in zip(("c1", "c2", "c3"), parts, errors, strict=True):
             put(name, value, error, value - width * error, value + width * error)
-        c1, _, c3 = known
+        c1, _, c3 = parts
         ratio = max(c3, 0.0) / c1 if c1 > 0 else math.nan if math.isnan(c1) else math.inf
         pair = covariance[np.ix_([2, 0], [2, 0])]
         slope = _ratio_se(c3, c1, pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
@@ -208,7 +224,18 @@ def estimate_noise(
         phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
         steps=count,
         steps_needed=max(0.0, needed),
+        top_share=_top_share(np.sort(squares)),
     )
+
+
+def _short(value: float) -> str:
+    """With one digit, and no power of ten up to a million."""
+    return f"{float(f'{value:.1g}'):g}"
+
+
+def _top_share(squares: Array) -> float:
+    count, total = len(squares) // 100, squares.sum()
+    return float(squares[-count:].sum() / total) if count and total else math.nan
 
 
 def _slopes(sums: Array) -> tuple[Array, Array]:

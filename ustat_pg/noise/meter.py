@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, integer, one_of, positive
 from .estimate import NoiseEstimate, estimate_noise, step_sums
@@ -44,7 +45,8 @@ class NoiseMeter:
     Arguments:
         parameters: of the model; those that are not trained are passed over.
         window: steps that an estimate is made of.
-        leave_one_out: whether advantages are leave-one-out: c₁, c₂, c₃ and G* exist then.
+        leave_one_out: whether advantages are leave-one-out: c₁, c₂, c₃ and G* exist then, where all groups
+            of the window have one size.
         phi_over_tau: φ/τ, which parts c₂ from c₃; None for what ``shares`` of :meth:`step` say.
         metric: ``"euclidean"``, or ``"adam"`` for gradients over √v + ε of Adam's own second moments
             of past steps.
@@ -87,13 +89,19 @@ class NoiseMeter:
             if not self._sharded[place]
         ]
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
+        self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._count = 0
+        self._ever = False
         self._table: torch.Tensor | None = None
         self._scale = 1.0
         self.clear()
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a meter hangs on its model and is not copied: keep meter.state_dict()")
+
     def clear(self) -> None:
         """Forget the micro-batches of a step that is not finished."""
+        self._broken = False
         self._sketch: Sketch | None = None
         self._before: torch.Tensor | None = None
         self._sketches: list[torch.Tensor] = []
@@ -106,19 +114,23 @@ class NoiseMeter:
     ) -> Iterator[None]:
         """Measure the backward pass inside.
 
+        A block without a backward pass, as of groups whose advantages are all 0, counts as a gradient of 0.
+        After an error inside a block its step does not count.
+
         Arguments:
-            prompts: which prompt each completion is of, a whole number or a text; the same prompt
-                has the same one on every process.
+            prompts: which group each completion is of, a whole number or a text, the same on every
+                process; two groups of one prompt are two.
             scale: that the loss has beyond what the optimizer sees, as of a GradScaler.
 
         Raises:
-            InputError: prompts are none or not flat, or no gradient came.
+            InputError: prompts are none, not flat, or neither whole numbers nor texts; a block is open.
         """
         self.begin(prompts, scale)
         try:
             yield
         except BaseException:
             self.clear()
+            self._broken = True
             raise
         self.end()
 
@@ -126,60 +138,63 @@ class NoiseMeter:
         """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
         if self._table is not None:
             raise InputError("a micro-batch is open already: end it before the next")
-        self._groups.append(_numbered(prompts))
-        self._scale = positive("scale", scale)
+        groups, self._scale = _numbered(prompts), positive("scale", scale)
+        self._groups.append(groups)
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
             self._sketch = Sketch(self._first[-1], self.numbers, like, [self.seed, self._count])
-        self._seen = False
         self._table = torch.zeros(1, 1, self._sketch.numbers, device=device)
         if any(self._sharded) and self._before is None:
             self._before = self._shards()
 
     def end(self) -> None:
-        """Close what :meth:`begin` opened.
-
-        Raises:
-            InputError: no gradient came.
-        """
-        assert self._table is not None
+        """Close what :meth:`begin` opened."""
+        if self._table is None:
+            raise InputError("no micro-batch is open: begin one first")
         table = self._table[0, 0]
         if any(self._sharded):
             after = self._shards()
             assert self._before is not None
-            table = table + (after - self._before) / self._scale
+            table = table + (after - self._before)
             self._before = after
         self._table = None
-        if not self._seen:
-            self._groups.pop()
-            raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
-        self._sketches.append(table)
+        self._sketches.append(table / self._scale)
 
-    def step(self, shares: Sequence[float] = (0.0, 0.0)) -> bool:
+    def step(self, shares: ArrayLike = (0.0, 0.0)) -> bool:
         """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
 
         Arguments:
             shares: what completions add to φ and τ, where somebody measured it.
 
         Returns:
-            whether the step counts: one that is not finite, or has no two micro-batches, does not.
+            whether the step counts: one that is not finite, has no two micro-batches, or met an error
+            inside a block does not.
 
         Raises:
-            InputError: no micro-batch was measured.
+            InputError: no micro-batch was measured, or no gradient ever came.
         """
-        if not self._sketches:
-            raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
-        sketches, groups = torch.stack(self._sketches), self._groups
+        if self._table is not None:
+            raise InputError("a micro-batch is open: end it before the step")
+        groups, broken = self._groups, self._broken
+        numbers = min(self.numbers, self._first[-1])
+        sketches = torch.stack(self._sketches or [torch.zeros(numbers)])[: len(groups)]
         own = np.asarray(shares, dtype=float)
         self.clear()
         self._count += 1
         if distributed.is_available() and distributed.is_initialized():
-            sketches, groups, own = self._gathered(sketches, groups, own)
+            sketches, groups, own, broken = self._gathered(sketches, groups, own, broken)
+        if broken:
+            return False
+        if not groups:
+            raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
+        if not self._ever:
+            raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
         rows = sketches.cpu().numpy().astype(float) * sum(map(len, groups))
         if len(groups) < 2 or not np.isfinite(rows).all():
             return False
         self._steps.append(step_sums(rows @ rows.T, groups, own))
+        self._squares.append(np.square(rows).sum(axis=1))
         return True
 
     def estimate(self) -> NoiseEstimate:
@@ -188,10 +203,11 @@ class NoiseMeter:
         Raises:
             InputError: fewer than two steps count.
         """
-        steps = np.array(self._steps)
         return estimate_noise(
-            steps, leave_one_out=self.leave_one_out, phi_over_tau=self.phi_over_tau
-        )
+            np.array(self._steps), leave_one_out=self.leave_one_out,
+            phi_over_tau=self.phi_over_tau,
+            squares=np.concatenate([*self._squares, []]),
+        )  # fmt: skip
 
     @property
     def steps(self) -> int:
@@ -200,26 +216,33 @@ class NoiseMeter:
 
     def state_dict(self) -> dict[str, Any]:
         """The window, in numbers that JSON takes."""
-        return {"count": self._count, "steps": [each.tolist() for each in self._steps]}
+        return {
+            "count": self._count,
+            "steps": [each.tolist() for each in self._steps],
+            "squares": [each.tolist() for each in self._squares],
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         self._count = int(state["count"])
-        self._steps.clear()
-        self._steps.extend(np.array(each, dtype=float) for each in state["steps"])
+        for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
+            kept.clear()
+            kept.extend(np.array(each, dtype=float) for each in state[name])
 
     def remove(self) -> None:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
+        self._ever = False
         self.clear()
 
     @torch.no_grad()
     def _see(self, place: int, gradient: torch.Tensor) -> None:
         if self._table is None or self._sketch is None:
             return
-        self._seen = True
-        values = self._measured(place, gradient.float().reshape(1, -1) / self._scale)
+        self._ever = True
+        values = gradient.to_dense().float().reshape(1, -1)
+        values = self._measured(place, values).to(self._table.device)
         self._sketch.add(self._table, self._first[place], values)
 
     def _measured(self, place: int, values: torch.Tensor) -> torch.Tensor:
@@ -248,7 +271,7 @@ class NoiseMeter:
         for place, parameter in enumerate(self._parameters):
             if not self._sharded[place] or parameter.grad is None:
                 continue
-            self._seen = True
+            self._ever = True
             gradient: Any = parameter.grad
             mesh, placements = gradient.device_mesh, gradient.placements
             if len(placements) != 1 or not placements[0].is_shard(0):
@@ -262,33 +285,37 @@ class NoiseMeter:
                 self._sketch.add(table, self._first[place] + start, values)
         return table[0, 0]
 
-    def _gathered(self, sketches: torch.Tensor, groups: Any, shares: Any) -> tuple[Any, Any, Any]:
+    def _gathered(self, sketches: torch.Tensor, *others: Any) -> tuple[Any, ...]:
         """Those of all processes: sharded gradients are summed, whole ones are other micro-batches."""
         everything: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everything, (sketches.cpu(), groups, shares))
+        distributed.all_gather_object(everything, (sketches.cpu(), *others, self._ever))
         shares = sum(each[2] for each in everything)
+        broken = any(each[3] for each in everything)
+        self._ever = any(each[4] for each in everything)
         if all(self._sharded):
             # Each pass averaged the gradients of all.
             together = [
                 np.concatenate(each) for each in zip(*[e[1] for e in everything], strict=True)
             ]
-            return sum(each[0] for each in everything), together, shares
+            return sum(each[0] for each in everything), together, shares, broken
         if any(self._sharded):
             raise InputError("some parameters are sharded and others are not: measure either")
         rows = torch.cat([each[0] for each in everything]) / len(everything)
-        return rows, [group for each in everything for group in each[1]], shares
+        return rows, [group for each in everything for group in each[1]], shares, broken
 
 
 def _numbered(prompts: Any) -> NDArray[np.int64]:
     """Prompts as numbers that are the same on every process."""
     if isinstance(prompts, torch.Tensor):
         prompts = prompts.detach().cpu().numpy()
-    values = list(prompts) if not isinstance(prompts, (str, bytes)) else []
-    if not values or np.ndim(values[0]) != 0:
+    try:
+        if isinstance(prompts, (str, bytes)) or not len(prompts):
+            raise TypeError
+        # A text by its letters, whatever its type; anything else is a whole number.
+        names = [each if isinstance(each, str) else operator.index(each) for each in prompts]
+    except TypeError:
         raise InputError(
             f"prompts are {prompts!r}: give one number or text for each completion of the micro-batch"
-        )
-    if all(isinstance(each, (int, np.integer)) for each in values):
-        return np.array(values, dtype=np.int64)
-    digests = [hashlib.blake2b(repr(each).encode(), digest_size=7).digest() for each in values]
+        ) from None
+    digests = [hashlib.blake2b(f"{name}".encode(), digest_size=7).digest() for name in names]
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64)

@@ -6,6 +6,7 @@ Entry p of stretch c goes to place p + t_c of row ρ_c, around the end, with the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -62,7 +63,12 @@ class Sketch:
         ``table`` is (r, M, k): each stretch is added to a random row. The sum over rows is the sketch;
         with M > 1 the table itself is one of M k numbers.
         """
-        by_windows(table, values, start, self._draws)
+        fold = by_windows
+        if table.device.type == "cpu":
+            # One compiled pass is 13 times as fast, but numba is not needed.
+            with suppress(ImportError):
+                from .loops import by_loops as fold
+        fold(table, values, start, self._draws)
 
 
 def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:

@@ -2,32 +2,25 @@
 
 Scores arrive parameter by parameter and a few completions at a time, and are gone when the next
 arrive. Norms and inner products are added up in float64.
-
-On a CPU a :class:`Sketch` is one compiled pass over the vectors; on a device a few operations for each
-entry, many at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...compiled import body
-from ...noise.sketch import Draws, by_windows
-from ...noise.sketch import Sketch as AnySketch
+from ...noise.sketch import Sketch
 from .layers import Use, Uses
 
 __all__ = [
     "PromptScores",
     "Sketch",
     "Sums",
-    "by_loops",
     "dot",
     "pieces",
     "squares",
@@ -106,15 +99,6 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
     return total
 
 
-class Sketch(AnySketch):
-    """The same sketch, by a compiled loop where the vectors are on a CPU."""
-
-    def add(self, table: Tensor, start: int, values: Tensor) -> None:
-        """Add vectors that are ``values`` (r, m) from entry ``start`` on, and else 0."""
-        fold = by_loops if table.device.type == "cpu" else by_windows
-        fold(table, values, start, self._draws)
-
-
 class Sums:
     """Weighted sums of scores, added up over the blocks of one prompt.
 
@@ -190,31 +174,3 @@ class PromptScores:
 def firsts(sizes: Sequence[int]) -> list[int]:
     """Where each parameter begins among all entries."""
     return [0, *np.cumsum(sizes)[:-1].tolist()]
-
-
-def by_loops(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
-    """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""
-    arrays = (draw.numpy() for draw in draws)
-    _loops(table.numpy(), values.detach().contiguous().numpy(), start, *arrays)
-
-
-@body
-def _loops(
-    table: Any, values: Any, start: int, turns: Any, rows: Any, signs: Any, line: Any
-) -> None:
-    height, k = table.shape[1:]
-    for i in range(len(values)):
-        done = 0
-        while done < values.shape[1]:
-            c, p = divmod(start + done, k)
-            count = min(k - p, values.shape[1] - done)
-            out, sign = table[i, rows[c] % height], signs[c]
-            # Before the end of the row, and around it.
-            first = min(count, max(0, k - turns[c] - p))
-            for low, high, around in ((0, first, 0), (first, count, k)):
-                entries = values[i, done + low : done + high]
-                flips = line[c + p + low : c + p + high]
-                to = out[p + low + turns[c] - around :]
-                for j in range(high - low):
-                    to[j] += sign * flips[j] * entries[j]
-            done += count

@@ -1,0 +1,40 @@
+"""CountSketch by one compiled pass over the vectors, on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..compiled import body
+from .sketch import Draws
+
+__all__ = ["by_loops"]
+
+
+def by_loops(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
+    """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""
+    arrays = (draw.numpy() for draw in draws)
+    _loops(table.numpy(), values.detach().contiguous().numpy(), start, *arrays)
+
+
+@body
+def _loops(
+    table: Any, values: Any, start: int, turns: Any, rows: Any, signs: Any, line: Any
+) -> None:
+    height, k = table.shape[1:]
+    for i in range(len(values)):
+        done = 0
+        while done < values.shape[1]:
+            c, p = divmod(start + done, k)
+            count = min(k - p, values.shape[1] - done)
+            out, sign = table[i, rows[c] % height], signs[c]
+            # Before the end of the row, and around it.
+            first = min(count, max(0, k - turns[c] - p))
+            for low, high, around in ((0, first, 0), (first, count, k)):
+                entries = values[i, done + low : done + high]
+                flips = line[c + p + low : c + p + high]
+                to = out[p + low + turns[c] - around :]
+                for j in range(high - low):
+                    to[j] += sign * flips[j] * entries[j]
+            done += count
