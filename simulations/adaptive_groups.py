@@ -33,7 +33,7 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line
+from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.predictions import (
     best_two_stage,
     count_table,
@@ -300,12 +300,7 @@ FIGURES = (
         "sequential estimator, below it for leave-one-out over what two stages drew, and rising or falling "
         "by factors towards the ends for published schemes; simulated points lie on the lines.",
         STEM,
-        x=Axis(
-            "pass rate p",
-            "pass_rate",
-            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
-            limits=(0, 1),
-        ),
+        x=RATE_OF_SUCCESS,
         y=Axis("weight w(p) of a prompt's gradient", scale="log"),
         lines=(
             Line("sequential, 3+2 if mixed", "unbiased,\n3+2 if mixed", "blue"),

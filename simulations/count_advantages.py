@@ -31,7 +31,7 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
+from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     MsePrediction,
@@ -275,12 +275,7 @@ FIGURES = (
         "for MaxRL and pass@2; simulated points lie on the lines, and two wrong formulas, in dashed "
         "grey, miss them.",
         "weights",
-        x=Axis(
-            "pass rate p",
-            "pass_rate",
-            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
-            limits=(0, 1),
-        ),
+        x=RATE_OF_SUCCESS,
         y=Axis("weight w(p) of a prompt's gradient", scale="log", limits=(0.035, 17)),
         lines=(
             Line(f"rival: {ARCSINE}", "rival: arcsine", "rival"),

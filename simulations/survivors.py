@@ -22,7 +22,7 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GroupSize, Projection, SquaredError, SurvivorCell
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line
+from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
@@ -151,12 +151,7 @@ FIGURES = (
         "outputs are lost, falling from hard to easy prompts where failures are lost, rising where successes "
         "are; simulated points lie on the lines.",
         STEM,
-        x=Axis(
-            "pass rate p",
-            "pass_rate",
-            ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
-            limits=(0, 1),
-        ),
+        x=RATE_OF_SUCCESS,
         y=Axis("weight w(p) of a prompt's gradient", limits=(0, None)),
         lines=(
             Line("failures half lost", "half of the\nfailures lost", "orange"),

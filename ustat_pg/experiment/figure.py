@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GROUP_SIZE", "Axis", "Curve", "Figure", "Line", "Panel"]
+__all__ = ["GROUP_SIZE", "RATE_OF_SUCCESS", "Axis", "Curve", "Figure", "Line", "Panel"]
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,12 @@ class Axis:
 
 
 GROUP_SIZE = Axis("group size G", "group_size", "log")
+RATE_OF_SUCCESS = Axis(
+    "pass rate p",
+    "pass_rate",
+    ticks={0: "0", 0.25: "1/4", 0.5: "1/2", 0.75: "3/4", 1: "1"},
+    limits=(0, 1),
+)
 
 
 @dataclass(frozen=True)

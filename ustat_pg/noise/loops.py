@@ -7,12 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from ..compiled import body
-from .sketch import Draws
 
 __all__ = ["by_loops"]
 
 
-def by_loops(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
+def by_loops(table: Tensor, values: Tensor, start: int, draws: tuple[Tensor, ...]) -> None:
     """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""
     arrays = (draw.numpy() for draw in draws)
     _loops(table.numpy(), values.detach().contiguous().numpy(), start, *arrays)
