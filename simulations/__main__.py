@@ -332,6 +332,17 @@ def _known(options: argparse.Namespace) -> list[str]:
     return list(STEMS)
 
 
+def _stems(words: Sequence[str]) -> list[str]:
+    """The stems of claims that are named by stem or label; a label's words may stand apart."""
+    stems, rest = [], list(words)
+    while rest:
+        kind, number = rest[0], rest[1] if len(rest) > 1 else ""
+        apart = number.isdigit() and not any(map(str.isdigit, kind))
+        stems.append(stem_of(f"{kind} {number}" if apart else kind))
+        rest = rest[2 if apart else 1 :]
+    return stems
+
+
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem."""
     known = _known(options)
@@ -452,7 +463,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)
-        options.claims = [stem_of(word) for word in options.claims]
+        options.claims = _stems(options.claims)
         _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
         _require_device(options)

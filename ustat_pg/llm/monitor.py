@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ..noise import NoiseEstimate, NoiseMeter
 from ..validation import InputError, integer
 
-__all__ = ["LayerNorms", "NoiseEstimate", "NoiseMonitor"]
+__all__ = ["LayerNorms", "NoiseMonitor"]
 
 try:
     from transformers import Trainer, TrainerCallback
