@@ -166,7 +166,7 @@ def assert_invariances(
     zero-sum, a normalised function has no scale, norm-weighted no zero-sum: ask for those that
     yours is meant to have. None of them follows from unbiasedness, nor it from them. Corner cases
     come first (all rewards equal, one different, a large offset), then ``examples`` of seeded draws,
-    the same in every run. To search and shrink with Hypothesis, draw ``testing.rewards`` in a test of your own.
+    the same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
 
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
