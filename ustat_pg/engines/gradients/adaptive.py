@@ -15,6 +15,7 @@ import numpy as np
 from ...digests import digest
 from ...estimators import advantages, balanced, sequential, two_stage
 from ...memory import slices
+from ...problems import SoftmaxBandit
 from ...sampling import Plan
 from ...validation import InputError
 from ..base import (
@@ -174,9 +175,9 @@ class PlanCell(_OrderedCell):
             )
 
     @classmethod
-    def of(cls, problem: object, plan: str) -> PlanCell:
+    def of(cls, problem: SoftmaxBandit, plan: str) -> PlanCell:
         """The cell of a plan in words."""
-        return cls(problem, Plan.parse(plan).looks[-1], plan=plan)  # type: ignore[arg-type]
+        return cls(problem, Plan.parse(plan).looks[-1], plan=plan)
 
     @property
     def name(self) -> str:
