@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import mse_kernel, trajectories, weighted_chi2
+from benchmarks import mse_kernel, plans, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -62,3 +62,11 @@ def test_noise(monkeypatch, capsys):
     monkeypatch.setattr(noise, "language_model", lambda: load_model("embedded:strong"))
     noise.main(["--pairs", "2", "--tokens", "4"])
     assert "mean of 2 ratios of pairs" in capsys.readouterr().out
+
+
+def test_plans(monkeypatch, capsys):
+    assert plans.main(["--rounds", "1"]) == 0
+    assert capsys.readouterr().out.count("| ") > 2 * len(plans.PLANS)
+    monkeypatch.setattr(plans, "plan_weight", lambda words, name, p: 1.01 * p)
+    with pytest.raises(SystemExit, match="enumeration computes something else"):
+        plans.main(["--rounds", "1"])
