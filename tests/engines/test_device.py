@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import boolean, config, int64, njit, typeof
+from numba import config, int64, njit, typeof
 from numba import cuda as numba_cuda
 
 from tests.support import laws
@@ -26,7 +26,7 @@ from ustat_pg.engines import (
     device,
 )
 from ustat_pg.engines.base import Replications
-from ustat_pg.engines.gradients import cpu, cuda, kernels
+from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
@@ -137,16 +137,10 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     def array(ndim, dtype=np.float64):
         return typeof(np.zeros((2,) * ndim, dtype))
 
-    key, whole = array(1, np.int64), [array(2, np.int64)] * 2
+    key = array(1, np.int64)
     block = (int64, int64, int64, key, int64, int64, typeof(tables), typeof(asked))
     signatures = {
-        kernels.minibatch_kernel: (*block, typeof(room), array(2)),
-        kernels.one_prompt_kernel: (*block, boolean, typeof(room), array(2)),
-        kernels.draw_kernel: (
-            *(int64, int64, key, int64, typeof(tables), *whole),
-            *(array(2, np.int64), array(3, np.int64)),
-        ),
-        kernels.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
+        cuda.kernel: (*block, typeof(room), array(2)),
         path_bodies.path_kernel: (
             *(int64, int64, int64, key, int64, typeof(plan), array(3)),
             *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),
@@ -177,10 +171,9 @@ PATH = Trajectory(smooth(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20
     "call",
     [
         lambda: CELL.measure("cuda", [QUANTITY], replications=5),
-        lambda: cuda.draw(CELL, seed=0, first=0, replications=5),
         lambda: PATH.run("cuda"),
     ],
-    ids=["measure", "draw", "run"],
+    ids=["measure", "run"],
 )
 def test_a_machine_without_a_device_says_so(no_device, call):
     with pytest.raises(
@@ -271,19 +264,7 @@ def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
     assert done == list(range(10))
 
 
-def test_what_does_not_fit_is_refused(monkeypatch):
+def test_a_replication_that_does_not_fit_is_refused(monkeypatch):
     Memory(monkeypatch, 50, says=50)
     with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
         chunks(1, SHAPES)
-    with pytest.raises(InputError, match="the values take 216 bytes: the device has 50 bytes free"):
-        device.allocate("the values", (3, 9))
-    small = cpu.problem_tables(CELL.problem)
-    assert np.array_equal(device.upload(small, "tables").outcomes.ends, small.outcomes.ends)
-    full = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-
-    def refuse(array):
-        raise full
-
-    monkeypatch.setattr(numba_cuda, "to_device", refuse)
-    with pytest.raises(InputError, match=r"the tables take .* KiB: .* use engine cpu"):
-        device.upload(small, "the tables")
