@@ -176,7 +176,7 @@ class WeightedChi2:
             values = direct(centre + half * nodes)
             coefficients = (values @ fit).T
             allowed = _PANEL + 4e-16 * np.abs(values).min(axis=1)
-            if (np.abs(coefficients[-2:]) <= allowed).all():
+            if (np.abs(coefficients[-4:]) <= allowed).all():
                 out[...] = chebyshev.chebval((v - centre) / half, coefficients)
                 return
         cut = int(np.searchsorted(v, centre))
