@@ -194,8 +194,7 @@ class GradientCell(Cell):
         group_size: G >= 1.
         batch_size: B >= 1.
         design: iid, fixed (each context once, in order) or without-replacement.
-        device: where the autograd engine works: cpu, cuda or cuda:N; unless given what the
-            environment's ``USTAT_DEVICE`` names, else cpu.
+        device: where the autograd engine works: cpu, cuda or cuda:N; cpu unless given.
 
     Raises:
         InputError: a size that is not a positive whole number, an unknown design, or one that does

@@ -22,13 +22,15 @@ from .cell import (
     mixed,
 )
 
-__all__ = ["ENGINE", "draw"]
+__all__ = ["ENGINE", "draw", "draw_outcomes"]
 
 _CHUNK_BYTES = 64_000_000
 
 
-def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
-    """The outcomes of replications ``first`` onwards: contexts (R, B), the rest (R, B, G)."""
+def draw_outcomes(
+    cell: GradientCell, *, seed: int, first: int, replications: int
+) -> tuple[Integers, Integers, Array]:
+    """Contexts (R, B), arms and rewards (R, B, G) of replications ``first`` onwards."""
     key = rng.cell_key(seed, cell.name)
     numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
@@ -38,7 +40,12 @@ def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Dra
     words = rng.words(key, numbers[:, None], slots, cell.group_size)
     chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
     arms = outcomes.arms[contexts[:, :, None], chosen]
-    rewards = outcomes.rewards[contexts[:, :, None], chosen]
+    return contexts, arms, outcomes.rewards[contexts[:, :, None], chosen]
+
+
+def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
+    """The outcomes of replications ``first`` onwards."""
+    contexts, arms, rewards = draw_outcomes(cell, seed=seed, first=first, replications=replications)
     norms = cell.problem.policy.squared_norms[contexts[:, :, None], arms]
     return Draws(contexts, arms, rewards, norms)
 
