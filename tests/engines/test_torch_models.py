@@ -16,7 +16,7 @@ from torch.func import grad, vmap  # noqa: E402
 from ustat_pg.engines.gradients.models import device_of, differentiable, model_of  # noqa: E402
 
 RNG = np.random.default_rng(0)
-WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced", "tables-gram")
+WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced")
 each = pytest.mark.parametrize("name", [name for name in FORMS if name not in WITHOUT_MODEL])
 
 
