@@ -1,4 +1,4 @@
-"""The cuda engine without a device: its bodies compiled for a CPU, refusals, memory."""
+"""The cuda engine without a device: its bodies compiled for a CPU, refusals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ustat_pg.engines import (
     Estimator,
     GradientCell,
     SquaredError,
-    device,
 )
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cpu, cuda
@@ -32,7 +31,6 @@ from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
-from ustat_pg.memory import ChunkWarning
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
@@ -198,73 +196,3 @@ def test_what_the_cpu_engine_refuses_is_refused(no_device):
         CELL.measure("cuda", [own], replications=1)
     with pytest.raises(InputError, match="replications"):
         PATH.run("cuda", replications=0)
-
-
-# Memory: a device of a given size, in NumPy.
-
-
-class Memory:
-    """Arrays of NumPy, so many bytes at once."""
-
-    def __init__(self, monkeypatch, holds, says=None):
-        self.holds = holds
-        says = holds if says is None else says
-        monkeypatch.setattr(device, "free_bytes", lambda: float(says))
-        monkeypatch.setattr(numba_cuda, "device_array", self.device_array)
-        monkeypatch.setattr(numba_cuda, "to_device", np.array)
-        monkeypatch.setattr(numba_cuda, "synchronize", lambda: None)
-
-    def device_array(self, shape, dtype):
-        if np.prod(shape) * np.dtype(dtype).itemsize > self.holds:
-            raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-        return np.empty(shape, dtype)
-
-
-def chunks(total, shapes):
-    """The chunks that were run, each as its start, its size and its scratch's threads."""
-    seen = []
-    device.in_chunks(
-        total, shapes, lambda start, count, rooms: seen.append((start, count, rooms[0].shape[-1]))
-    )
-    return seen
-
-
-SHAPES = {"weights": ((3, 4), np.float64), "chosen": ((2,), np.int32)}
-"""104 bytes a thread."""
-
-
-def test_a_chunk_fits_the_free_memory(monkeypatch):
-    Memory(monkeypatch, 10_000, says=1300)
-    assert chunks(25, SHAPES) == [(0, 10, 10), (10, 10, 10), (20, 5, 10)]
-    monkeypatch.setattr(device, "MOST_THREADS", 4)
-    assert chunks(6, SHAPES) == [(0, 4, 4), (4, 2, 4)]
-    Memory(monkeypatch, np.inf)
-    assert chunks(3, SHAPES) == [(0, 3, 3)]
-
-
-def test_a_chunk_that_does_not_fit_is_halved(monkeypatch):
-    Memory(monkeypatch, 96 * 3, says=10**6)
-    with pytest.warns(ChunkWarning, match="going on with [52]") as seen:
-        assert chunks(10, SHAPES) == [(start, 2, 2) for start in range(0, 10, 2)]
-    assert len(seen) == 2
-
-
-def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
-    Memory(monkeypatch, 10**6)
-    done = []
-
-    def run(start, count, rooms):
-        if start == 4 and count > 2:
-            raise MemoryError
-        done.extend(range(start, start + count))
-
-    monkeypatch.setattr(device, "MOST_THREADS", 4)
-    with pytest.warns(ChunkWarning, match="going on with 2"):
-        device.in_chunks(10, SHAPES, run)
-    assert done == list(range(10))
-
-
-def test_a_replication_that_does_not_fit_is_refused(monkeypatch):
-    Memory(monkeypatch, 50, says=50)
-    with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
-        chunks(1, SHAPES)

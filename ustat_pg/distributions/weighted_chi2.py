@@ -63,8 +63,9 @@ def _numbers(name: str, value: ArrayLike) -> FloatArray:
 @functools.cache
 def _nodes() -> tuple[FloatArray, FloatArray]:
     """Chebyshev's nodes of a panel, from -1 to 1, and what makes coefficients of values there."""
-    nodes = np.cos(np.pi * (np.arange(PANEL_POINTS) + 0.5) / PANEL_POINTS)
-    fit = 2 / PANEL_POINTS * chebyshev.chebvander(nodes, PANEL_POINTS - 1)
+    places = np.arange(PANEL_POINTS, dtype=np.float64) + 0.5
+    nodes = np.cos(np.pi * places / PANEL_POINTS)
+    fit = np.asarray(chebyshev.chebvander(nodes, PANEL_POINTS - 1) * 2 / PANEL_POINTS, np.float64)
     fit[:, 0] /= 2
     return frozen(nodes), frozen(fit)
 

@@ -18,16 +18,12 @@ from ..validation import InputError
 
 __all__ = [
     "MOST_THREADS",
-    "Shapes",
     "free_bytes",
     "in_chunks",
     "launch",
     "require_device",
     "upload",
 ]
-
-Shapes = Mapping[str, tuple[tuple[int, ...], Any]]
-"""Name, shape and type of a thread's scratch."""
 
 MOST_THREADS = 2**18
 """The threads of one launch: as many as the largest devices hold at once."""
@@ -77,7 +73,11 @@ def launch(kernel: Any, count: int, *arguments: Any) -> None:
     kernel[ceil(count / threads), threads](*arguments)
 
 
-def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], None]) -> None:
+def in_chunks(
+    total: int,
+    shapes: Mapping[str, tuple[tuple[int, ...], Any]],
+    run: Callable[[int, int, list[Any]], None],
+) -> None:
     """``run(start, count, scratch)`` over all replications, as many at once as fit the device.
 
     Arguments:

@@ -24,8 +24,38 @@ _ROUNDING_SHARE = 1e-10
 """Mean score, against the longest, up to which it is taken for rounding in float64."""
 
 
+class _Table(ScoreTable):
+    """Log-probabilities and a table of vectors, at fixed parameters."""
+
+    log_probs: Array
+    origin: Mapping[str, Array] | None
+
+    @property
+    def logits(self) -> Array:
+        return self.log_probs
+
+    @property
+    def d(self) -> int:
+        return self.all_scores.shape[2]
+
+    def scores(self, context: int) -> Array:
+        return self.all_scores[context]
+
+    @property
+    def feature_norm(self) -> float:
+        """The longest vector: a table does not say what it is a difference of."""
+        return float(np.sqrt(self.squared_norms.max())) or 1.0
+
+    def _origin_of(self, contexts: NDArray[np.intp]) -> dict[str, Array] | None:
+        """What names the table of some contexts."""
+        if self.origin is None:
+            return None
+        chosen = np.append(self.origin.get("contexts", []), [-1, *contexts])
+        return {**self.origin, "contexts": chosen}
+
+
 @record()
-class TabulatedPolicy(ScoreTable):
+class TabulatedPolicy(_Table):
     """A policy at fixed parameters, as tables of log-probabilities and scores.
 
     Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly.
@@ -109,10 +139,6 @@ class TabulatedPolicy(ScoreTable):
         return tables if self.parameters is None else {**tables, "theta": self.parameters}
 
     @property
-    def logits(self) -> Array:
-        return self.log_probs
-
-    @property
     def theta(self) -> Array:
         if self.parameters is None:
             return np.zeros(self.all_scores.shape[2])
@@ -129,10 +155,9 @@ class TabulatedPolicy(ScoreTable):
 
     def restrict(self, contexts: NDArray[np.intp]) -> TabulatedPolicy:
         source = None if self.source is None else self.source.restrict(contexts)
-        origin = self.origin
-        if origin is not None:
-            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
-            origin = {**origin, "contexts": chosen} if source is None else source.arrays()
+        origin = self._origin_of(contexts)
+        if origin is not None and source is not None:
+            origin = source.arrays()
         return TabulatedPolicy(
             self.log_probs[contexts],
             self.all_scores[contexts],
@@ -141,21 +166,9 @@ class TabulatedPolicy(ScoreTable):
             origin,
         )
 
-    def scores(self, context: int) -> Array:
-        return self.all_scores[context]
-
-    @property
-    def d(self) -> int:
-        return self.all_scores.shape[2]
-
-    @property
-    def feature_norm(self) -> float:
-        """The longest score: a table does not say what its scores are differences of."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0
-
 
 @record()
-class WeightedScores(ScoreTable):
+class WeightedScores(_Table):
     """Probabilities of a policy with a table of any vectors in the place of its scores.
 
     What estimates sum may be no score: ∇ log π times an importance ratio, clipped or not, or times a
@@ -191,32 +204,13 @@ class WeightedScores(ScoreTable):
         return {"log_probs": self.log_probs, "weighted_scores": self.all_scores}
 
     @property
-    def logits(self) -> Array:
-        return self.log_probs
-
-    @property
     def theta(self) -> Array:
         return np.zeros(self.d)
-
-    @property
-    def d(self) -> int:
-        return self.all_scores.shape[2]
 
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
         """Refused: weighted scores hold at their own parameters only."""
         raise InputError("weighted scores hold at their own parameters only")
 
     def restrict(self, contexts: NDArray[np.intp]) -> WeightedScores:
-        origin = self.origin
-        if origin is not None:
-            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
-            origin = {**origin, "contexts": chosen}
+        origin = self._origin_of(contexts)
         return WeightedScores(self.log_probs[contexts], self.all_scores[contexts], origin)
-
-    def scores(self, context: int) -> Array:
-        return self.all_scores[context]
-
-    @property
-    def feature_norm(self) -> float:
-        """The longest vector: a table does not say what it is a difference of."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0

@@ -24,12 +24,9 @@ from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Draws, Estimator, MomentSums, Replications
 from .cell import (
-    Distance,
     GradientCell,
     GradientQuantity,
-    Mixed,
-    Projection,
-    SquaredError,
+    columns,
     direction,
     estimators_of,
 )
@@ -93,30 +90,22 @@ class Prepared:
     def target(self) -> Tensor:
         """g, the gradient of the enumerated return, (d,)."""
         model = self.model
-        # Ways through the outputs at once.
-        most = max(1, int(MEMORY // (2 * BYTES * model.activity)))
-        parts = list(model.parts(most))
-        each = most // model.space.vocabulary ** (model.length - 1)
         probs = model.floats(self.problem.context_probs)
         rewards = model.floats(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
-        for some in slices(self.problem.contexts, each):
+        numbers = 2 * model.activity * len(model.space.ways)
+        for some in slices(self.problem.contexts, MEMORY // (BYTES * numbers)):
             here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
-                logs = [model.all_log_probs(self.theta, here, outputs) for outputs in parts]
-            values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
-            for outputs, log_probs in zip(parts, logs, strict=True):
-                values += (log_probs.exp() * rewards[here][:, outputs]).sum(-1)
-            for outputs in parts:
-                # A constant changes no gradient of a mean, and the value keeps the most digits.
-                weights = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
+                chances = model.all_log_probs(self.theta, here).exp()
+            # A constant changes no gradient of a mean, and the value keeps the most digits.
+            values = (chances * rewards[here]).sum(-1, keepdim=True)
+            weights = probs[here, None] * (rewards[here] - values)
 
-                def part_of_return(
-                    theta: Tensor, x: Tensor = here, k: Tensor = outputs, w: Tensor = weights
-                ) -> Tensor:
-                    return (w * model.all_log_probs(theta, x, k).exp()).sum()
+            def part_of_return(theta: Tensor, x: Tensor = here, w: Tensor = weights) -> Tensor:
+                return (w * model.all_log_probs(theta, x).exp()).sum()
 
-                total += grad(part_of_return)(self.theta)
+            total += grad(part_of_return)(self.theta)
         return total
 
     # The estimates.
@@ -204,22 +193,14 @@ class Prepared:
             self.model.outputs[arms.flatten(1)],
             weights,
         )
-        columns = []
-        for quantity in quantities:
-            if isinstance(quantity, Mixed):
-                columns.append(unequal.double().mean(-1))
-                continue
-            if isinstance(quantity, Distance):
-                first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
-                error = estimates[:, first] - estimates[:, second]
-            else:
-                error = estimates[:, estimators.index(quantity.estimator)] - self.target
-            if isinstance(quantity, (SquaredError, Distance)):
-                columns.append(error.square().sum(-1))
-            else:
-                along = error @ self.model.floats(direction(self.problem, quantity.number))
-                columns.append(along if isinstance(quantity, Projection) else along.square())
-        return torch.stack(columns, dim=-1).cpu().numpy()
+        found = columns(
+            quantities,
+            dict(zip(estimators, estimates.unbind(1), strict=True)),
+            self.target,
+            unequal.double().mean(-1),
+            lambda number: self.model.floats(direction(self.problem, number)),
+        )
+        return torch.stack(list(found), dim=-1).cpu().numpy()
 
 
 _KEPT: dict[tuple[str, str], Prepared] = {}

@@ -9,7 +9,7 @@ differentiate them and run many stacked parameters at once. This module needs to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -115,29 +115,16 @@ class Model(ABC):
         own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ v ** np.arange(last - 1, -1, -1)
         return self.integers(self.space.ways), self.integers(own)
 
-    def parts(self, most: int) -> Iterator[Tensor]:
-        """The numbers of all outputs in parts that :meth:`all_log_probs` reads ``most`` ways for."""
-        _, own = self._leaves
-        sizes = torch.bincount(own // most)
-        yield from torch.argsort(own, stable=True).split(sizes.tolist())
-
-    def all_log_probs(
-        self, theta: Tensor, contexts: Tensor, numbers: Tensor | None = None
-    ) -> Tensor:
-        """log π(y | x) of every output, or of those of some numbers (m,): (n, K) or (n, m)."""
+    def all_log_probs(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        """log π(y | x) of every output: (n, K)."""
         ways, own = self._leaves
-        outputs = self.outputs
-        if numbers is not None:
-            outputs = outputs[numbers]
-            needed, own = torch.unique(own[numbers], return_inverse=True)
-            ways = ways[needed]
         n, m = len(contexts), len(ways)
         choices = self.choice_log_probs(
             theta, contexts.repeat_interleave(m), ways.repeat(n, 1)
         ).reshape(n, m, self.length, self.choices)
         steps = torch.arange(self.length, device=self.device)
-        taken = choices[:, own[:, None], steps, outputs.clamp(min=0)]
-        return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
+        taken = choices[:, own[:, None], steps, self.outputs.clamp(min=0)]
+        return torch.where(self.outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
 
 
 class _Transformer(Model):

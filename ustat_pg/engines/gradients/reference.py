@@ -11,12 +11,9 @@ from ...estimators import gradient
 from ...memory import slices
 from ..base import Array, Draws, Integers, MomentSums, Replications
 from .cell import (
-    Distance,
     GradientCell,
     GradientQuantity,
-    Mixed,
-    Projection,
-    SquaredError,
+    columns,
     direction,
     estimators_of,
     mixed,
@@ -96,22 +93,14 @@ class ReferenceEngine:
             estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
             for estimator in estimators_of(quantities)
         }
-        target = problem.gradient()
-        columns = []
-        for quantity in quantities:
-            if isinstance(quantity, Mixed):
-                columns.append(mixed(draws))
-                continue
-            if isinstance(quantity, Distance):
-                error = estimates[quantity.first] - estimates[quantity.second]
-            else:
-                error = estimates[quantity.estimator] - target
-            if isinstance(quantity, (SquaredError, Distance)):
-                columns.append((error**2).sum(axis=-1))
-            else:
-                along = error @ direction(problem, quantity.number)
-                columns.append(along if isinstance(quantity, Projection) else along**2)
-        return np.stack(columns, axis=-1)
+        found = columns(
+            quantities,
+            estimates,
+            problem.gradient(),
+            mixed(draws),
+            lambda number: direction(problem, number),
+        )
+        return np.stack(list(found), axis=-1)
 
 
 ENGINE = ReferenceEngine()
