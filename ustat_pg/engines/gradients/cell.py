@@ -266,7 +266,7 @@ class GradientCell(Cell):
         return replace(self, device=device)
 
     def range(self, quantity: Any) -> tuple[float, float]:
-        return quantity.range(self.problem, self.group_size)  # type: ignore[no-any-return]
+        return quantity.range(self.problem, self.group_size)
 
     def rounding(self, quantity: Any) -> float:
         return float(quantity.rounding(self.problem))
