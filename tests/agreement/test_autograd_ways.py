@@ -12,9 +12,6 @@ from ustat_pg.engines import Distance, Estimator, GradientCell
 pytest.importorskip("torch")
 
 from ustat_pg.engines.gradients import autograd
-from ustat_pg.policies import OutputSpace
-from ustat_pg.policies.transformer import TransformerPolicy
-from ustat_pg.problems import TokenProblem
 
 AUTOGRAD = SUBJECTS["autograd"]
 
@@ -29,13 +26,3 @@ def test_the_same_sums_of_few_estimators(problem):
         few = errors_of(*names)
         few += [Distance(Estimator(names[0]), Estimator(names[-1]))] * (count > 1)
         laws.same_numbers(AUTOGRAD, cell, few)
-
-
-def test_many_outputs_and_parameters():
-    """A thousand outputs of a network of some thousand parameters, few of them ever drawn."""
-    space = OutputSpace(10, 3)
-    problem = TokenProblem(space, [(3,), (1, 4)], lambda x, y: float(sum(y) % 10 == x[0]))
-    policy = TransformerPolicy.initial(space, problem.prompts, width=8, seed=2)
-    assert policy.d > 1000
-    cell = GradientCell(problem.at(policy), 8, 2)
-    laws.same_numbers(AUTOGRAD, cell, errors_of("grpo", "vanilla", "oracle"), replications=20)

@@ -109,25 +109,17 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above(monkeypatch):
         return xp.broadcast_to(xp.asarray(handed[:count]), shape)
 
     monkeypatch.setattr(rng, "words", words)
-    draws = {"reference": lambda cell: reference.draw(cell, seed=0, first=0, replications=1)}
-    if "autograd" in SUBJECTS:
-        from ustat_pg.engines.gradients import autograd
-
-        draws["autograd"] = lambda cell: autograd.draw(cell, seed=0, first=0, replications=1)
-    for name, draw in draws.items():
-        handed[:] = prompts
-        found = draw(GradientCell(EDGES, 1, len(prompts)))
-        where = found.contexts if name == "reference" else found[0]
-        assert where.tolist() == [above(ends, prompts)]
-        handed[:] = inner
-        found = draw(GradientCell(EDGES, len(inner), 5, "fixed"))
-        for x, law in enumerate(rng.thresholds(EDGES.outcomes.probs)):
-            chosen = above(law, inner)
-            if name == "reference":
-                assert found.arms[0, x].tolist() == EDGES.outcomes.arms[x, chosen].tolist()
-                assert found.rewards[0, x].tolist() == EDGES.outcomes.rewards[x, chosen].tolist()
-            else:
-                assert found[1][0, x].tolist() == chosen
+    handed[:] = prompts
+    cell = GradientCell(EDGES, 1, len(prompts))
+    drawn = reference.draw(cell, seed=0, first=0, replications=1)
+    assert drawn.contexts.tolist() == [above(ends, prompts)]
+    handed[:] = inner
+    cell = GradientCell(EDGES, len(inner), 5, "fixed")
+    drawn = reference.draw(cell, seed=0, first=0, replications=1)
+    for x, law in enumerate(rng.thresholds(EDGES.outcomes.probs)):
+        chosen = above(law, inner)
+        assert drawn.arms[0, x].tolist() == EDGES.outcomes.arms[x, chosen].tolist()
+        assert drawn.rewards[0, x].tolist() == EDGES.outcomes.rewards[x, chosen].tolist()
 
 
 # Numbers.

@@ -38,7 +38,6 @@ from ustat_pg.engines import (
     Training,
     device,
 )
-from ustat_pg.engines.gradients import cpu, cuda, reference
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
@@ -58,8 +57,6 @@ class Job:
     most: int | None = None
     """Replications at once; a device that holds no more than ``room`` runs out of memory."""
     room: int | None = None
-    segment: int | None = None
-    tiles: int | None = None
     warned: list[str] = field(default_factory=list)
 
     def run(self) -> Any:
@@ -70,10 +67,6 @@ class Job:
             warnings.filterwarnings("ignore", "overflow encountered in scalar multiply")
             if self.most is not None:
                 patch.setattr(device, "MOST_THREADS", self.most)
-            if self.segment is not None:
-                patch.setattr(cuda, "_segment", lambda quantities: self.segment)
-            if self.tiles is not None:
-                patch.setattr(cuda, "_tiles", lambda quantities: self.tiles)
             if self.room is not None:
                 patch.setattr(numba_cuda, "device_array", partial(_small, self.room))
             answer = self.call()
@@ -108,7 +101,7 @@ def corners():
 
 
 def measured_cells():
-    """Every kind of problem in every design and size; token policies; corners; a large group."""
+    """Every kind of problem in every design and size; token policies; corners."""
     for kind in KINDS:
         for cell in laws.cells(random_problem(1, kind), (1, 2, 5), (1, 3)):
             yield f"{kind}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
@@ -119,11 +112,6 @@ def measured_cells():
     for number, problem in enumerate(corners()):
         for batch in (1, 2):
             yield f"corner {number}/B{batch}", GradientCell(problem, 4, batch)
-    for kind in ("plain", "shared-linear", "linear", "one-context"):
-        yield (
-            f"large group/{kind}",
-            GradientCell(random_problem(2, kind), cuda.COMPARED_OUTPUTS + 6),
-        )
 
 
 def trajectories():
@@ -139,7 +127,6 @@ def trajectories():
 
 
 CHUNKED = GradientCell(random_problem(0, "plain"), 4, 2)
-PLAIN = GradientCell(random_problem(0, "plain"), 4)
 PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
 
 
@@ -150,18 +137,11 @@ def all_jobs():
         jobs["measure", name] = Job(
             partial(measure, "cuda", cell, laws.quantities_for(cell.group_size))
         )
-        jobs["draw", name] = Job(partial(cuda.draw, cell, seed=7, first=FAR, replications=7))
-        if cell.batch_size == 1:
-            quantities = laws.plain_quantities(cell.group_size)
-            jobs["plain", name] = Job(partial(measure, "cuda", cell, quantities))
     for number, trajectory in enumerate(trajectories()):
         jobs["path", number] = Job(partial(run, "cuda", trajectory))
     for name, options in CHUNKS.items():
         quantities = laws.quantities_for(4)
         jobs["chunks", name] = Job(partial(measure, "cuda", CHUNKED, quantities, 7), **options)
-        jobs["plain chunks", name] = Job(
-            partial(measure, "cuda", PLAIN, laws.plain_quantities(4), 7), **options
-        )
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
@@ -172,8 +152,6 @@ CHUNKS: dict[str, dict[str, int]] = {
     "of 3": {"most": 3},
     "of 1": {"most": 1},
     "halved": {"room": 2},
-    "segments": {"segment": 3},
-    "tiles": {"tiles": 2},
 }
 
 
@@ -218,53 +196,14 @@ def of_kind(answers, kind):
     return found
 
 
-def test_the_same_integers(answers):
-    found = of_kind(answers, "draw")
-    designs = set()
+def test_the_same_numbers(answers):
+    found, designs = of_kind(answers, "measure"), set()
     for name, cell in measured_cells():
         designs.add(cell.design)
-        where, chosen = cpu.draw(cell, seed=7, first=FAR, replications=7)
-        assert np.array_equal(found[name][0], where), name
-        assert np.array_equal(found[name][1], chosen), name
-        plain = reference.draw(cell, seed=7, first=FAR, replications=7)
-        assert np.array_equal(plain.contexts, where)
-    assert designs == set(laws.DESIGNS)
-
-
-def compare(cell, quantities, found, replications=REPLICATIONS):
-    assert found.n == replications
-    expected = measure("cpu", cell, quantities, replications)
-    laws.same_sums(found, expected, cell, quantities)
-
-
-def test_the_same_numbers(answers):
-    found = of_kind(answers, "measure")
-    for name, cell in measured_cells():
         quantities = laws.quantities_for(cell.group_size)
-        compare(cell, quantities, found[name])
-
-
-def test_the_same_numbers_from_the_body_for_one_prompt(answers):
-    found = of_kind(answers, "plain")
-    seen = set()
-    for name, cell in measured_cells():
-        if name in found:
-            quantities = laws.plain_quantities(cell.group_size)
-            compare(cell, quantities, found[name])
-            seen.add(
-                (cpu.takes_one_prompt(cell, quantities), cell.group_size > cuda.COMPARED_OUTPUTS)
-            )
-    assert seen == {(True, True), (True, False), (False, True), (False, False)}
-
-
-def test_the_same_digits_of_ordinary_numbers(answers):
-    """Relative to each number itself: quantities of a plain problem are far from cancelling."""
-    cell = PLAIN
-    found, expected = (
-        answers["plain chunks", "one"][0],
-        measure("cpu", cell, laws.plain_quantities(4), 7),
-    )
-    assert found.mean == pytest.approx(expected.mean, rel=1e-12, abs=0)
+        assert found[name].n == REPLICATIONS
+        laws.same_sums(found[name], measure("cpu", cell, quantities), cell, quantities)
+    assert designs == set(laws.DESIGNS)
 
 
 def test_the_same_paths(answers):
@@ -276,7 +215,7 @@ def test_the_same_paths(answers):
         assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
 
 
-@pytest.mark.parametrize("kind", ["chunks", "plain chunks", "path chunks"])
+@pytest.mark.parametrize("kind", ["chunks", "path chunks"])
 def test_chunks_do_not_change_a_bit(answers, kind):
     whole, _ = answers[kind, "one"]
     for name in ("of 3", "of 1", "halved"):
@@ -290,21 +229,6 @@ def test_chunks_do_not_change_a_bit(answers, kind):
         halved = ["3", "1"] if name == "halved" else []
         assert [w.rpartition(" ")[2] for w in warned] == halved
         assert all("out of memory" in w for w in warned)
-
-
-@pytest.mark.parametrize("name", ["segments", "tiles"])
-@pytest.mark.parametrize(
-    ("kind", "cell", "quantities"),
-    [
-        ("chunks", CHUNKED, laws.quantities_for(4)),
-        ("plain chunks", PLAIN, laws.plain_quantities(4)),
-    ],
-    ids=["minibatch", "one prompt"],
-)
-def test_sums_are_those_of_the_values(answers, kind, cell, quantities, name):
-    found, warned = answers[kind, name]
-    assert not warned
-    compare(cell, quantities, found, 7)
 
 
 def test_training_runs_on_the_device(answers):

@@ -15,7 +15,7 @@ from ustat_pg.engines import (
     SquaredError,
     SquaredProjection,
 )
-from ustat_pg.engines.gradients.cell import direction, estimators_of
+from ustat_pg.engines.gradients.cell import estimators_of
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
@@ -152,20 +152,6 @@ def draws():
     return Draws(contexts, np.zeros((2, 2, 4), int), rewards, np.ones((2, 2, 4)))
 
 
-def test_prompt_only_advantages_look_at_the_drawn_context():
-    found = Estimator("oracle").advantages(UNEVEN, draws())
-    value = UNEVEN.moments().value
-    expected = draws().rewards - value[draws().contexts][:, :, None]
-    assert np.allclose(found, expected, rtol=0, atol=1e-14)
-
-
-def test_a_function_gives_advantages():
-    found = Estimator("own", function=lambda r, d: r * d.squared_norms * 3).advantages(
-        UNEVEN, draws()
-    )
-    assert np.array_equal(found, 3 * draws().rewards)
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -193,16 +179,6 @@ def test_two_functions_are_two_estimators():
         len(estimators_of([SquaredError(other), SquaredError(Estimator("own", function=wrong))]))
         == 2
     )
-
-
-def test_directions():
-    units = [direction(UNEVEN, number) for number in range(3)]
-    for unit in units:
-        assert unit.shape == (UNEVEN.d,)
-        assert np.linalg.norm(unit) == pytest.approx(1.0)
-    assert np.abs(units[0] @ units[1]) < 0.99
-    assert np.array_equal(direction(UNEVEN, 1), units[1])
-    assert not np.array_equal(direction(random_problem(1), 1)[: UNEVEN.d], units[1])
 
 
 def test_engines_by_name():

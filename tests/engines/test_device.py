@@ -1,4 +1,4 @@
-"""The cuda engine without a device: its bodies compiled for a CPU, refusals, memory."""
+"""The cuda engine without a device: its bodies compiled for a CPU, refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import boolean, config, int64, njit, typeof
+from numba import config, int64, njit, typeof
 from numba import cuda as numba_cuda
 
 from tests.support import laws
@@ -23,16 +23,14 @@ from ustat_pg.engines import (
     Estimator,
     GradientCell,
     SquaredError,
-    device,
 )
 from ustat_pg.engines.base import Replications
-from ustat_pg.engines.gradients import cpu, cuda, kernels
+from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
-from ustat_pg.memory import ChunkWarning
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 
@@ -137,16 +135,10 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     def array(ndim, dtype=np.float64):
         return typeof(np.zeros((2,) * ndim, dtype))
 
-    key, whole = array(1, np.int64), [array(2, np.int64)] * 2
+    key = array(1, np.int64)
     block = (int64, int64, int64, key, int64, int64, typeof(tables), typeof(asked))
     signatures = {
-        kernels.minibatch_kernel: (*block, typeof(room), array(2)),
-        kernels.one_prompt_kernel: (*block, boolean, typeof(room), array(2)),
-        kernels.draw_kernel: (
-            *(int64, int64, key, int64, typeof(tables), *whole),
-            *(array(2, np.int64), array(3, np.int64)),
-        ),
-        kernels.reduce_kernel: (array(2), int64, int64, array(1), array(2), array(3)),
+        cuda.kernel: (*block, typeof(room), array(2)),
         path_bodies.path_kernel: (
             *(int64, int64, int64, key, int64, typeof(plan), array(3)),
             *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),
@@ -177,10 +169,9 @@ PATH = Trajectory(smooth(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20
     "call",
     [
         lambda: CELL.measure("cuda", [QUANTITY], replications=5),
-        lambda: cuda.draw(CELL, seed=0, first=0, replications=5),
         lambda: PATH.run("cuda"),
     ],
-    ids=["measure", "draw", "run"],
+    ids=["measure", "run"],
 )
 def test_a_machine_without_a_device_says_so(no_device, call):
     with pytest.raises(
@@ -205,85 +196,3 @@ def test_what_the_cpu_engine_refuses_is_refused(no_device):
         CELL.measure("cuda", [own], replications=1)
     with pytest.raises(InputError, match="replications"):
         PATH.run("cuda", replications=0)
-
-
-# Memory: a device of a given size, in NumPy.
-
-
-class Memory:
-    """Arrays of NumPy, so many bytes at once."""
-
-    def __init__(self, monkeypatch, holds, says=None):
-        self.holds = holds
-        says = holds if says is None else says
-        monkeypatch.setattr(device, "free_bytes", lambda: float(says))
-        monkeypatch.setattr(numba_cuda, "device_array", self.device_array)
-        monkeypatch.setattr(numba_cuda, "to_device", np.array)
-        monkeypatch.setattr(numba_cuda, "synchronize", lambda: None)
-
-    def device_array(self, shape, dtype):
-        if np.prod(shape) * np.dtype(dtype).itemsize > self.holds:
-            raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-        return np.empty(shape, dtype)
-
-
-def chunks(total, shapes):
-    """The chunks that were run, each as its start, its size and its scratch's threads."""
-    seen = []
-    device.in_chunks(
-        total, shapes, lambda start, count, rooms: seen.append((start, count, rooms[0].shape[-1]))
-    )
-    return seen
-
-
-SHAPES = {"weights": ((3, 4), np.float64), "chosen": ((2,), np.int32)}
-"""104 bytes a thread."""
-
-
-def test_a_chunk_fits_the_free_memory(monkeypatch):
-    Memory(monkeypatch, 10_000, says=1300)
-    assert chunks(25, SHAPES) == [(0, 10, 10), (10, 10, 10), (20, 5, 10)]
-    monkeypatch.setattr(device, "MOST_THREADS", 4)
-    assert chunks(6, SHAPES) == [(0, 4, 4), (4, 2, 4)]
-    Memory(monkeypatch, np.inf)
-    assert chunks(3, SHAPES) == [(0, 3, 3)]
-
-
-def test_a_chunk_that_does_not_fit_is_halved(monkeypatch):
-    Memory(monkeypatch, 96 * 3, says=10**6)
-    with pytest.warns(ChunkWarning, match="going on with [52]") as seen:
-        assert chunks(10, SHAPES) == [(start, 2, 2) for start in range(0, 10, 2)]
-    assert len(seen) == 2
-
-
-def test_memory_that_runs_out_in_a_launch_costs_no_replication(monkeypatch):
-    Memory(monkeypatch, 10**6)
-    done = []
-
-    def run(start, count, rooms):
-        if start == 4 and count > 2:
-            raise MemoryError
-        done.extend(range(start, start + count))
-
-    monkeypatch.setattr(device, "MOST_THREADS", 4)
-    with pytest.warns(ChunkWarning, match="going on with 2"):
-        device.in_chunks(10, SHAPES, run)
-    assert done == list(range(10))
-
-
-def test_what_does_not_fit_is_refused(monkeypatch):
-    Memory(monkeypatch, 50, says=50)
-    with pytest.raises(InputError, match="replications do not fit in memory one at a time"):
-        chunks(1, SHAPES)
-    with pytest.raises(InputError, match="the values take 216 bytes: the device has 50 bytes free"):
-        device.allocate("the values", (3, 9))
-    small = cpu.problem_tables(CELL.problem)
-    assert np.array_equal(device.upload(small, "tables").outcomes.ends, small.outcomes.ends)
-    full = RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-
-    def refuse(array):
-        raise full
-
-    monkeypatch.setattr(numba_cuda, "to_device", refuse)
-    with pytest.raises(InputError, match=r"the tables take .* KiB: .* use engine cpu"):
-        device.upload(small, "the tables")

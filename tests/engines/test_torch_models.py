@@ -16,7 +16,7 @@ from torch.func import grad, vmap  # noqa: E402
 from ustat_pg.engines.gradients.models import device_of, differentiable, model_of  # noqa: E402
 
 RNG = np.random.default_rng(0)
-WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced", "tables-gram")
+WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced")
 each = pytest.mark.parametrize("name", [name for name in FORMS if name not in WITHOUT_MODEL])
 
 
@@ -77,20 +77,6 @@ def test_gradients_are_the_scores_found_in_another_way(name):
 
 
 @each
-@pytest.mark.parametrize("most", [1, 3, 10_000])
-def test_parts_are_all_outputs_once(name, most):
-    model, logs = model_of(policy_of(name)), dense(name)[0]
-    parts = list(model.parts(most))
-    assert sorted(torch.cat(parts).tolist()) == list(range(logs.shape[1]))
-    every = torch.arange(len(logs))
-    for part in parts:
-        found = model.all_log_probs(model.theta(), every, part).numpy()
-        assert found == near(logs[:, part.numpy()])
-    if most == 10_000:
-        assert len(parts) == 1
-
-
-@each
 def test_nothing_is_made_on_another_device(name):
     """A tensor made without a device would land on the default one and fail."""
     contexts, numbers = (torch.tensor(a) for a in batch(name))
@@ -98,7 +84,7 @@ def test_nothing_is_made_on_another_device(name):
         model = model_of(policy_of(name))
         theta = model.theta()
         drawn = model.outputs[numbers]
-        model.all_log_probs(theta, contexts, next(model.parts(2)))
+        model.all_log_probs(theta, contexts)
         found = vmap(grad(log_one(model)), (None, 0, 0))(theta, contexts, drawn)
     assert found.device.type == "cpu"
     assert torch.isfinite(found).all()

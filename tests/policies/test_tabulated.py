@@ -19,7 +19,6 @@ FLAT = SCORES.reshape(X * K, D)
 FORMS = {
     "tables": TabulatedPolicy(LOGS, SCORES, LINEAR.theta, LINEAR),
     "reduced": TabulatedPolicy(LOGS, SCORES).reduced(),
-    "gram": TabulatedPolicy.from_gram(LOGS, FLAT @ FLAT.T),
 }
 each = pytest.mark.parametrize("policy", FORMS.values(), ids=FORMS)
 
@@ -54,27 +53,21 @@ def test_other_parameters_are_the_source_s():
     policy = FORMS["tables"]
     other = policy.with_theta(LINEAR.theta + 0.1)
     assert np.array_equal(other.probs, LINEAR.with_theta(LINEAR.theta + 0.1).probs)
-    for name in ("reduced", "gram"):
-        with pytest.raises(InputError, match="holds at its own parameters only"):
-            FORMS[name].with_theta(FORMS[name].theta)
+    with pytest.raises(InputError, match="holds at its own parameters only"):
+        FORMS["reduced"].with_theta(FORMS["reduced"].theta)
 
 
 def test_coordinates_are_as_many_as_directions():
-    """X K scores, of which each context's sum to 0 in the mean: X (K - 1) directions."""
-    assert FORMS["gram"].d == X * (K - 1)
     assert FORMS["reduced"].d == X * K
     assert TabulatedPolicy(LOGS, SCORES[..., :5] * 0).reduced().d == 5
 
 
-def test_a_mean_that_is_rounding_is_taken_off_and_recorded():
-    off = SCORES + 1e-12
-    policy = TabulatedPolicy(LOGS, off)
-    assert np.allclose(policy.score_mean, 1e-12 * np.sqrt(D), rtol=1e-2)
+def test_a_mean_that_is_rounding_is_taken_off():
+    policy = TabulatedPolicy(LOGS, SCORES + 1e-12)
     assert np.abs(np.einsum("xk,xkd->xd", policy.probs, policy.all_scores)).max() < 1e-15
 
 
 def test_scores_of_zero_are_a_policy():
-    assert TabulatedPolicy.from_gram([[0.0]], [[0.0]]).gram(0, 0).tolist() == [[0.0]]
     one = TabulatedPolicy([[0.0]], [[[1e-17]]])
     assert one.squared_norms.tolist() == [[0.0]]
     assert one.feature_norm == 1.0
@@ -87,9 +80,6 @@ def test_scores_of_zero_are_a_policy():
         (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
         (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
         (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
-        (lambda: TabulatedPolicy.from_gram(LOGS, np.eye(3)), r"must be \(12, 12\)"),
-        (lambda: TabulatedPolicy.from_gram(LOGS, np.triu(np.ones((12, 12)))), "not symmetric"),
-        (lambda: TabulatedPolicy.from_gram(LOGS, -FLAT @ FLAT.T), "eigenvalue"),
     ],
 )
 def test_refused(make, message):

@@ -75,9 +75,9 @@ def test_prompts_that_share_a_table():
     ("make", "message"),
     [
         (lambda: OutputSpace(0, 2), "vocabulary is 0"),
-        (lambda: OutputSpace(10, 6), "make 1,000,000 outputs: at most 100000"),
-        (lambda: OutputSpace(1, 100_000, end=True), "make 100,001 outputs"),
-        (lambda: OutputSpace(50, 300), r"make about 10\^510 outputs"),
+        (lambda: OutputSpace(10, 6), "make more outputs than are listed, 100,000"),
+        (lambda: OutputSpace(1, 100_000, end=True), "make more outputs"),
+        (lambda: OutputSpace(50, 300), "make more outputs"),
         (lambda: PrefixSoftmax(OutputSpace(2, 2), np.ones((1, 3, 3))), r"must be .*\(3, 2\)"),
         (lambda: PrefixSoftmax(OutputSpace(2, 1), np.ones((2, 1, 2)), 2), "2 tables are given"),
     ],

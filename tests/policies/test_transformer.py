@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import attrs
 import numpy as np
@@ -22,6 +19,7 @@ from tests.support.networks import backward_loop  # noqa: E402
 from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
+from ustat_pg.policies import tokens  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
@@ -45,7 +43,7 @@ def test_the_gradient_of_the_return():
 
 
 def test_moments_without_tables_are_those_of_the_tables():
-    policy = make(chunk=3)
+    policy = make()
     lazy, table = PROBLEM.bandit(policy).moments(), PROBLEM.at(policy).moments()
     for name in ("value", "fisher_trace", "norm_advantage", "norm_squared_advantage"):
         assert np.allclose(getattr(lazy, name), getattr(table, name), rtol=1e-11, atol=1e-13), name
@@ -53,69 +51,29 @@ def test_moments_without_tables_are_those_of_the_tables():
     assert lazy.mean_gradient_sq == pytest.approx(table.mean_gradient_sq, rel=1e-10)
 
 
-def test_where_scores_do_not_fit_their_inner_products_do(monkeypatch):
-    policy = make(width=8)
-    total = 4 * policy.space.count
-    assert 3 * total < policy.d
-    paired = 24 * total**2
-    dense_table, short = policy.tabulated(), policy.tabulated(paired)
-    assert dense_table.d == policy.d
-    assert short.d < total
-    for x in range(4):
-        for y in range(4):
-            assert np.allclose(short.gram(x, y), dense_table.gram(x, y), rtol=0, atol=1e-10)
-    with pytest.raises(InputError, match=r"need \d+ MiB and their inner products"):
-        policy.tabulated(paired - 1)
-    with pytest.raises(InputError, match="inner products"):
-        PROBLEM.at(policy, memory=10)
-    names = {PROBLEM.at(policy, memory=m).digest for m in (2**28, paired)}
-    assert len(names) == 2
-
-
 def test_a_table_of_scores_that_does_not_fit_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "GRAM_BYTES", 0)
-    policy = make(memory=8 * 307 * 15 - 1)
-    with pytest.raises(InputError, match="scores of 15 outputs in 307 parameters need"):
-        policy.scores(0)
-    assert make(memory=8 * 307 * 15).scores(0).shape == (15, 307)
+    with pytest.raises(InputError, match="scores of 60 outputs in 307 parameters need"):
+        PROBLEM.at(make(), memory=10)
+    monkeypatch.setattr(tokens, "GRAM_BYTES", 0)
+    with pytest.raises(InputError, match="inner products of all pairs of 15 outputs"):
+        make().gram(0, 0)
 
 
-def test_gram_matrices_in_blocks_of_parameters():
-    policy = make(memory=8 * 4 * 15 * 37)
-    assert policy.default_chunk() < policy.space.count
-    scores = np.concatenate([backward_loop(policy, x)[1] for x in range(4)])
-    assert np.allclose(policy.gram_matrix(range(4)), scores @ scores.T, rtol=0, atol=1e-11)
+def test_gram_matrices():
+    policy = make()
+    scores = np.stack([backward_loop(policy, x)[1] for x in range(4)])
+    assert np.allclose(policy.gram(1, 2), scores[1] @ scores[2].T, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("memory", [1, 60_000, 2**28])
-def test_the_memory_chosen_changes_no_number(memory):
-    policy, plain = make(memory=memory), make()
-    assert np.allclose(policy.squared_norms, plain.squared_norms, rtol=1e-12)
-    assert np.allclose(policy.logits, plain.logits, rtol=1e-13)
+@pytest.mark.parametrize("memory", [1, 60_000])
+def test_the_memory_changes_no_number(memory, monkeypatch):
+    policy, plain = make(), make()
     weights = np.random.default_rng(0).normal(size=15)
-    assert np.allclose(policy.combine(0, weights), plain.combine(0, weights), atol=1e-12)
-    assert (memory == 1) == (policy.default_chunk() == 1)
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no record of peak memory")
-def test_the_memory_chosen_is_kept():
-    """Scores of 256 outputs in 200,000 parameters are 393 MiB; 64 are allowed."""
-    code = (
-        "import re, numpy as np, torch\n"
-        "from ustat_pg.policies import OutputSpace, TransformerPolicy\n"
-        "torch.set_num_threads(1)\n"
-        "status = lambda: open('/proc/self/status').read()\n"
-        "peak = lambda: int(re.search(r'VmHWM:\\s*(\\d+)', status())[1]) / 2**10\n"
-        "make = lambda **o: TransformerPolicy.initial(OutputSpace(4, 4), [(1,)], **o)\n"
-        "def work(p): p.squared_norms, p.inner(p.theta), p.combine(0, p.probs), p.gram(0, 0)\n"
-        "work(make(width=4))\n"
-        "policy = make(width=128, memory=2**26)\n"
-        "before = peak(); work(policy); print(policy.d, peak() - before)\n"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    d, grown = map(float, out.stdout.split())
-    assert d > 200_000
-    assert 10 < grown < 160
+    wanted = plain.squared_norms, plain.logits, plain.combine(0, weights), plain.scores(1)
+    monkeypatch.setattr(module, "MEMORY", memory)
+    found = policy.squared_norms, policy.logits, policy.combine(0, weights), policy.scores(1)
+    for one, other in zip(found, wanted, strict=True):
+        assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_a_block_is_torch_s_own_layer():
@@ -154,18 +112,6 @@ def test_no_token_sees_a_later_one():
     assert not torch.allclose(out[0, 2:], out[1, 2:])
 
 
-def test_single_precision_is_close_and_recorded():
-    plain, single = make(), make(precision="float32")
-    table = single.tabulated()
-    assert np.allclose(single.logits, plain.logits, rtol=0, atol=1e-5)
-    assert not np.array_equal(single.logits, plain.logits)
-    for x in range(4):
-        assert np.allclose(table.scores(x), plain.scores(x), rtol=0, atol=1e-4)
-        assert np.abs(table.probs[x] @ table.scores(x)).max() < 1e-14
-    assert 1e-10 < table.score_mean.max() < 1e-5
-    assert PROBLEM.at(single).digest != PROBLEM.at(plain).digest
-
-
 def test_restriction_other_parameters_and_copies():
     policy = make()
     part = policy.restrict(np.array([3, 0]))
@@ -188,10 +134,8 @@ PROBLEM_PART = bracket_matching(1, 3, end=True, prompts=[PROBLEM.prompts[3], PRO
         (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
         (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
         (lambda: make(width=5), "must be a multiple of heads, 2"),
-        (lambda: make(precision="float16"), "precision 'float16' is unknown"),
         (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
         (lambda: make(device="meta"), "device is 'meta'"),
-        (lambda: make(memory=0), "memory is 0"),
         (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
         (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
         (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),

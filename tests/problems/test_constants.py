@@ -12,6 +12,7 @@ from ustat_pg.problems import (
     mixture_problem,
     ordered_problem,
 )
+from ustat_pg.validation import changed
 
 A, B, FLAT, MIXTURE = bump(), other_bump(), bump(flat_dimensions=2), mixture_problem()
 TWO_HILLS = hills((0.8, 1.0), (0.6, -1.0), radius=1.5)
@@ -65,7 +66,7 @@ def test_lemma_16_and_the_order_of_the_constants(problem, radius):
 def test_flat_dimensions_and_the_unit_of_parameters_change_constants_as_they_should():
     """Parameters three times as strong make second derivatives nine times as large."""
     plain, flat = constants(A, 0.6), constants(FLAT, 0.6)
-    strong = constants(bump(mixing=3 * np.eye(2), radius=1.0), 0.2)
+    strong = constants(changed(A, directions=3 * A.directions, radius=1.0), 0.2)
     for name in NAMES:
         assert getattr(flat, name) == pytest.approx(getattr(plain, name), rel=1e-6)
         assert getattr(strong, name) == pytest.approx(9 * getattr(plain, name), rel=1e-6)

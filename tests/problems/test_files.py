@@ -164,15 +164,3 @@ def test_an_archive_with_a_damaged_byte_is_refused_or_read(tmp_path):
         except Exception as error:
             kinds.setdefault(type(error).__name__, position)
     assert not kinds
-
-
-def test_an_archive_of_integers_is_read(tmp_path):
-    path = tmp_path / "a.npz"
-    np.savez(
-        path,
-        context_probs=[1],
-        logits=[[0, 0]],
-        reward_values=[[[1], [0]]],
-        reward_probs=[[[1], [1]]],
-    )
-    assert load_problem(path).moments().value.tolist() == [0.5]

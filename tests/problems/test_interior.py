@@ -5,7 +5,6 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from scipy.spatial import KDTree
 from scipy.special import expit, logit
 
 from tests.support.landscapes import bump, hills, other_bump
@@ -101,7 +100,6 @@ LOCATION = {
     "second-action": random_location(1, 3, flat=1, second=True),
     "mixture": mixture_problem(),
     "flat": bump(flat_dimensions=2),
-    "map": bump(mixing=[[1.0, 2.0, 0.0], [0.5, 0.0, -1.0]]),
 }
 BENT = {
     "bent": random_bent(3, 2),
@@ -189,14 +187,14 @@ def test_the_return_and_its_derivatives_are_those_of_the_loop(problem):
 @each
 def test_many_parameters_at_once_are_each_on_their_own(problem, monkeypatch):
     theta = places(problem, count=6).reshape(2, 3, problem.d)
-    functions = (problem.objective, problem.gradient, problem.hessian, problem.gap, problem.project)
+    functions = (problem.objective, problem.gradient, problem.hessian, problem.gap)
     whole = [function(theta) for function in functions]
     chunks = (1, 4 * problem.mean_rewards.size * problem.d)
     for entries in chunks:
         monkeypatch.setattr("ustat_pg.problems.interior._CHUNK_ENTRIES", entries)
         for function, expected in zip(functions, whole, strict=True):
             assert np.allclose(function(theta), expected, rtol=1e-13, atol=1e-15)
-    for function, expected, order in zip(functions, whole, (0, 1, 2, 0, 1), strict=True):
+    for function, expected, order in zip(functions, whole, (0, 1, 2, 0), strict=True):
         assert expected.shape == (2, 3) + (problem.d,) * order
         for i in np.ndindex(2, 3):
             assert np.allclose(function(theta[i]), expected[i], rtol=1e-13, atol=1e-15)
@@ -248,22 +246,6 @@ def test_bends_name_runs_and_not_gradients_at_the_point_of_contact():
 # The maximiser.
 
 
-@pytest.mark.parametrize(
-    ("name", "maximiser", "curvatures", "digits"),
-    [
-        ("A", [0.1194, 0.5686], [0.237, 0.322], 5e-5),
-        ("B", None, [0.165, 0.358], None),
-        ("mixture", [0.386, 0.0], [0.243], 5e-4),
-        ("flat", None, [0.237, 0.322], None),
-    ],
-)
-def test_the_figures_of_the_theory(name, maximiser, curvatures, digits):
-    problem = PROBLEMS[name]
-    assert np.allclose(problem.curvatures, curvatures, rtol=0, atol=5e-4)
-    if maximiser is not None:
-        assert np.allclose(problem.maximiser, maximiser, rtol=0, atol=digits)
-
-
 @each
 def test_the_hessian_at_the_maximiser_has_the_form_of_assumption_7(problem):
     u, n, lam = problem.identifiable, problem.flat, problem.curvatures
@@ -286,10 +268,6 @@ def test_flat_directions_are_those_that_no_seen_difference_of_logits_depends_on(
     theta = np.array([0.3, -1.0, 2.0])
     moved = theta + problem.flat @ [5.0, -3.0]
     assert problem.gap(moved) == pytest.approx(float(problem.gap(theta)), rel=1e-13)
-    far = problem.maximiser + problem.flat @ [300.0, 400.0]
-    assert np.linalg.norm(problem.flat.T @ problem.project(far)) == pytest.approx(100.0)
-    near = problem.maximiser + problem.flat @ [3.0, 4.0]
-    assert np.allclose(problem.project(near), near, rtol=0, atol=1e-14)
     # The same with features as they are and a bend along the flat ones: two directions more.
     bends = problem.bends.copy()
     bends[0, 0] = [2.0, 3.3, 2.0]
@@ -324,29 +302,6 @@ def test_a_hill_inside_below_the_boundary_is_no_interior_optimum():
     assert hills(*bumps, radius=0.6).maximiser[0] == pytest.approx(-0.5, abs=0.1)
     with pytest.raises(InputError, match=r"no interior optimum.*the best inside is 0\.2"):
         hills(*bumps, radius=1.3)
-
-
-@pytest.mark.parametrize("edge", [0.6, 1.3])
-def test_the_projection_is_the_nearest_maximiser(edge):
-    """Against a search over the set of maximisers, with a flat set of dimension 2 cut off."""
-    problem = changed(PROBLEMS["flat"], flat_radius=edge)
-    axes = np.meshgrid(*[np.linspace(-edge, edge, 401)] * 2)
-    along = np.stack([axis.ravel() for axis in axes], axis=-1)
-    along = along[np.linalg.norm(along, axis=1) <= edge]
-    candidates = problem.maximiser + along @ problem.flat.T
-    assert np.allclose(problem.gap(candidates), 0.0, rtol=0, atol=1e-28)
-    near = KDTree(candidates)
-    rng = np.random.default_rng(6)
-    cut = 0
-    for theta in rng.normal(0.0, 1.0, (20, problem.d)):
-        nearest = problem.project(theta)
-        best = near.query(theta)[0]
-        assert best - 0.007 <= np.linalg.norm(nearest - theta) <= best + 1e-14
-        assert problem.gap(nearest) < 1e-28
-        assert np.linalg.norm(problem.flat.T @ nearest) <= edge + 1e-14
-        cut += np.linalg.norm(problem.flat.T @ theta) > edge
-        assert np.allclose(problem.project(nearest), nearest, rtol=0, atol=1e-15)
-    assert 0 < cut < 20
 
 
 # The gap.
@@ -530,7 +485,7 @@ def test_refused(make, change, message):
 @pytest.mark.parametrize("theta", [1.0, [1.0], [1.0, 2.0, 3.0], [[np.nan, 0.0]]])
 def test_parameters_of_another_shape_are_refused(problem, theta):
     functions = (problem.objective, problem.gradient, problem.hessian, problem.gap)
-    for function in (*functions, problem.project, problem.at):
+    for function in (*functions, problem.at):
         with pytest.raises(InputError, match="theta"):
             function(theta)
     with pytest.raises(InputError, match="theta has shape"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.policies import SharedLinearSoftmax
 from ustat_pg.problems import digits_problem, labelled_problem
 from ustat_pg.validation import InputError
 
@@ -32,13 +31,6 @@ def test_the_reward_is_one_for_the_label_and_zero_for_others():
     right = problem.policy.probs[np.arange(40), names]
     assert np.allclose(problem.moments().value, right, rtol=1e-15)
     assert np.allclose(problem.moments().reward_variance, right * (1 - right), rtol=1e-12)
-
-
-def test_an_intercept_is_the_last_feature():
-    features, names = table()
-    policy = labelled_problem(features, names).policy
-    assert isinstance(policy, SharedLinearSoftmax)
-    assert np.array_equal(policy.features, np.column_stack([features, np.ones(40)]))
 
 
 def test_two_labels_are_two_opposite_arms():

@@ -197,22 +197,6 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
         assert problem.policy.probs.tolist() == [[1.0, 0.0]]
 
 
-def test_what_a_problem_holds_cannot_be_changed():
-    problem = random_problem(0)
-    for array in (problem.context_probs, problem.reward_values, problem.reward_probs):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 0.0
-
-
-def test_what_was_given_is_not_shared():
-    logits = np.zeros((1, 2))
-    problem = SoftmaxBandit.tabular([1.0], logits, [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    digest = problem.digest
-    logits[0, 0] = 5
-    assert problem.policy.logits[0, 0] == 0
-    assert problem.digest == digest
-
-
 def test_restriction():
     problem = random_problem(1, "linear", contexts=4)
     part = problem.restrict([3, 1])
@@ -260,20 +244,6 @@ def test_the_hessian_is_the_difference_of_the_gradient(kind):
         slopes = {n: bandit.with_theta(theta + n * h).gradient() for n in (-2, -1, 1, 2)}
         numeric.append((8 * (slopes[1] - slopes[-1]) - slopes[2] + slopes[-2]) / 12e-3)
     assert np.allclose(bandit.hessian(), numeric, rtol=0, atol=1e-9)
-
-
-def test_an_offset_belongs_to_the_problem_and_none_leaves_its_name_alone():
-    bandit = random_problem(4, "linear")
-    arrays = bandit.arrays()
-    assert "offset" not in arrays
-    assert SoftmaxBandit.linear(**arrays).digest == bandit.digest
-    offset = np.random.default_rng(0).normal(size=(bandit.contexts, bandit.arms))
-    shifted = SoftmaxBandit.linear(**arrays, offset=offset)
-    assert np.array_equal(shifted.arrays()["offset"], offset)
-    assert shifted.digest != bandit.digest
-    assert SoftmaxBandit.linear(**shifted.arrays()).digest == shifted.digest
-    assert np.array_equal(shifted.with_theta(arrays["theta"] + 1).policy.offset, offset)
-    assert np.array_equal(shifted.restrict([1]).policy.offset, offset[[1]])
 
 
 def test_the_digest_names_the_problem():

@@ -25,7 +25,7 @@ def test_tasks_reward_what_their_names_say():
         name: {
             (prompt, output): problem.rewards[x, k]
             for x, prompt in enumerate(problem.prompts)
-            for k, output in enumerate(map(tuple, problem.outputs))
+            for k, output in enumerate(map(tuple, problem.space.outputs))
         }
         for name, problem in found.items()
     }

@@ -116,7 +116,6 @@ _TRANSFORMERS = {
     "even": lambda: _on(OutputSpace(3, 2), [(1,), (2,)], layers=2, seed=2),
     "one-token": lambda: _on(OutputSpace(3, 1), [(0,), (4, 1)], seed=1),
     "fixed": lambda: _on(OutputSpace(2, 3), [()], seed=2),
-    "chunks-of-two": lambda: transformer(chunk=2),
 }
 
 
@@ -144,14 +143,12 @@ def own(policy, context):
 
 
 def _tables():
-    """The tables of a linear policy in its own parameters, in as few, and as inner products."""
+    """The tables of a linear policy in its own parameters, and in as few."""
     policy = LINEAR["offset"]
     logs, scores = np.log(policy.probs), np.stack([policy.scores(x) for x in range(X)])
-    flat = scores.reshape(X * K, policy.d)
     return {
         "tables": TabulatedPolicy(logs, scores, policy.theta, policy),
         "tables-reduced": TabulatedPolicy(logs, scores).reduced(),
-        "tables-gram": TabulatedPolicy.from_gram(logs, flat @ flat.T),
     }
 
 

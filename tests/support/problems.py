@@ -85,12 +85,12 @@ def prefix(problem, **options):
     return problem.at(PrefixSoftmax.random(problem.space, problem.contexts, seed=6, **options))
 
 
-def network(problem, **options):
+def network(problem):
     """A small transformer on a token problem, in tables."""
     from ustat_pg.policies.transformer import TransformerPolicy
 
     policy = TransformerPolicy.initial(problem.space, problem.prompts, width=4, seed=6)
-    return problem.at(policy, **options)
+    return problem.at(policy)
 
 
 def bare(problem):
@@ -111,7 +111,7 @@ _MAKERS = {
 if find_spec("torch") is not None:
     _MAKERS |= {
         "transformer": lambda: network(SMALL),
-        "transformer-short": lambda: network(SMALL, memory=24 * 14**2),
+        "transformer-short": lambda: SMALL.bandit(network(SMALL).policy.reduced()),
         "transformer-sorting": lambda: network(SORTING),
         "transformer-ragged": lambda: network(BRACKETS),
         "transformer-bare": lambda: bare(BRACKETS),

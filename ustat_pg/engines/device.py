@@ -8,28 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import ceil, prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numba import config, cuda
 
-from ..memory import in_slices, out_of_memory
+from ..memory import in_slices
 from ..validation import InputError
 
 __all__ = [
     "MOST_THREADS",
-    "Shapes",
-    "allocate",
     "free_bytes",
     "in_chunks",
     "launch",
     "require_device",
     "upload",
 ]
-
-T = TypeVar("T")
-Shapes = Mapping[str, tuple[tuple[int, ...], Any]]
-"""Name, shape and type of a thread's scratch."""
 
 MOST_THREADS = 2**18
 """The threads of one launch: as many as the largest devices hold at once."""
@@ -64,51 +58,12 @@ def free_bytes() -> float:
     return float(cuda.current_context().get_memory_info().free)
 
 
-def _size(count: float) -> str:
-    """A number of bytes in words.
-
-    >>> _size(3 * 2**30), _size(512)
-    ('3.0 GiB', '512 bytes')
-    """
-    for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count:.0f} bytes"
-
-
-def _fitting(what: str, size: int, make: Callable[[], T]) -> T:
-    """Refuse what the device has no memory for."""
-    try:
-        return make()
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        raise InputError(
-            f"{what} take {_size(size)}: the device has {_size(free_bytes())} free; use engine cpu"
-        ) from error
-
-
-def allocate(what: str, shape: tuple[int, ...]) -> Any:
-    """An array of floats on the device."""
-    return _fitting(what, 8 * prod(shape), lambda: cuda.device_array(shape, np.float64))
-
-
-def upload(tables: T, what: str) -> T:
+def upload(value: Any) -> Any:
     """A tuple of tuples, arrays and numbers with its arrays on the device."""
-    return _fitting(what, _bytes(tables), lambda: _uploaded(tables))
-
-
-def _bytes(value: Any) -> int:
-    if isinstance(value, tuple):
-        return sum(map(_bytes, value))
-    return value.nbytes if isinstance(value, np.ndarray) else 0
-
-
-def _uploaded(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cuda.to_device(np.ascontiguousarray(value))
     if isinstance(value, tuple):
-        return type(value)(*(_uploaded(part) for part in value))
+        return type(value)(*(upload(part) for part in value))
     return value
 
 
@@ -118,7 +73,11 @@ def launch(kernel: Any, count: int, *arguments: Any) -> None:
     kernel[ceil(count / threads), threads](*arguments)
 
 
-def in_chunks(total: int, shapes: Shapes, run: Callable[[int, int, list[Any]], None]) -> None:
+def in_chunks(
+    total: int,
+    shapes: Mapping[str, tuple[tuple[int, ...], Any]],
+    run: Callable[[int, int, list[Any]], None],
+) -> None:
     """``run(start, count, scratch)`` over all replications, as many at once as fit the device.
 
     Arguments:

@@ -12,11 +12,9 @@ from torch.nn import functional
 
 from ..validation import InputError, device_name, field, integer, record
 
-__all__ = ["PRECISIONS", "CausalTransformer", "Layer", "TransformerShape", "blank", "device_of"]
+__all__ = ["CausalTransformer", "Layer", "TransformerShape", "blank", "device_of"]
 
 Array = NDArray[np.float64]
-
-PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 
 def device_of(name: str) -> torch.device:

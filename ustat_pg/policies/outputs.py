@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import inf, log10
+from math import log10
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,32 +48,19 @@ class OutputSpace:
     end: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if self._needed > MOST_OUTPUTS:
+        if self.length * log10(self.vocabulary) > 12 or self.count > MOST_OUTPUTS:
             raise InputError(
-                f"vocabulary {self.vocabulary} and length {self.length} make {self._size} "
-                f"outputs: at most {MOST_OUTPUTS} are listed; take a smaller vocabulary or length"
+                f"vocabulary {self.vocabulary} and length {self.length} make more outputs than are "
+                f"listed, {MOST_OUTPUTS:,}: take a smaller vocabulary or length"
             )
 
     @cached_property
-    def _needed(self) -> float:
-        """The number of outputs, or infinity where it is beyond any use."""
-        if self.length * log10(self.vocabulary) > 12:
-            return inf
-        if self.vocabulary == 1:
-            return self.length + 1.0 if self.end else 1.0
-        shortest = 0 if self.end else self.length
-        return float(sum(self.vocabulary**j for j in range(shortest, self.length + 1)))
-
-    @property
-    def _size(self) -> str:
-        if self._needed < inf:
-            return f"{int(self._needed):,}"
-        return f"about 10^{self.length * log10(self.vocabulary):.0f}"
-
-    @property
     def count(self) -> int:
         """K, the number of outputs."""
-        return int(self._needed)
+        v, length = self.vocabulary, self.length
+        if not self.end:
+            return v**length
+        return length + 1 if v == 1 else (v ** (length + 1) - 1) // (v - 1)
 
     @property
     def symbols(self) -> int:

@@ -160,6 +160,38 @@ class _LinearSoftmax(SoftmaxPolicy):
         return np.zeros(self.d)
 
 
+class _OneVectorAnArm(_LinearSoftmax):
+    """A policy with features φ(x) ⊗ e_k: inner products of scores are those of K-vectors times ⟨φ, φ⟩."""
+
+    @property
+    @abstractmethod
+    def _lengths(self) -> Array:
+        """‖φ(x)‖², (X,)."""
+
+    @abstractmethod
+    def _per_arm(self, vector: Array) -> Array:
+        """⟨φ(x) ⊗ e_k, v⟩, (X, K)."""
+
+    def inner(self, vector: Array) -> Array:
+        per_arm = self._per_arm(vector)
+        return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
+
+    def squared_combinations(self, weights: Array) -> Array:
+        return np.asarray(self._lengths * (self._centred(weights) ** 2).sum(axis=1))
+
+    def diameters(self, possible: NDArray[np.bool_]) -> Array:
+        return np.sqrt(2 * self._lengths) * (possible.sum(axis=1) > 1)
+
+    @cached_property
+    def squared_norms(self) -> Array:
+        squares = (self.probs**2).sum(axis=-1, keepdims=True)
+        return self._lengths[:, None] * (1 - 2 * self.probs + squares)
+
+    @property
+    def feature_norm(self) -> float:
+        return float(np.sqrt(self._lengths.max()))
+
+
 class ScoreTable(SoftmaxPolicy):
     """A policy that holds the scores of all arms in a table, and answers from it."""
 
@@ -198,7 +230,7 @@ class ScoreTable(SoftmaxPolicy):
 
 
 @record()
-class SharedLinearSoftmax(_LinearSoftmax):
+class SharedLinearSoftmax(_OneVectorAnArm):
     """One weight vector per arm on features of the context: logit(x, k) = ⟨φ(x), W_k⟩.
 
     Arguments:
@@ -237,9 +269,12 @@ class SharedLinearSoftmax(_LinearSoftmax):
         centred = weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
         return (centred[..., :, None] * self.features[context]).reshape(*centred.shape[:-1], -1)
 
-    def inner(self, vector: Array) -> Array:
-        per_arm = np.einsum("xm,km->xk", self.features, vector.reshape(self.weights.shape))
-        return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
+    @cached_property
+    def _lengths(self) -> Array:
+        return (self.features**2).sum(axis=1)
+
+    def _per_arm(self, vector: Array) -> Array:
+        return np.einsum("xm,km->xk", self.features, vector.reshape(self.weights.shape))
 
     def gram(self, first: int, second: int) -> Array:
         contexts = self.features[first] @ self.features[second]
@@ -248,26 +283,9 @@ class SharedLinearSoftmax(_LinearSoftmax):
     def mean_combination(self, weights: Array, context_probs: Array) -> Array:
         return ((self._centred(weights) * context_probs[:, None]).T @ self.features).ravel()
 
-    def squared_combinations(self, weights: Array) -> Array:
-        return np.asarray(
-            (self.features**2).sum(axis=1) * (self._centred(weights) ** 2).sum(axis=1)
-        )
-
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return np.sqrt(2 * (self.features**2).sum(axis=1)) * (possible.sum(axis=1) > 1)
-
-    @cached_property
-    def squared_norms(self) -> Array:
-        contexts = (self.features**2).sum(axis=1)[:, None]
-        return contexts * (1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True))
-
-    @property
-    def feature_norm(self) -> float:
-        return float(np.linalg.norm(self.features, axis=1).max())
-
 
 @record()
-class TabularSoftmax(_LinearSoftmax):
+class TabularSoftmax(_OneVectorAnArm):
     """The parameters are the logits themselves, context by context: d = X K."""
 
     table: Array = field(finite_array, name="logits", ndim=2)
@@ -294,9 +312,12 @@ class TabularSoftmax(_LinearSoftmax):
         out[..., context, :] = weights - weights.sum(axis=-1, keepdims=True) * self.probs[context]
         return out.reshape(*weights.shape[:-1], -1)
 
-    def inner(self, vector: Array) -> Array:
-        per_arm = vector.reshape(self.table.shape)
-        return per_arm - (self.probs * per_arm).sum(axis=-1, keepdims=True)
+    @property
+    def _lengths(self) -> Array:
+        return np.ones(len(self.table))
+
+    def _per_arm(self, vector: Array) -> Array:
+        return vector.reshape(self.table.shape)
 
     def gram(self, first: int, second: int) -> Array:
         if first != second:
@@ -305,20 +326,6 @@ class TabularSoftmax(_LinearSoftmax):
 
     def mean_combination(self, weights: Array, context_probs: Array) -> Array:
         return (self._centred(weights) * context_probs[:, None]).ravel()
-
-    def squared_combinations(self, weights: Array) -> Array:
-        return np.asarray((self._centred(weights) ** 2).sum(axis=1))
-
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return np.sqrt(2.0) * (possible.sum(axis=1) > 1)
-
-    @cached_property
-    def squared_norms(self) -> Array:
-        return 1 - 2 * self.probs + (self.probs**2).sum(axis=-1, keepdims=True)
-
-    @property
-    def feature_norm(self) -> float:
-        return 1.0
 
 
 def require_arms(features: Array, theta: Array, offset: Array | None) -> None:

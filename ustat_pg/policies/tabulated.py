@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from ..validation import InputError, field, finite_array, frozen, record
@@ -24,22 +24,49 @@ _ROUNDING_SHARE = 1e-10
 """Mean score, against the longest, up to which it is taken for rounding in float64."""
 
 
+class _Table(ScoreTable):
+    """Log-probabilities and a table of vectors, at fixed parameters."""
+
+    log_probs: Array
+    origin: Mapping[str, Array] | None
+
+    @property
+    def logits(self) -> Array:
+        return self.log_probs
+
+    @property
+    def d(self) -> int:
+        return self.all_scores.shape[2]
+
+    def scores(self, context: int) -> Array:
+        return self.all_scores[context]
+
+    @property
+    def feature_norm(self) -> float:
+        """The longest vector: a table does not say what it is a difference of."""
+        return float(np.sqrt(self.squared_norms.max())) or 1.0
+
+    def _origin_of(self, contexts: NDArray[np.intp]) -> dict[str, Array] | None:
+        """What names the table of some contexts."""
+        if self.origin is None:
+            return None
+        chosen = np.append(self.origin.get("contexts", []), [-1, *contexts])
+        return {**self.origin, "contexts": chosen}
+
+
 @record()
-class TabulatedPolicy(ScoreTable):
+class TabulatedPolicy(_Table):
     """A policy at fixed parameters, as tables of log-probabilities and scores.
 
-    Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly; what was
-    taken off the scores is kept as ``score_mean``, ‖E[s | x]‖ (X,).
+    Probabilities are made to sum to 1 and scores to have mean 0, E[s | x] = 0, exactly.
 
     Arguments:
         log_probs: log π(k | x), (X, K).
         all_scores: s(x, k), (X, K, d).
-        parameters: θ (d,) at which the tables hold; None where they have no parameters of their
-            own, as in :meth:`from_gram`.
+        parameters: θ (d,) at which the tables hold; None where they have no parameters of their own.
         source: the policy that the tables were made of; it serves other parameters.
         origin: arrays that name the policy where the last bits of its tables depend on the
             machine that made them; None to be named by the tables themselves.
-        tolerance: mean score, against the context's longest, that is still rounding.
 
     Raises:
         InputError: shapes that do not match, entries that are not finite, probabilities that do
@@ -55,8 +82,6 @@ class TabulatedPolicy(ScoreTable):
     parameters: Array | None = field(finite_array, name="theta", ndim=1, default=None)
     source: SoftmaxPolicy | None = None
     origin: Mapping[str, Array] | None = None
-    tolerance: float = _ROUNDING_SHARE
-    score_mean: Array = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         logs, scores = self.log_probs, self.all_scores
@@ -66,79 +91,35 @@ class TabulatedPolicy(ScoreTable):
                 f"{logs.shape}"
             )
         total = logsumexp(logs, axis=1)
-        if np.abs(total).max() > self.tolerance:
+        if np.abs(total).max() > _ROUNDING_SHARE:
             x = int(np.abs(total).argmax())
             raise InputError(
                 f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
-                f"to 1 within {self.tolerance:g}"
+                f"to 1 within {_ROUNDING_SHARE:g}"
             )
         mean = np.einsum("xk,xkd->xd", self.probs, scores)
         longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
         # Where every score is rounding, so is their mean: there is nothing to compare it with.
         share = np.linalg.norm(mean, axis=1) / np.maximum(longest, 1e-30)
-        if ((share > self.tolerance) & (longest > self.tolerance)).any():
-            x = int((share * (longest > self.tolerance)).argmax())
+        if ((share > _ROUNDING_SHARE) & (longest > _ROUNDING_SHARE)).any():
+            x = int((share * (longest > _ROUNDING_SHARE)).argmax())
             raise InputError(
                 f"scores of context {x} have a mean {share[x]:.3g} times the longest: E[s | x] "
-                f"must be 0 within {self.tolerance:g}; these are not the scores of these "
+                f"must be 0 within {_ROUNDING_SHARE:g}; these are not the scores of these "
                 "probabilities"
             )
         scores = scores - mean[:, None, :]
         object.__setattr__(self, "all_scores", frozen(scores))
-        object.__setattr__(self, "score_mean", frozen(np.linalg.norm(mean, axis=1)))
         if self.parameters is not None and len(self.parameters) != scores.shape[2]:
             raise InputError(
                 f"theta has {len(self.parameters)} entries and scores {scores.shape[2]}: they must "
                 "have the same number"
             )
 
-    @classmethod
-    def from_gram(
-        cls,
-        log_probs: ArrayLike,
-        gram: ArrayLike,
-        origin: Mapping[str, Array] | None = None,
-        tolerance: float = _ROUNDING_SHARE,
-    ) -> TabulatedPolicy:
-        """The policy in coordinates of the scores' span, where only ⟨s, s'⟩ is known, (X K, X K).
-
-        Squared errors, distances and moments are functions of inner products, so that they are
-        those of the policy itself, however many parameters it has. A parameter vector has no
-        meaning here, and d is the number of directions in which the scores differ.
-
-        >>> gram = [[0.5625, -0.1875], [-0.1875, 0.0625]]
-        >>> TabulatedPolicy.from_gram(np.log([[0.25, 0.75]]), gram).gram(0, 0).round(12)
-        array([[ 0.5625, -0.1875],
-               [-0.1875,  0.0625]])
-        """
-        logs = finite_array("log_probs", log_probs, 2)
-        matrix = finite_array("gram", gram, 2)
-        if matrix.shape != (logs.size, logs.size):
-            raise InputError(
-                f"gram has shape {matrix.shape}: it must be ({logs.size}, {logs.size}), contexts "
-                "times outputs"
-            )
-        scale = max(float(np.diagonal(matrix).max()), 1e-300)
-        if np.abs(matrix - matrix.T).max() > tolerance * scale:
-            raise InputError("gram is not symmetric: it must hold inner products")
-        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        if values[0] < -tolerance * max(values[-1], scale):
-            raise InputError(
-                f"gram has the eigenvalue {values[0]:.3g}: inner products have none below 0"
-            )
-        kept = values > len(values) * np.finfo(float).eps * max(values[-1], 0.0)
-        if not kept.any():
-            return cls(logs, np.zeros((*logs.shape, 1)), origin=origin, tolerance=tolerance)
-        span = vectors[:, kept] * np.sqrt(values[kept])
-        # An error of the Gram matrix is the square of one of the scores.
-        return cls(
-            logs, span.reshape(*logs.shape, -1), origin=origin, tolerance=float(np.sqrt(tolerance))
-        )
-
     def reduced(self) -> TabulatedPolicy:
         """The policy with at most X K parameters: scores in coordinates of their own span.
 
-        All inner products are kept to rounding; see :meth:`from_gram` for what is lost.
+        All inner products are kept to rounding. A parameter vector has no meaning there.
         """
         contexts, arms, d = self.all_scores.shape
         if contexts * arms >= d:
@@ -149,7 +130,6 @@ class TabulatedPolicy(ScoreTable):
             self.log_probs,
             triangle.T.reshape(contexts, arms, -1),
             origin=origin,
-            tolerance=self.tolerance,
         )
 
     def arrays(self) -> dict[str, Array]:
@@ -157,10 +137,6 @@ class TabulatedPolicy(ScoreTable):
             return dict(self.origin)
         tables = {"log_probs": self.log_probs, "scores": self.all_scores}
         return tables if self.parameters is None else {**tables, "theta": self.parameters}
-
-    @property
-    def logits(self) -> Array:
-        return self.log_probs
 
     @property
     def theta(self) -> Array:
@@ -179,34 +155,20 @@ class TabulatedPolicy(ScoreTable):
 
     def restrict(self, contexts: NDArray[np.intp]) -> TabulatedPolicy:
         source = None if self.source is None else self.source.restrict(contexts)
-        origin = self.origin
-        if origin is not None:
-            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
-            origin = {**origin, "contexts": chosen} if source is None else source.arrays()
+        origin = self._origin_of(contexts)
+        if origin is not None and source is not None:
+            origin = source.arrays()
         return TabulatedPolicy(
             self.log_probs[contexts],
             self.all_scores[contexts],
             self.parameters,
             source,
             origin,
-            self.tolerance,
         )
-
-    def scores(self, context: int) -> Array:
-        return self.all_scores[context]
-
-    @property
-    def d(self) -> int:
-        return self.all_scores.shape[2]
-
-    @property
-    def feature_norm(self) -> float:
-        """The longest score: a table does not say what its scores are differences of."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0
 
 
 @record()
-class WeightedScores(ScoreTable):
+class WeightedScores(_Table):
     """Probabilities of a policy with a table of any vectors in the place of its scores.
 
     What estimates sum may be no score: ∇ log π times an importance ratio, clipped or not, or times a
@@ -242,32 +204,13 @@ class WeightedScores(ScoreTable):
         return {"log_probs": self.log_probs, "weighted_scores": self.all_scores}
 
     @property
-    def logits(self) -> Array:
-        return self.log_probs
-
-    @property
     def theta(self) -> Array:
         return np.zeros(self.d)
-
-    @property
-    def d(self) -> int:
-        return self.all_scores.shape[2]
 
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
         """Refused: weighted scores hold at their own parameters only."""
         raise InputError("weighted scores hold at their own parameters only")
 
     def restrict(self, contexts: NDArray[np.intp]) -> WeightedScores:
-        origin = self.origin
-        if origin is not None:
-            chosen = np.append(origin.get("contexts", []), [-1, *contexts])
-            origin = {**origin, "contexts": chosen}
+        origin = self._origin_of(contexts)
         return WeightedScores(self.log_probs[contexts], self.all_scores[contexts], origin)
-
-    def scores(self, context: int) -> Array:
-        return self.all_scores[context]
-
-    @property
-    def feature_norm(self) -> float:
-        """The longest vector: a table does not say what it is a difference of."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0

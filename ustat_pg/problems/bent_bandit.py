@@ -43,8 +43,8 @@ Array = NDArray[np.float64]
 class BentBandit(InteriorProblem):
     """A contextual bandit whose logits are quadratic in θ, with an interior optimum.
 
-    The compact set Θ is ‖Uᵀθ‖ <= radius in the identifiable directions U and ‖Nᵀθ‖ <= flat_radius
-    in the flat ones N. A search finds the maximiser, and that the return on the boundary is less.
+    A search where ‖Uᵀθ‖ <= radius in the identifiable directions U finds the maximiser, and that the
+    return on the boundary is less.
     Scores are bounded on Θ only: they grow with θ, so training runs should be projected on it.
 
     Arguments:
@@ -54,7 +54,7 @@ class BentBandit(InteriorProblem):
         rewards: the values a reward can take, (X, K, M).
         reward_probs: their probabilities given context and arm, (X, K, M).
         offset: o(x, k), (X, K); None for zero.
-        radius, flat_radius: radii of the compact set.
+        radius: radius of the search, in the identifiable directions.
 
     Raises:
         InputError: no direction that the return depends on, or a problem with no interior optimum or a
@@ -73,7 +73,6 @@ class BentBandit(InteriorProblem):
     reward_probs: Array = field(probabilities, ndim=3)
     offset: Array | None = field(finite_array, ndim=2, default=None)
     radius: float = field(positive, default=3.0)
-    flat_radius: float = field(positive, default=100.0)
 
     _remedy: ClassVar[str] = "the arms that are rewarded bend more"
     _draws_anew: ClassVar[bool] = False

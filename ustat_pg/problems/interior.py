@@ -2,7 +2,7 @@
 
 The parameters split into identifiable directions U, which the return depends on, and flat ones N:
 
-    Θ = {θ : ‖Uᵀθ‖ <= radius, ‖Nᵀθ‖ <= flat_radius},     -∇²J(θ*) = U Λ Uᵀ,     Λ > 0.
+    Θ = {θ : ‖Uᵀθ‖ <= radius},     -∇²J(θ*) = U Λ Uᵀ,     Λ > 0.
 
 A trust-region method from several starts finds θ*; a problem is refused if the return is as large
 on the boundary, or flat at θ* in a direction that it depends on.
@@ -107,8 +107,6 @@ class InteriorProblem(ABC):
     on, is 1."""
     radius: float
     """The radius of the compact set in the identifiable directions."""
-    flat_radius: float
-    """The radius of the compact set in the flat directions."""
 
     _remedy: ClassVar[str]
     """What may give a problem an interior optimum that has none."""
@@ -373,11 +371,3 @@ class InteriorProblem(ABC):
     def flat(self) -> Array:
         """N, (d, d - r): orthonormal directions in which the return is constant everywhere."""
         return self._row_space[1]
-
-    def project(self, theta: ArrayLike) -> Array:
-        """The maximiser in Θ nearest to parameters (..., d): U Uᵀθ* + N clip(Nᵀθ), (..., d)."""
-        vector = self._parameters(theta)
-        along = vector @ self.flat
-        length = np.linalg.norm(along, axis=-1, keepdims=True)
-        along = along * np.minimum(1.0, self.flat_radius / np.maximum(length, self.flat_radius))
-        return self.maximiser + along @ self.flat.T

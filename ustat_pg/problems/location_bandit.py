@@ -49,9 +49,8 @@ Array = NDArray[np.float64]
 class LocationBandit(InteriorProblem):
     """A contextual bandit whose policy is a bump of probability at m = ⟨A(x), θ⟩ on a grid of arms.
 
-    The compact set Θ is ‖Uᵀθ‖ <= radius in the identifiable directions U and ‖Nᵀθ‖ <= flat_radius
-    in the flat ones N. The covariance of a gradient at the optimum is a prediction, of the moments
-    there: see the last lines of the example.
+    The maximiser is sought where ‖Uᵀθ‖ <= radius in the identifiable directions U. The covariance of a
+    gradient at the optimum is a prediction, of the moments there: see the last lines of the example.
 
     Arguments:
         context_probs: ρ(x), (X,).
@@ -60,7 +59,7 @@ class LocationBandit(InteriorProblem):
         tau: τ, the width of the policy.
         rewards: the values a reward can take, (X, K, M).
         reward_probs: their probabilities given context and arm, (X, K, M).
-        radius, flat_radius: radii of the compact set.
+        radius: radius of the search, in the identifiable directions.
         second_rewards, second_probs: the same where the second action is 1, (X, K, M'); both or
             none. Given, θ has one entry more than A(x): the logit of the second action.
 
@@ -84,7 +83,6 @@ class LocationBandit(InteriorProblem):
     rewards: Array = field(finite_array, ndim=3)
     reward_probs: Array = field(probabilities, ndim=3)
     radius: float = field(positive, default=3.0)
-    flat_radius: float = field(positive, default=100.0)
     second_rewards: Array | None = field(finite_array, ndim=3, default=None)
     second_probs: Array | None = field(probabilities, ndim=3, default=None)
 
@@ -117,15 +115,12 @@ class LocationBandit(InteriorProblem):
         height: float = 0.9,
         width: float = 1.28,
         flat_dimensions: int = 0,
-        mixing: ArrayLike | None = None,
         radius: float = 3.0,
-        flat_radius: float = 100.0,
     ) -> LocationBandit:
         """Binary reward with success probability low + height exp(-(u - t_x)²/width).
 
-        The place is m = ⟨(1, φ(x)), M θ⟩ with the map M = ``mixing``. Without a map of your own it
-        is the identity, or, with flat dimensions, orthonormal rows that no coordinate axis is
-        aligned with, so that curvatures do not change.
+        The place is m = ⟨(1, φ(x)), M θ⟩. M is the identity, or, with flat dimensions, orthonormal
+        rows that no coordinate axis is aligned with, so that curvatures do not change.
 
         Arguments:
             features: φ(x), (X,) or (X, p).
@@ -134,9 +129,8 @@ class LocationBandit(InteriorProblem):
             arms: (K,); ``linspace(-2, 2, 9)`` unless given.
             tau: the policy's width.
             low, height, width: shape of the bump.
-            flat_dimensions: number by which d exceeds 1 + p; not together with ``mixing``.
-            mixing: M, (1 + p, d).
-            radius, flat_radius: radii of the compact set.
+            flat_dimensions: number by which d exceeds 1 + p.
+            radius: radius of the search, in the identifiable directions.
 
         >>> LocationBandit.bump([0.0, 1.0], [0.1, 0.4], flat_dimensions=2).flat.shape
         (4, 2)
@@ -145,13 +139,10 @@ class LocationBandit(InteriorProblem):
         grid = np.linspace(-2, 2, 9) if arms is None else np.asarray(arms, dtype=np.float64)
         design = np.column_stack([np.ones(len(places)), features])
         rows = design.shape[1]
-        if mixing is not None:
-            matrix = np.asarray(mixing, dtype=np.float64)
-        elif flat_dimensions:
+        matrix = np.eye(rows)
+        if flat_dimensions:
             whole = np.asarray(dct(np.eye(rows + flat_dimensions), norm="ortho", axis=0))
             matrix = whole[:rows]
-        else:
-            matrix = np.eye(rows)
         success = low + height * np.exp(-((grid - places[:, None]) ** 2) / width)
         chance = np.stack([success, 1 - success], axis=-1)
         shares = np.full(len(places), 1 / len(places)) if context_probs is None else context_probs
@@ -163,7 +154,6 @@ class LocationBandit(InteriorProblem):
             np.broadcast_to([1.0, 0.0], chance.shape),
             chance,
             radius,
-            flat_radius,
         )
 
     @property

@@ -99,7 +99,7 @@ class SoftmaxBandit:
         reward_probs: ArrayLike,
     ) -> SoftmaxBandit:
         """The problem whose parameters are the logits (X, K): d = X K."""
-        policy = TabularSoftmax(finite_array("logits", logits, 2))
+        policy = TabularSoftmax(logits)  # type: ignore[arg-type]
         return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod
@@ -113,11 +113,7 @@ class SoftmaxBandit:
         offset: ArrayLike | None = None,
     ) -> SoftmaxBandit:
         """Logits ⟨φ(x, k), θ⟩ + o(x, k), features (X, K, d), theta (d,), offset (X, K) or zero."""
-        policy = ArmLinearSoftmax(
-            finite_array("features", features, 3),
-            finite_array("theta", theta, 1),
-            None if offset is None else finite_array("offset", offset, 2),
-        )
+        policy = ArmLinearSoftmax(features, theta, offset)  # type: ignore[arg-type]
         return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
 
     @classmethod

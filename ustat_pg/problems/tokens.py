@@ -7,7 +7,7 @@ softmax bandit whose arms are the outputs, so that every moment, engine and pred
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from itertools import product
 
 import numpy as np
@@ -104,11 +104,6 @@ class TokenProblem:
         """X, the number of prompts."""
         return len(self.prompts)
 
-    @property
-    def outputs(self) -> NDArray[np.int64]:
-        """All outputs, (K, l), padded with -1."""
-        return self.space.outputs
-
     @cached_property
     def rewards(self) -> Array:
         """z(x, k): what the verifier says of each output, (X, K)."""
@@ -157,19 +152,14 @@ class TokenProblem:
         return self.optimum - bandit.objective()
 
 
-# Verifiers are instances of classes, not closures: a problem must survive being pickled.
+# Verifiers are parts of functions, not closures: a problem must survive being pickled.
 
 
-@record(eq=True)
-class _ModularSum:
-    modulus: int
-    graded: bool
-
-    def __call__(self, prompt: Tokens, output: Tokens) -> float:
-        off = (sum(output) - sum(prompt)) % self.modulus
-        if not self.graded:
-            return float(off == 0)
-        return 1.0 - min(off, self.modulus - off) / max(self.modulus // 2, 1)
+def _modular_sum(modulus: int, graded: bool, prompt: Tokens, output: Tokens) -> float:
+    off = (sum(output) - sum(prompt)) % modulus
+    if not graded:
+        return float(off == 0)
+    return 1.0 - min(off, modulus - off) / max(modulus // 2, 1)
 
 
 def modular_sum(
@@ -196,30 +186,20 @@ def modular_sum(
     """
     size = integer("modulus", modulus)
     chosen = ((r,) for r in range(size)) if prompts is None else prompts
-    verifier = _ModularSum(size, graded)
+    verifier = partial(_modular_sum, size, graded)
     return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs)
 
 
-@record(eq=True)
-class _DigitAddition:
-    base: int
-    digits: int
-    graded: bool
+def _digit_addition(base: int, digits: int, graded: bool, prompt: Tokens, output: Tokens) -> float:
+    def number(places: Tokens) -> int:
+        return reduce(lambda value, digit: value * base + digit, places, 0)
 
-    def _number(self, digits: Tokens) -> int:
-        value = 0
-        for digit in digits:
-            value = value * self.base + digit
-        return value
-
-    def __call__(self, prompt: Tokens, output: Tokens) -> float:
-        total = self._number(prompt[: self.digits]) + self._number(prompt[self.digits :])
-        if not self.graded:
-            return float(len(output) > 0 and self._number(output) == total)
-        places = [total // self.base**i % self.base for i in range(self.digits + 1)]
-        # Digits are compared from the last, as they are added.
-        right = sum(a == b for a, b in zip(places, reversed(output), strict=False))
-        return right / len(places)
+    total = number(prompt[:digits]) + number(prompt[digits:])
+    if not graded:
+        return float(len(output) > 0 and number(output) == total)
+    places = [total // base**i % base for i in range(digits + 1)]
+    # Digits are compared from the last, as they are added.
+    return sum(a == b for a, b in zip(places, reversed(output), strict=False)) / len(places)
 
 
 def digit_addition(
@@ -250,28 +230,22 @@ def digit_addition(
     size, each = integer("base", base, 2), integer("digits", digits)
     space = OutputSpace(size, each + 1, end)
     chosen = product(range(size), repeat=2 * each) if prompts is None else prompts
-    verifier = _DigitAddition(size, each, graded)
+    verifier = partial(_digit_addition, size, each, graded)
     return _problem("digit-addition", space, chosen, verifier, probs)
 
 
-@record(eq=True)
-class _BracketMatching:
-    graded: bool
-
-    def __call__(self, prompt: Tokens, output: Tokens) -> float:
-        open_ones: list[int] = []
-        wrong = 0
-        for token in (*prompt, *output):
-            if token % 2 == 0:
-                open_ones.append(token)
-            elif open_ones and open_ones[-1] == token - 1:
-                open_ones.pop()
-            else:
-                wrong += 1
-        wrong += len(open_ones)
-        if not self.graded:
-            return float(wrong == 0)
-        return 1.0 - wrong / max(len(prompt) + len(output), 1)
+def _bracket_matching(graded: bool, prompt: Tokens, output: Tokens) -> float:
+    open_ones: list[int] = []
+    wrong = 0
+    for token in (*prompt, *output):
+        if token % 2 == 0:
+            open_ones.append(token)
+        elif open_ones and open_ones[-1] == token - 1:
+            open_ones.pop()
+        else:
+            wrong += 1
+    wrong += len(open_ones)
+    return 1.0 - wrong / max(len(prompt) + len(output), 1) if graded else float(wrong == 0)
 
 
 def bracket_matching(
@@ -308,20 +282,15 @@ def bracket_matching(
         for chosen in product(range(size), repeat=depth)
     )
     chosen = openings if prompts is None else prompts
-    return _problem("brackets", space, chosen, _BracketMatching(graded), probs)
+    return _problem("brackets", space, chosen, partial(_bracket_matching, graded), probs)
 
 
-@record(eq=True)
-class _Sorting:
-    graded: bool
-
-    def __call__(self, prompt: Tokens, output: Tokens) -> float:
-        right = sorted(prompt)
-        if not self.graded:
-            return float(list(output) == right)
-        return sum(a == b for a, b in zip(right, output, strict=False)) / max(
-            len(right), len(output), 1
-        )
+def _sorting(graded: bool, prompt: Tokens, output: Tokens) -> float:
+    right = sorted(prompt)
+    if not graded:
+        return float(list(output) == right)
+    places = max(len(right), len(output), 1)
+    return sum(a == b for a, b in zip(right, output, strict=False)) / places
 
 
 def sorting(
@@ -350,7 +319,7 @@ def sorting(
     size, most = integer("values", values), integer("length", length)
     space = OutputSpace(size, most, end)
     chosen = product(range(size), repeat=most) if prompts is None else prompts
-    return _problem("sorting", space, chosen, _Sorting(graded), probs)
+    return _problem("sorting", space, chosen, partial(_sorting, graded), probs)
 
 
 def _problem(
@@ -360,8 +329,7 @@ def _problem(
     verifier: Verifier,
     probs: ArrayLike | None,
 ) -> TokenProblem:
-    law = None if probs is None else np.asarray(probs, dtype=np.float64)
-    problem = TokenProblem(space, tuple(tuple(prompt) for prompt in prompts), verifier, law, name)
+    problem = TokenProblem(space, prompts, verifier, probs, name)  # type: ignore[arg-type]
     for prompt in problem.prompts:
         if max(prompt, default=0) >= space.vocabulary:
             raise InputError(f"prompt {prompt}: tokens are 0 to {space.vocabulary - 1}")

@@ -19,7 +19,7 @@ from scipy.special import log_softmax
 
 from ..moments import Moments, WeightedMoments
 from ..policies import WeightedScores
-from ..validation import InputError, changed, field, finite_array, frozen, record
+from ..validation import InputError, field, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
 
 __all__ = ["WeightedBandit"]
@@ -108,20 +108,6 @@ class WeightedBandit(SoftmaxBandit):
         return WeightedMoments.of(
             self.context_probs, self.policy.probs, self.mean_rewards, tables, self.targets
         )
-
-    def reduced(self) -> WeightedBandit:
-        """The problem with at most X (K + 1) parameters: coordinates of the span of weighted scores and
-        targets, which keep inner products to rounding.
-        """
-        contexts, arms = self.policy.probs.shape
-        if contexts * (arms + 1) >= self.d:
-            return self
-        tables = [np.vstack([self.policy.scores(x), self.targets[x]]) for x in range(contexts)]
-        triangle = np.asarray(np.linalg.qr(np.concatenate(tables).T, mode="r")).T
-        rows = triangle.reshape(contexts, arms + 1, -1)
-        named = {**self.arrays(), "reduced": np.ones(1)}
-        policy = WeightedScores(self.policy.logits, rows[:, :-1], named)
-        return changed(self, policy=policy, targets=rows[:, -1])
 
     def arrays(self) -> dict[str, Array]:
         named = super().arrays()

@@ -15,7 +15,6 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import reference
-from ustat_pg.memory import ChunkWarning
 from ustat_pg.policies import TabularSoftmax
 from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem
 from ustat_pg.validation import InputError, changed
@@ -29,9 +28,8 @@ from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch):
-    """Nothing kept from other tests, and no device in the environment."""
+    """Nothing kept from other tests."""
     monkeypatch.setattr(autograd, "_KEPT", {})
-    monkeypatch.delenv(autograd.DEVICE, raising=False)
 
 
 BRACKETS = bracket_matching(1, 2, end=True, graded=True)
@@ -48,10 +46,6 @@ MANY = [
     Distance(Estimator("grpo"), Estimator("oracle")),
 ]
 ONE = [SquaredError(Estimator("grpo"))]
-
-
-def out_of_memory():
-    raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
 
 
 # Gradients.
@@ -114,31 +108,6 @@ def test_values_do_not_depend_on_the_chunk(monkeypatch):
         assert found.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
 
 
-def test_running_out_of_memory_halves_the_chunk(monkeypatch):
-    cell = GradientCell(PLAIN, 3)
-    wanted = cell.measure("autograd", ONE, seed=1, replications=50)
-    original = autograd.Prepared.values
-    sizes = []
-
-    def limited(self, quantities, contexts, chosen):
-        if len(contexts) > 7:
-            out_of_memory()
-        sizes.append(len(contexts))
-        return original(self, quantities, contexts, chosen)
-
-    monkeypatch.setattr(autograd.Prepared, "values", limited)
-    with pytest.warns(ChunkWarning, match="replications at once: going on with") as warned:
-        found = cell.measure("autograd", ONE, seed=1, replications=50)
-    assert [str(one.message) for one in warned] == [
-        f"out of memory with {n} replications at once: going on with {n // 2}" for n in (50, 25, 12)
-    ]
-    assert sizes == [6] * 8 + [2]
-    assert found.mean == pytest.approx(wanted.mean, rel=1e-12)
-    # What did fit is remembered: the next block warns no more.
-    cell.measure("autograd", ONE, seed=1, first=50, replications=20)
-    assert sizes[9:] == [6, 6, 6, 2]
-
-
 def test_few_problems_are_kept_and_never_one_for_another():
     made = ENGINE.prepared(PLAIN)
     assert made is ENGINE.prepared(PLAIN)
@@ -151,17 +120,12 @@ def test_few_problems_are_kept_and_never_one_for_another():
 # Devices.
 
 
-def test_the_device_is_the_cells_or_the_environments(monkeypatch):
-    cell = GradientCell(PLAIN, 2)
+def test_the_device_is_the_cells():
     assert ENGINE.prepared(PLAIN).model.device.type == "cpu"
-    monkeypatch.setenv(autograd.DEVICE, "cuda:77")
     with pytest.raises(InputError, match="device 'cuda:77' is not there"):
-        cell.measure("autograd", ONE, replications=2)
-    # A cell that was given a device keeps it.
-    cell.on("cpu").measure("autograd", ONE, replications=2)
-    monkeypatch.setenv(autograd.DEVICE, "tpu")
+        GradientCell(PLAIN, 2, device="cuda:77").measure("autograd", ONE, replications=2)
     with pytest.raises(InputError, match="device is 'tpu': choose cpu, cuda or cuda:N"):
-        cell.measure("autograd", ONE, replications=2)
+        GradientCell(PLAIN, 2, device="tpu").measure("autograd", ONE, replications=2)
 
 
 @pytest.mark.parametrize("problem", [NETWORK, LINEAR], ids=["network", "linear"])
@@ -173,4 +137,3 @@ def test_nothing_is_made_on_another_device(problem):
         for cell in (GradientCell(problem, 3, 2), GradientCell(even, 3, 2, "without-replacement")):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
                 ENGINE.measure(cell, quantities, Replications(count=3))
-        autograd.draw(GradientCell(even, 2, 3, "fixed"), seed=0, first=0, replications=2)

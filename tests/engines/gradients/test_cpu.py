@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit
 
 from tests.support import laws
 from ustat_pg import rng
@@ -23,16 +22,8 @@ from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 FAR = 2**32 - 40  # the words of a replication's number carry inside a block
 
 
-@njit
-def by_threads(first, key, group, design, tables, asked, tabled, room, values):
-    """The body for one prompt as a device runs it, a thread to a replication."""
-    for i in range(values.shape[1]):
-        own = scalar.room_of(room, i, design)
-        scalar.one_prompt(first + i, key, group, design, tables, asked, tabled, own, values[:, i])
-
-
 def ways(cell, quantities, replications, first, key=None):
-    """The sums of a block by the general body, by lanes and by threads of both kinds."""
+    """The sums of a block by the general body and by lanes."""
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
     key = rng.cell_key(3, cell.name) if key is None else key
     rest = key, cell.group_size, cpu.DESIGNS[cell.design], tables, asked
@@ -42,22 +33,14 @@ def ways(cell, quantities, replications, first, key=None):
     found = [(np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)) for _ in range(2)]
     scalar.block(first, replications, *rest, room, *found[0])
     lanes.one_prompt_block(first, replications, *rest, *found[1])
-    sums = [MomentSums(replications, *one) for one in found]
-    for tabled in (False, True):
-        shapes = cpu.scratch_shapes(cell, asked, tables, True, tabled)
-        room = scalar.Room(*laws.scratch(shapes, replications))
-        values = np.full((len(quantities), replications), np.nan)
-        by_threads(first, *rest, tabled, room, values)
-        sums.append(MomentSums.of(np.ascontiguousarray(values.T)))
-    return sums
+    return [MomentSums(replications, *sums) for sums in found]
 
 
 def compare(cell, replications=200, first=FAR):
     quantities = laws.plain_quantities(cell.group_size)
     assert cpu.takes_one_prompt(cell, quantities)
-    general, *others = ways(cell, quantities, replications, first)
-    for sums in others:
-        laws.same_sums(sums, general, cell, quantities)
+    general, sums = ways(cell, quantities, replications, first)
+    laws.same_sums(sums, general, cell, quantities)
 
 
 def one_prompt(arms, seed=0, rewards=None):

@@ -153,22 +153,6 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
         assert all((probability > 0).all() for _, probability in chunks)
 
 
-@pytest.mark.parametrize("batch", [5, 20, 21, 22, 40, 66, 70, 100, 200, 500])
-def test_large_sizes_are_whole_numbers_and_refused(batch):
-    """One coin a context, whatever an int64 holds."""
-    sizes = {GradientCell(coins(100), 2, batch): 300**batch}
-    if batch <= 100:
-        part = GradientCell(coins(100), 1, batch, "without-replacement")
-        sizes[part] = math.perm(100, batch) * 2**batch
-        for group in (1, 2, 10**7):
-            sizes[GradientCell(coins(batch), group, batch, "fixed")] = (group + 1) ** batch
-    for cell, size in sizes.items():
-        assert exact.size(cell) == size
-        if batch > 5:
-            with pytest.raises(InfeasibleError):
-                cell.require_exact(VANILLA)
-
-
 def test_what_is_infeasible_is_refused_with_its_size():
     cell = GradientCell(coins(100), 4, 4)
     assert exact.size(cell) == 500**4

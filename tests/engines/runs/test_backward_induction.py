@@ -23,9 +23,7 @@ def sure(targets=(0.3,), arms=3, directions=((1.0,),), context_probs=None):
     grid, targets = np.linspace(-1.5, 1.5, arms), np.asarray(targets)
     rewards = np.exp(-((grid - targets[:, None]) ** 2) / 1.28)[..., None]
     probs = np.full(len(targets), 1 / len(targets)) if context_probs is None else context_probs
-    return LocationBandit(
-        probs, directions, grid, 0.8, rewards, np.ones_like(rewards), flat_radius=1e4
-    )
+    return LocationBandit(probs, directions, grid, 0.8, rewards, np.ones_like(rewards))
 
 
 LINE = sure()

@@ -13,8 +13,6 @@ from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
-from ustat_pg.engines.runs.lanes.draw import block_words
-from ustat_pg.engines.runs.lanes.plan import LANES
 from ustat_pg.engines.runs.lanes.softmax import exponential
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
@@ -413,13 +411,3 @@ def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
     assert exponential(0.0) == exponential(-0.0) == 1.0
     assert exponential(-708.5) == exponential(-1e300) == 0.0
     assert exponential(-np.inf) == 0.0
-
-
-def test_the_bodies_words_are_those_of_the_library():
-    key = rng.cell_key(3, "words")
-    out = np.empty(4 * LANES, np.int64)
-    for first, slot, block in ((0, 0, 0), (FAR, 7, 3), (2**32 - 5, rng.CONTEXT_SLOT, 2**28)):
-        block_words(first, slot, block, key, out)
-        reps = first + np.arange(LANES)
-        found = out.reshape(4, LANES).T
-        assert np.array_equal(found, rng.words(key, reps, slot, 4, 4 * block))

@@ -12,30 +12,25 @@ shared with the other engines. This module needs torch.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
-from typing import Any, TypeVar
 
 import numpy as np
 
-from ... import rng
-from ...memory import halving, in_slices, slices
+from ...memory import slices
 from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Draws, Estimator, MomentSums, Replications
 from .cell import (
-    Distance,
     GradientCell,
     GradientQuantity,
-    Mixed,
-    Projection,
-    SquaredError,
+    columns,
     direction,
     estimators_of,
 )
+from .reference import draw_outcomes
 
 try:
     import torch
@@ -46,10 +41,7 @@ except ImportError:
 
 from .models import Model, device_of, differentiable, model_of
 
-__all__ = ["ENGINE", "AutogradEngine", "draw"]
-
-DEVICE = "USTAT_DEVICE"
-"""The environment variable that names the device of a cell that names none."""
+__all__ = ["ENGINE", "AutogradEngine"]
 
 MEMORY = 2**28
 """Bytes that gradients may take at once."""
@@ -72,67 +64,6 @@ NUMBERS_OF_AN_OUTPUT = 32
 KEPT_PROBLEMS = 8
 """Problems whose model and target are kept."""
 
-T = TypeVar("T")
-
-
-def draw(
-    cell: GradientCell, *, seed: int, first: int, replications: int, device: str = "cpu"
-) -> tuple[Tensor, Tensor]:
-    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications, int64."""
-    return _draw(cell, Ends.of(cell.problem, device_of(device)), seed, first, replications)
-
-
-@dataclass(frozen=True, eq=False)
-class Ends:
-    """Where the words of each context and outcome end, as :func:`ustat_pg.rng.thresholds` has it.
-
-    Rows of outcomes are set apart by 2³³, so that one sorted sequence holds them all.
-    """
-
-    contexts: Tensor
-    outcomes: Tensor
-    width: int
-
-    @classmethod
-    def of(cls, problem: SoftmaxBandit, device: torch.device) -> Ends:
-        rows = rng.thresholds(problem.outcomes.probs)
-        apart = rows + (np.arange(len(rows), dtype=np.int64) << 33)[:, None]
-        contexts = rng.thresholds(problem.context_probs)
-        return cls(
-            torch.tensor(contexts, device=device),
-            torch.tensor(apart.ravel(), device=device),
-            rows.shape[1],
-        )
-
-
-def _draw(
-    cell: GradientCell, ends: Ends, seed: int, first: int, replications: int
-) -> tuple[Tensor, Tensor]:
-    key = rng.cell_key(seed, cell.name)
-    device = ends.contexts.device
-    # Added, as the end of the range may be 2^63.
-    numbers = torch.arange(replications, device=device) + first
-    contexts = _contexts(cell, ends, key, numbers)
-    slots = torch.arange(cell.batch_size, device=device)
-    words = rng.words(key, numbers[:, None], slots, cell.group_size)
-    rows = contexts[:, :, None]
-    places = torch.searchsorted(ends.outcomes, (words + (rows << 33)).contiguous(), right=True)
-    return contexts, places - rows * ends.width
-
-
-def _contexts(cell: GradientCell, ends: Ends, key: Any, numbers: Tensor) -> Tensor:
-    total, batch = cell.problem.contexts, cell.batch_size
-    every = torch.arange(total, device=numbers.device)
-    if cell.design == "fixed":
-        return every.expand(len(numbers), total)
-    slot = torch.full_like(numbers, rng.CONTEXT_SLOT)
-    words = rng.words(key, numbers, slot, batch)
-    if cell.design == "iid":
-        return torch.searchsorted(ends.contexts, words.contiguous(), right=True)
-    order = every.repeat(len(numbers), 1)
-    rng.shuffle(order, words)
-    return order[:, :batch]
-
 
 @dataclass(eq=False)
 class Prepared:
@@ -140,66 +71,41 @@ class Prepared:
 
     problem: SoftmaxBandit
     model: Model
-    sizes: dict[str, int] = field(default_factory=dict)
-    """How many of something at once did fit, where memory ran out."""
 
     def __post_init__(self) -> None:
-        outcomes, model = self.problem.outcomes, self.model
-        self.theta = model.theta()
-        self.ends = Ends.of(self.problem, model.device)
-        self.arms = model.integers(outcomes.arms)
-        self.rewards = model.floats(outcomes.rewards)
-        self._norms = torch.full_like(model.floats(self.problem.mean_rewards), torch.nan)
+        self.theta = self.model.theta()
+        self._norms = torch.full_like(self.model.floats(self.problem.mean_rewards), torch.nan)
 
-    def allowed(self, what: str, numbers: int, gradients: int) -> int:
-        """How many of something fit, each of so many numbers beside so many gradients."""
+    def allowed(self, numbers: int, gradients: int) -> int:
+        """How many fit at once, each of so many numbers beside so many gradients."""
         vectors = BYTES * gradients * self.model.d
         most = MEMORY // (BYTES * numbers + GRADIENT_COPIES * vectors)
         if self.model.device.type == "cpu":
             most = min(most, CACHE_BYTES // max(vectors, 1))
-        return max(1, min(int(most), self.sizes.get(what, int(most))))
-
-    def shared_out(self, what: str, total: int, size: int, run: Callable[[slice], T]) -> list[T]:
-        """``run`` over 0 to total in slices of a size that halves where memory runs out."""
-
-        def keep(smaller: int) -> None:
-            self.sizes[what] = smaller
-
-        return [part for _, part in in_slices(total, size, what, run, keep)]
+        return max(1, int(most))
 
     # The target.
 
     @cached_property
     def target(self) -> Tensor:
         """g, the gradient of the enumerated return, (d,)."""
-        most = max(1, int(MEMORY // (2 * BYTES * self.model.activity)))
-        return halving(most, "ways through the outputs", self._target)[0]
-
-    def _target(self, most: int) -> Tensor:
-        """With so many ways through the outputs at once."""
         model = self.model
-        parts = list(model.parts(most))
-        each = most // model.space.vocabulary ** (model.length - 1)
         probs = model.floats(self.problem.context_probs)
         rewards = model.floats(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
-        for some in slices(self.problem.contexts, each):
+        numbers = 2 * model.activity * len(model.space.ways)
+        for some in slices(self.problem.contexts, MEMORY // (BYTES * numbers)):
             here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():
-                logs = [model.all_log_probs(self.theta, here, outputs) for outputs in parts]
-            values = torch.zeros(len(here), dtype=torch.float64, device=model.device)
-            for outputs, log_probs in zip(parts, logs, strict=True):
-                values += (log_probs.exp() * rewards[here][:, outputs]).sum(-1)
-            for outputs in parts:
-                # A constant changes no gradient of a mean, and the value keeps the most digits.
-                weights = probs[here, None] * (rewards[here][:, outputs] - values[:, None])
+                chances = model.all_log_probs(self.theta, here).exp()
+            # A constant changes no gradient of a mean, and the value keeps the most digits.
+            values = (chances * rewards[here]).sum(-1, keepdim=True)
+            weights = probs[here, None] * (rewards[here] - values)
 
-                def part_of_return(
-                    theta: Tensor, x: Tensor = here, k: Tensor = outputs, w: Tensor = weights
-                ) -> Tensor:
-                    return (w * model.all_log_probs(theta, x, k).exp()).sum()
+            def part_of_return(theta: Tensor, x: Tensor = here, w: Tensor = weights) -> Tensor:
+                return (w * model.all_log_probs(theta, x).exp()).sum()
 
-                total += grad(part_of_return)(self.theta)
+            total += grad(part_of_return)(self.theta)
         return total
 
     # The estimates.
@@ -210,13 +116,10 @@ class Prepared:
         contexts = contexts.expand_as(arms)
         pairs = (contexts * self.problem.arms + arms).unique()
         pairs = pairs[self._norms.flatten()[pairs].isnan()]
-
-        def run(rows: slice) -> None:
+        for rows in slices(len(pairs), self.allowed(model.activity, 1)):
             x, k = pairs[rows] // self.problem.arms, pairs[rows] % self.problem.arms
             scores = vmap(grad(self._log_prob), (None, 0, 0))(self.theta, x, model.outputs[k])
             self._norms[x, k] = scores.square().sum(-1)
-
-        self.shared_out("outputs", len(pairs), self.allowed("outputs", model.activity, 1), run)
         return self._norms[contexts, arms]
 
     def _log_prob(self, theta: Tensor, context: Tensor, output: Tensor) -> Tensor:
@@ -272,11 +175,14 @@ class Prepared:
         return weighed
 
     def values(
-        self, quantities: Sequence[GradientQuantity], contexts: Tensor, chosen: Tensor
+        self,
+        quantities: Sequence[GradientQuantity],
+        contexts: Tensor,
+        arms: Tensor,
+        rewards: Tensor,
     ) -> Array:
         """The quantities of each replication, (r, Q)."""
         rows = contexts[:, :, None]
-        arms, rewards = self.arms[rows, chosen], self.rewards[rows, chosen]
         estimators = estimators_of(quantities)
         weights = torch.stack(
             [self.advantages(e, contexts, arms, rewards).flatten(1) for e in estimators], dim=1
@@ -287,38 +193,22 @@ class Prepared:
             self.model.outputs[arms.flatten(1)],
             weights,
         )
-        columns = []
-        for quantity in quantities:
-            if isinstance(quantity, Mixed):
-                columns.append(unequal.double().mean(-1))
-                continue
-            if isinstance(quantity, Distance):
-                first, second = (estimators.index(e) for e in (quantity.first, quantity.second))
-                error = estimates[:, first] - estimates[:, second]
-            else:
-                error = estimates[:, estimators.index(quantity.estimator)] - self.target
-            if isinstance(quantity, (SquaredError, Distance)):
-                columns.append(error.square().sum(-1))
-            else:
-                along = error @ self.model.floats(direction(self.problem, quantity.number))
-                columns.append(along if isinstance(quantity, Projection) else along.square())
-        return torch.stack(columns, dim=-1).cpu().numpy()
+        found = columns(
+            quantities,
+            dict(zip(estimators, estimates.unbind(1), strict=True)),
+            self.target,
+            unequal.double().mean(-1),
+            lambda number: self.model.floats(direction(self.problem, number)),
+        )
+        return torch.stack(list(found), dim=-1).cpu().numpy()
 
 
 _KEPT: dict[tuple[str, str], Prepared] = {}
 _LOCK = Lock()
 
 
-def _device(name: str | None) -> str:
-    """The device of that name; without one that of the environment, else the CPU."""
-    return name or os.environ.get(DEVICE) or "cpu"
-
-
 class AutogradEngine:
-    """Draws as the reference engine does, and differentiates surrogates.
-
-    Where memory runs out the work goes on in smaller chunks, with a
-    :class:`~ustat_pg.memory.ChunkWarning`.
+    """Takes the reference engine's draws, and differentiates surrogates.
 
     >>> from ustat_pg.engines import GradientCell, Estimator, SquaredError
     >>> from ustat_pg.engines.base import Replications
@@ -333,11 +223,11 @@ class AutogradEngine:
     def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
         """Refuse tables, and a device that is not there."""
         differentiable(cell.problem.policy)
-        device_of(_device(cell.device))
+        device_of(cell.device or "cpu")
 
     def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> Prepared:
         """The problem on a device, made once."""
-        device = _device(device)
+        device = device or "cpu"
         place = problem.digest, device
         with _LOCK:
             if place not in _KEPT:
@@ -350,18 +240,16 @@ class AutogradEngine:
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
         prepared = self.prepared(cell.problem, cell.device)
-
-        def run(rows: slice) -> Array:
-            first = block.first + rows.start
-            drawn = _draw(cell, prepared.ends, block.seed, first, rows.stop - rows.start)
-            return prepared.values(quantities, *drawn)
-
-        size = prepared.allowed(
-            "replications", *prepared.per_replication(len(estimators_of(quantities)), cell.outputs)
-        )
-        return MomentSums.of(
-            np.concatenate(prepared.shared_out("replications", block.count, size, run))
-        )
+        model, parts = prepared.model, []
+        needed = prepared.per_replication(len(estimators_of(quantities)), cell.outputs)
+        for rows in slices(block.count, prepared.allowed(*needed)):
+            first, count = block.first + rows.start, rows.stop - rows.start
+            contexts, arms, rewards = draw_outcomes(
+                cell, seed=block.seed, first=first, replications=count
+            )
+            drawn = model.integers(contexts), model.integers(arms), model.floats(rewards)
+            parts.append(prepared.values(quantities, *drawn))
+        return MomentSums.of(np.concatenate(parts))
 
 
 ENGINE = AutogradEngine()

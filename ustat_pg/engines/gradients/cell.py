@@ -8,17 +8,17 @@ are paired.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from ...designs import require_design
 from ...problems import SoftmaxBandit
 from ...validation import InputError, integer
-from ..base import Array, Cell, Draws, Estimator, MomentSums, Quantity, Replications
+from ..base import Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Projection",
     "SquaredError",
     "SquaredProjection",
+    "columns",
     "direction",
     "estimators_of",
     "mixed",
@@ -180,6 +181,34 @@ def mixed(draws: Draws) -> Array:
     return np.asarray(unequal.mean(axis=-1))
 
 
+def columns(
+    quantities: Iterable[GradientQuantity],
+    estimates: Mapping[Estimator, Any],
+    target: Any,
+    unequal: Any,
+    unit: Callable[[int], Any],
+) -> Iterator[Any]:
+    """Each quantity of some minibatches, (n,), in NumPy or torch.
+
+    Arguments:
+        quantities: those asked for.
+        estimates: ĝ of each estimator, (n, d).
+        target: g, (d,).
+        unequal: the share of groups whose rewards are not all equal, (n,).
+        unit: the unit vector of a number, (d,).
+    """
+    for quantity in quantities:
+        if isinstance(quantity, Mixed):
+            yield unequal
+        elif isinstance(quantity, Distance):
+            yield ((estimates[quantity.first] - estimates[quantity.second]) ** 2).sum(-1)
+        elif isinstance(quantity, SquaredError):
+            yield ((estimates[quantity.estimator] - target) ** 2).sum(-1)
+        else:
+            along = (estimates[quantity.estimator] - target) @ unit(quantity.number)
+            yield along if isinstance(quantity, Projection) else along**2
+
+
 def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
     """The estimators that the quantities speak of, each once, in order of appearance."""
     return list(dict.fromkeys(each for quantity in quantities for each in quantity.estimators))
@@ -194,8 +223,7 @@ class GradientCell(Cell):
         group_size: G >= 1.
         batch_size: B >= 1.
         design: iid, fixed (each context once, in order) or without-replacement.
-        device: where the autograd engine works: cpu, cuda or cuda:N; unless given what the
-            environment's ``USTAT_DEVICE`` names, else cpu.
+        device: where the autograd engine works: cpu, cuda or cuda:N; cpu unless given.
 
     Raises:
         InputError: a size that is not a positive whole number, an unknown design, or one that does
@@ -237,32 +265,27 @@ class GradientCell(Cell):
     def on(self, device: str) -> GradientCell:
         return replace(self, device=device)
 
-    def range(self, quantity: Quantity) -> tuple[float, float]:
-        return _own(quantity).range(self.problem, self.group_size)
+    def range(self, quantity: Any) -> tuple[float, float]:
+        return quantity.range(self.problem, self.group_size)
 
-    def rounding(self, quantity: Quantity) -> float:
-        return _own(quantity).rounding(self.problem)
+    def rounding(self, quantity: Any) -> float:
+        return float(quantity.rounding(self.problem))
 
-    def require_quantity(self, quantity: Quantity) -> None:
+    def require_quantity(self, quantity: Any) -> None:
         """Refuse also leave-one-out in a group of one."""
         super().require_quantity(quantity)
-        for estimator in _own(quantity).estimators:
+        for estimator in quantity.estimators:
             estimator.require_group(self.group_size)
 
-    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+    def require_exact(self, quantities: Sequence[Any]) -> None:
         self.require_quantities(quantities)
-        _engine("exact").require(self, [*map(_own, quantities)])
+        _engine("exact").require(self, quantities)
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
         _engine(engine).require(self, quantities)
         return _engine(engine).measure(self, quantities, block)
-
-
-def _own(quantity: Quantity) -> GradientQuantity:
-    assert isinstance(quantity, GradientQuantity)
-    return quantity
 
 
 def _engine(name: str) -> Engine:

@@ -36,7 +36,6 @@ __all__ = [
     "quantity_tables",
     "require_compiled",
     "scratch_shapes",
-    "takes_one_prompt",
 ]
 
 DESIGNS = {
@@ -190,27 +189,19 @@ def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity])
 
 
 def scratch_shapes(
-    cell: GradientCell,
-    asked: bodies.Asked,
-    problem: bodies.Tables,
-    plain: bool = False,
-    tabled: bool = False,
+    cell: GradientCell, asked: bodies.Asked, problem: bodies.Tables
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """The shapes and types of :class:`~ustat_pg.engines.gradients.scalar.Room`.
-
-    Where ``one_prompt`` is asked (``plain``), fields that it does not use hold one number.
-    """
+    """The shapes and types of :class:`~ustat_pg.engines.gradients.scalar.Room`."""
     batch, group = cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
     vectors = 3 if asked.weighted else 2
     width = problem.dense.shape[2] if problem.form == bodies.DENSE else problem.probs.shape[1]
     shuffled = cell.design == "without-replacement"
-    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+    return {
         "order": ((cell.problem.contexts if shuffled else 1,), ints),
         "undo": ((batch,), ints),
         "xs": ((batch,), ints),
         "chosen": ((group,), np.int32),
-        "rewards": ((1,), reals),
         "mass": ((vectors, batch, width), reals),
         "weights": ((vectors, group), reals),
         "sums": ((2, batch), reals),
@@ -220,12 +211,6 @@ def scratch_shapes(
         "coef": ((len(asked.kinds), batch, vectors), reals),
         "diff": ((batch, vectors), reals),
     }
-    if plain:
-        for name in ("weights", "sums", "gram", "lin", "lin_along", "coef", "diff"):
-            shapes[name] = (1,) * len(shapes[name][0]), reals
-        shapes["rewards"] = (group,), reals
-        shapes["mass"] = (1, width if tabled else 1, 2), reals
-    return shapes
 
 
 def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bodies.Asked:

@@ -9,7 +9,7 @@ differentiate them and run many stacked parameters at once. This module needs to
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -115,29 +115,16 @@ class Model(ABC):
         own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ v ** np.arange(last - 1, -1, -1)
         return self.integers(self.space.ways), self.integers(own)
 
-    def parts(self, most: int) -> Iterator[Tensor]:
-        """The numbers of all outputs in parts that :meth:`all_log_probs` reads ``most`` ways for."""
-        _, own = self._leaves
-        sizes = torch.bincount(own // most)
-        yield from torch.argsort(own, stable=True).split(sizes.tolist())
-
-    def all_log_probs(
-        self, theta: Tensor, contexts: Tensor, numbers: Tensor | None = None
-    ) -> Tensor:
-        """log π(y | x) of every output, or of those of some numbers (m,): (n, K) or (n, m)."""
+    def all_log_probs(self, theta: Tensor, contexts: Tensor) -> Tensor:
+        """log π(y | x) of every output: (n, K)."""
         ways, own = self._leaves
-        outputs = self.outputs
-        if numbers is not None:
-            outputs = outputs[numbers]
-            needed, own = torch.unique(own[numbers], return_inverse=True)
-            ways = ways[needed]
         n, m = len(contexts), len(ways)
         choices = self.choice_log_probs(
             theta, contexts.repeat_interleave(m), ways.repeat(n, 1)
         ).reshape(n, m, self.length, self.choices)
         steps = torch.arange(self.length, device=self.device)
-        taken = choices[:, own[:, None], steps, outputs.clamp(min=0)]
-        return torch.where(outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
+        taken = choices[:, own[:, None], steps, self.outputs.clamp(min=0)]
+        return torch.where(self.outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
 
 
 class _Transformer(Model):
@@ -214,55 +201,28 @@ class _Prefix(Model):
 
 
 class _Bandit(Model):
-    """Policies of one token, which differ in their logits alone."""
+    """Policies of one token, whose logits are linear in θ but for an offset."""
 
     def __init__(self, policy: SoftmaxPolicy, device: torch.device) -> None:
-        super().__init__(policy, OutputSpace(policy.logits.shape[1], 1), device)
-
-    @property
-    def activity(self) -> int:
-        return 4 * self.choices
-
-    @abstractmethod
-    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
-        """(n, A)."""
-
-    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
-        return functional.log_softmax(self._logits(theta, contexts), dim=-1)[:, None]
-
-
-class _Tabular(_Bandit):
-    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
-        return theta.reshape(-1, self.choices)[contexts]
-
-
-class _Shared(_Bandit):
-    policy: SharedLinearSoftmax
-
-    @cached_property
-    def _features(self) -> Tensor:
-        return self.floats(self.policy.features)
-
-    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
-        return self._features[contexts] @ theta.reshape(self.choices, -1).T
-
-
-class _ArmLinear(_Bandit):
-    policy: ArmLinearSoftmax
-
-    @cached_property
-    def _tables(self) -> tuple[Tensor, Tensor]:
-        offset = 0.0 if self.policy.offset is None else self.policy.offset
-        own = np.broadcast_to(offset, self.policy.features.shape[:2])
-        return self.floats(self.policy.features), self.floats(own)
+        contexts, arms = policy.logits.shape
+        super().__init__(policy, OutputSpace(arms, 1), device)
+        offset = np.zeros((contexts, arms))
+        if isinstance(policy, ArmLinearSoftmax):
+            features, offset = policy.features, offset if policy.offset is None else policy.offset
+        elif isinstance(policy, SharedLinearSoftmax):
+            features = np.einsum("xm,kl->xklm", policy.features, np.eye(arms))
+        else:
+            features = np.eye(contexts * arms)
+        self._features = self.floats(np.reshape(features, (contexts, arms, -1)))
+        self._offset = self.floats(offset)
 
     @property
     def activity(self) -> int:
         return (4 + self.d) * self.choices
 
-    def _logits(self, theta: Tensor, contexts: Tensor) -> Tensor:
-        features, offset = self._tables
-        return features[contexts] @ theta + offset[contexts]
+    def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
+        logits = self._features[contexts] @ theta + self._offset[contexts]
+        return functional.log_softmax(logits, dim=-1)[:, None]
 
 
 def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
@@ -285,9 +245,9 @@ def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
 
 _KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device], Model]] = {
     PrefixSoftmax: _Prefix,
-    TabularSoftmax: _Tabular,
-    SharedLinearSoftmax: _Shared,
-    ArmLinearSoftmax: _ArmLinear,
+    TabularSoftmax: _Bandit,
+    SharedLinearSoftmax: _Bandit,
+    ArmLinearSoftmax: _Bandit,
 }
 
 

@@ -11,24 +11,23 @@ from ...estimators import gradient
 from ...memory import slices
 from ..base import Array, Draws, Integers, MomentSums, Replications
 from .cell import (
-    Distance,
     GradientCell,
     GradientQuantity,
-    Mixed,
-    Projection,
-    SquaredError,
+    columns,
     direction,
     estimators_of,
     mixed,
 )
 
-__all__ = ["ENGINE", "draw"]
+__all__ = ["ENGINE", "draw", "draw_outcomes"]
 
 _CHUNK_BYTES = 64_000_000
 
 
-def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
-    """The outcomes of replications ``first`` onwards: contexts (R, B), the rest (R, B, G)."""
+def draw_outcomes(
+    cell: GradientCell, *, seed: int, first: int, replications: int
+) -> tuple[Integers, Integers, Array]:
+    """Contexts (R, B), arms and rewards (R, B, G) of replications ``first`` onwards."""
     key = rng.cell_key(seed, cell.name)
     numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
@@ -38,7 +37,12 @@ def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Dra
     words = rng.words(key, numbers[:, None], slots, cell.group_size)
     chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
     arms = outcomes.arms[contexts[:, :, None], chosen]
-    rewards = outcomes.rewards[contexts[:, :, None], chosen]
+    return contexts, arms, outcomes.rewards[contexts[:, :, None], chosen]
+
+
+def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
+    """The outcomes of replications ``first`` onwards."""
+    contexts, arms, rewards = draw_outcomes(cell, seed=seed, first=first, replications=replications)
     norms = cell.problem.policy.squared_norms[contexts[:, :, None], arms]
     return Draws(contexts, arms, rewards, norms)
 
@@ -89,22 +93,14 @@ class ReferenceEngine:
             estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
             for estimator in estimators_of(quantities)
         }
-        target = problem.gradient()
-        columns = []
-        for quantity in quantities:
-            if isinstance(quantity, Mixed):
-                columns.append(mixed(draws))
-                continue
-            if isinstance(quantity, Distance):
-                error = estimates[quantity.first] - estimates[quantity.second]
-            else:
-                error = estimates[quantity.estimator] - target
-            if isinstance(quantity, (SquaredError, Distance)):
-                columns.append((error**2).sum(axis=-1))
-            else:
-                along = error @ direction(problem, quantity.number)
-                columns.append(along if isinstance(quantity, Projection) else along**2)
-        return np.stack(columns, axis=-1)
+        found = columns(
+            quantities,
+            estimates,
+            problem.gradient(),
+            mixed(draws),
+            lambda number: direction(problem, number),
+        )
+        return np.stack(list(found), axis=-1)
 
 
 ENGINE = ReferenceEngine()

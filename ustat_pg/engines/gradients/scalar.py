@@ -12,9 +12,8 @@ each estimator's squared error follows from inner products of these vectors and 
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
 K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
 
-:func:`minibatches` takes every cell and quantity, :func:`one_prompt` what most claims ask. numba
-compiles both for a device, one thread to a replication, and :func:`minibatches` for a CPU, where
-:func:`block` loops over it. Their scratch is passed in.
+:func:`minibatches` takes every cell and quantity. numba compiles it for a device, one thread to a
+replication, and for a CPU, where :func:`block` loops over it. Its scratch is passed in.
 
 numba 0.68 has no option against fused multiply-adds on a device; a float there may differ from the
 cpu engine's in the last places, an integer never does.
@@ -33,7 +32,7 @@ from ...rng import CONTEXT_SLOT
 from ..draws import swap, words_at
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 
-__all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches", "one_prompt"]
+__all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches"]
 
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
@@ -126,9 +125,8 @@ class Room(NamedTuple):
 
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).
-        chosen: outcomes, or arms, of a group, (G,).
-        rewards: rewards of a group, (G,), for one_prompt.
-        mass: weights by arm or coordinate, (V, B, W); (1, K, 2) for one_prompt.
+        chosen: outcomes of a group, (G,).
+        mass: weights by arm or coordinate, (V, B, W).
         weights: (V, G).
         sums: sums of rewards; one over their deviation, 0 where all are equal, (2, B).
         gram: (B, B, V, V).
@@ -140,7 +138,6 @@ class Room(NamedTuple):
     undo: NDArray[np.int64]
     xs: NDArray[np.int64]
     chosen: NDArray[np.int32]
-    rewards: NDArray[np.float64]
     mass: NDArray[np.float64]
     weights: NDArray[np.float64]
     sums: NDArray[np.float64]
@@ -152,18 +149,13 @@ class Room(NamedTuple):
 
 
 @body(inline=True)
-def room_of(room, i, design):
-    """The scratch of thread i, ready to be read."""
-    order = room.order[:, i]
-    if design == WITHOUT_REPLACEMENT:
-        for x in range(len(order)):
-            order[x] = x
+def room_of(room, i):
+    """The scratch of thread i."""
     return Room(
-        order,
+        room.order[:, i],
         room.undo[:, i],
         room.xs[:, i],
         room.chosen[:, i],
-        room.rewards[:, i],
         room.mass[:, :, :, i],
         room.weights[:, :, i],
         room.sums[:, :, i],
@@ -507,87 +499,3 @@ def block(first, replications, key, group, design, tables, asked, room, total, p
         for p in range(q + 1):
             products[q, p] -= added[q] * added[p] / replications
             products[p, q] = products[q, p]
-
-
-@body
-def one_prompt(rep, key, group, design, tables, asked, tabled, room, out):
-    """What :func:`minibatches` does, for batch 1, scores in kron form, and quantities of P and Q alone.
-
-    Outputs of the same arm are found in a table by arm, or, where ``tabled`` is false, by comparing
-    each output with those before it: no memory but the group's own.
-    """
-    row, arm = tables.row, tables.arm
-    ends, guide, shift = tables.outcomes.ends, tables.outcomes.guide, tables.outcomes.shift
-    chosen, rewards, mass = room.chosen, room.rewards, room.mass[0]
-    x = np.int64(0)
-    if len(ends) > 1:
-        draw_prompts(design, rep, key, tables.contexts, room.order, room.undo, room.xs)
-        x = room.xs[0]
-    if tabled:
-        for k in range(len(mass)):
-            mass[k, 0] = 0.0
-            mass[k, 1] = 0.0
-    whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
-    w0, w1, w2, w3 = 0, 0, 0, 0
-    for n in range(group):
-        if n % 4 == 0:
-            w0, w1, w2, w3 = words_at(n // 4, 0, rep, key)
-        j = pick_at(w0, x, ends, guide, shift)
-        w0, w1, w2 = w1, w2, w3
-        z, prob, linear, k = row[x, j, REWARD], row[x, j, PROB], row[x, j, LINEAR], arm[x, j]
-        whole += z
-        at_p += z * prob
-        at_q += prob
-        lin_p += z * linear
-        lin_q += linear
-        before = 0.0
-        often = 0.0
-        if tabled:
-            before = mass[k, 0]
-            often = mass[k, 1]
-            mass[k, 0] = before + z
-            mass[k, 1] = often + 1.0
-        else:
-            for m in range(n):
-                if chosen[m] == k:
-                    before += rewards[m]
-                    often += 1.0
-            chosen[n] = k
-            rewards[n] = z
-        pp += z * (2.0 * before + z)
-        pq += z * often + before + z
-        qq += 2.0 * often + 1.0
-    share, scale, square = 1.0 / group, tables.features_sq[x], tables.probs_sq[x]
-    for q in range(len(asked.quantity)):
-        u, v = _multiples(asked, asked.first[q], x, group, whole)
-        error = 1.0
-        if asked.quantity[q] == DISTANCE:
-            error = 0.0
-            other_u, other_v = _multiples(asked, asked.second[q], x, group, whole)
-            u -= other_u
-            v -= other_v
-        u *= share
-        v *= share
-        both = u * u * pp + 2.0 * u * v * pq + v * v * qq
-        sum_ = u * whole + v * group
-        at = u * at_p + v * at_q
-        out[q] = scale * (both - 2.0 * sum_ * at + sum_ * sum_ * square) + error * (
-            tables.target_sq - 2.0 * (u * lin_p + v * lin_q)
-        )
-
-
-@body
-def _multiples(asked, e, x, group, whole):
-    """An estimator's multiples of P and Q, from the sum of its group's rewards."""
-    kind = asked.kinds[e]
-    if kind == PROMPT_ONLY:
-        return 1.0, -asked.baselines[e, x]
-    if kind == GRPO:
-        return group / (group - 1.0), -whole / (group - 1.0)
-    if kind == GROUP_MEAN:
-        return 1.0, -whole / group
-    if kind == BY_COUNT:
-        won = successes(asked, x, group, whole)
-        more = asked.by_count[e, 1, won]
-        return more, asked.by_count[e, 0, won] + asked.centre[x] * more
-    return np.nan, np.nan

@@ -27,12 +27,12 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     require_device()
     begin = starts(trajectory, block)
     plan = plan_of(trajectory)
-    there = upload(plan, "the trajectory's tables")
+    there = upload(plan)
     key = cuda.to_device(rng.cell_key(block.seed, trajectory.name))
     bends = np.zeros((0, 0, 0))
     if trajectory.policy.bends is not None:
         bends = np.moveaxis(trajectory.policy.bends, 0, 2)
-    bends = upload(bends, "the bends")
+    bends = upload(bends)
     out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))
 
     def chunk_of_runs(start: int, count: int, scratch: list[Any]) -> None:
