@@ -42,12 +42,6 @@ BETWEEN = attained(2.0, 1.96, {"tighter": 1.5, "looser": 4.0}, ratio=1.05)
 # Intervals and planning.
 
 
-def maurer_and_pontil(n: int, variance: float, width: float, alpha: float) -> float:
-    """The half-width of the interval that has no forecast (2009, Theorem 4, on both sides)."""
-    often = log(4 / alpha)
-    return sqrt(2 * variance * often / n) + 7 * width * often / (3 * (n - 1))
-
-
 @pytest.mark.parametrize("alpha", [0.2, 0.01, 1e-6])
 @pytest.mark.parametrize("p", [0.001, 0.03, 0.5, 0.99])
 @pytest.mark.parametrize("expected", [0.001, 0.2, 0.97])
@@ -80,20 +74,6 @@ def test_each_side_of_an_interval_holds_at_half_the_rate_by_markovs_inequality()
         away = sign * u * (sample - end) / room
         product = away.sum() - (-log(1 - u) - u) * ((sample - 0.4) ** 2).sum() / room**2
         assert product == pytest.approx(log(2 / alpha), rel=1e-12)
-
-
-@pytest.mark.parametrize("share", [1e-4, 0.01, 0.5])
-@pytest.mark.parametrize("n", [1_000, 100_000])
-def test_what_was_expected_makes_an_interval_narrower(share, n):
-    variance = share * (1 - share)
-    forecast = Forecast(share, variance, 0.0, 1.0)
-    half = forecast.half_width(n, 1e-6)
-    found = forecast.interval(n, share, variance * n / (n - 1), 1e-6)
-    assert half == pytest.approx(found.half_width)
-    assert half < maurer_and_pontil(n, variance, 1.0, 1e-6)
-    # Where the range decides, by far.
-    if n * share < 10:
-        assert half < 0.35 * maurer_and_pontil(n, variance, 1.0, 1e-6)
 
 
 def test_without_a_range_an_interval_reaches_some_standard_errors():
