@@ -245,9 +245,6 @@ def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
     Returns:
         Array ``(..., d)``.
 
-    Raises:
-        InputError: NaN or infinity, shapes that do not match, or n < 2.
-
     >>> covariance_ustatistic([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 0.0, 0.0])
     array([ 0.33333333, -0.16666667])
     """
@@ -291,10 +288,6 @@ def hoeffding(
         samples: array ``(n, ...)`` or a tuple of arrays that share the leading length n >= 2.
         atoms: the values that a sample takes, in the samples' structure, leading length m.
         probabilities: ``(m,)``, their probabilities.
-
-    Raises:
-        InputError: as :func:`ustatistic`, or probabilities that do not sum to 1 or are not one per
-            atom.
 
     >>> parts = hoeffding(lambda a, b: (a - b) ** 2 / 2, [1.0, 1.0, 0.0], [0.0, 1.0], [0.75, 0.25])
     >>> f"{parts.mean:.4f} + {parts.first:.4f} + {parts.second:.4f} = {parts.total:.4f}"

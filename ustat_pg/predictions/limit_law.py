@@ -134,10 +134,6 @@ def stationary_covariance(curvatures: ArrayLike, covariance: ArrayLike, c: float
         covariance: Σ = Uᵀ Cov(ĝ) U at θ*, in the same eigenbasis, (r, r).
         c: constant of the rates c/t or c/(t + t₀); c λ_min above 1/2.
 
-    Raises:
-        InputError: a curvature that is not positive, a covariance that is not symmetric with
-            eigenvalues of at least 0 (to rounding), or c too small.
-
     >>> stationary_covariance([1.0, 2.0], [[0.5, 0.2], [0.2, 0.6]], c=1.0).round(12).tolist()
     [[0.5, 0.1], [0.1, 0.2]]
     """
@@ -194,9 +190,6 @@ def finite_covariance(
 
     Returns:
         (r, r), or (n, r, r) where steps are given.
-
-    Raises:
-        InputError: any of these is not as said, or the recursion diverges beyond what a float holds.
 
     >>> finite_covariance([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0], steps=[0, 1, 2]).ravel()
     array([4.    , 1.25  , 0.5625])
