@@ -62,20 +62,6 @@ def test_an_interval_misses_a_coin_at_its_rate_at_most_whatever_was_expected(alp
         assert chances[missed].sum() <= alpha
 
 
-def test_each_side_of_an_interval_holds_at_half_the_rate_by_markovs_inequality():
-    rng, alpha, n = np.random.default_rng(0), 0.02, 400
-    forecast = Forecast(0.4, 0.5, -1.0, 3.0)
-    sample = rng.choice([-1.0, 0.0, 3.0], n, p=[0.2, 0.6, 0.2])
-    found = forecast.interval(n, sample.mean(), sample.var(ddof=1), alpha)
-    for end, sign, room in ((found.low, 1.0, 1.4), (found.high, -1.0, 2.6)):
-        # The product of exp(u(X-μ)/w - ψ(u)(X-c)²/w²), whose mean is 1 at most, is 2/α at the end.
-        ratio = sqrt(2 * log(2 / alpha) / (n * 0.5)) * room
-        u = ratio / (1 + ratio)
-        away = sign * u * (sample - end) / room
-        product = away.sum() - (-log(1 - u) - u) * ((sample - 0.4) ** 2).sum() / room**2
-        assert product == pytest.approx(log(2 / alpha), rel=1e-12)
-
-
 def test_without_a_range_an_interval_reaches_some_standard_errors():
     found = NearlyNormal(3.0, 2.0, -inf, inf).interval(50, 3.0, 2.0 * 50 / 49, 0.05)
     reach = sqrt(2 * log(40)) * sqrt(2.0 / 50)
