@@ -1,5 +1,5 @@
-"""Tables by counts: against the estimators' functions and against every outcome of a minibatch; the best
-table; what is refused. A second mind's fractions are in ``tests/test_independent_tables.py``.
+"""Tables by counts: against the estimators' functions; the best table; what is refused. Every outcome is
+added up in fractions in ``tests/test_independent_tables.py``, and in large groups by ``simulations/regimes``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from simulations.problems import two_valued
 from ustat_pg.baselines import BASELINES, parse
-from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import (
+    best_shrinkage,
     best_table,
     count_table,
     gradient_mse,
@@ -82,28 +83,6 @@ def test_a_table_is_the_function_on_every_binary_group(name, size):
 
 
 # The best table.
-
-
-def test_best_is_that_table_for_predictions_and_engines():
-    problem = uneven()
-    moments = problem.moments()
-    for size in (1, 2, 4):
-        table = best_table(moments, size)
-        named = "loo-table:" + ",".join(map(repr, table.baseline.tolist()))
-        found = gradient_mse(moments, "best", size)
-        assert table.unbiased
-        assert found.squared_bias == 0
-        assert found.mse == pytest.approx(gradient_mse(moments, named, size).mse, rel=1e-12)
-        exact = GradientCell(problem, size).measure("exact", [SquaredError(Estimator(named))])
-        assert found.mse == pytest.approx(exact.mean[0], rel=1e-12)
-        for name in ("grpo", "vanilla", "bayes:1,1"):
-            if size >= parse(name)[0].least_group:
-                assert found.mse < gradient_mse(moments, name, size).mse
-    # Of one output it is the best constant.
-    constant = (moments.context_probs @ moments.norm_reward) / (
-        moments.context_probs @ moments.fisher_trace
-    )
-    assert best_table(moments, 1).baseline == pytest.approx(constant, rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -197,3 +176,21 @@ def test_rounding_leaves_no_negative_error(size):
     found = gradient_mse(coin.moments(), "best", size)
     assert 0 <= found.mse < 1e-15
     assert found.first_order_term >= 0
+
+
+# The best amount of shrinkage; that it is the best is in ``simulations/regimes/baselines.py``.
+
+
+def test_the_mean_value_is_that_of_the_prompts_unless_given():
+    mean = BINARY.context_probs @ BINARY.value
+    assert best_shrinkage(BINARY, 4) == best_shrinkage(BINARY, 4, mean)
+    assert best_shrinkage(BINARY, 4) != best_shrinkage(BINARY, 4, mean + 0.1)
+
+
+def test_the_amount_is_held_between_grpo_and_the_constant():
+    # b* is .13 and V .8: a mean below V would be overtaken, one above it is the wrong way.
+    skewed = two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]).moments()
+    assert best_shrinkage(skewed, 4, 0.6) == 1.0
+    assert best_shrinkage(skewed, 4, 1.5) == 0.0
+    # Nothing to choose from: all rewards alike.
+    assert best_shrinkage(two_valued([0.5, 0.5], [1, 1]).moments(), 4, 1.0) == 1.0

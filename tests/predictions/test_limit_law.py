@@ -7,11 +7,8 @@ import pytest
 from scipy import stats
 
 from tests.support.moments import record
-from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Decay
 from ustat_pg.predictions import (
-    MixtureLaw,
-    conditional_transform,
     finite_covariance,
     finite_law,
     finite_weights,
@@ -188,39 +185,6 @@ def test_the_correlation_is_taken_in_the_basis_context_by_context():
 
 
 # -- mixtures and distances -----------------------------------------------------------------------
-
-
-def test_each_run_is_compared_with_its_own_law():
-    rng = np.random.default_rng(4)
-    weights = rng.uniform(0.1, 3.0, (300, 3))
-    weights[:100, 0] = 0.0
-    weights[100:200] = weights[100] * rng.uniform(0.5, 2, (100, 1))
-    gaps = (weights * rng.chisquare(1, weights.shape)).sum(axis=1)
-    wanted = [WeightedChi2(row[row > 0]).cdf(gap) for gap, row in zip(gaps, weights, strict=True)]
-    np.testing.assert_allclose(conditional_transform(gaps, weights), wanted, rtol=1e-11)
-
-
-def test_a_mixture_is_the_average_of_its_laws():
-    laws, probs = (
-        [WeightedChi2([1.0]), WeightedChi2([0.1, 4.0]), WeightedChi2([9.0])],
-        [0.5, 0.3, 0.2],
-    )
-    law = MixtureLaw(laws, probs)
-    x = np.array([[0.0, 0.3], [2.0, 50.0]])
-    for name in ("cdf", "sf", "pdf"):
-        values = [p * getattr(part, name)(x[x > 0]) for p, part in zip(probs, laws, strict=True)]
-        np.testing.assert_allclose(getattr(law, name)(x[x > 0]), sum(values), rtol=1e-13)
-    np.testing.assert_allclose(law.cdf(x) + law.sf(x), 1.0, rtol=1e-12)
-    assert law.cdf(x).shape == (2, 2)
-    levels = np.array([1e-9, 0.2, 0.5, 0.999])
-    np.testing.assert_allclose(law.cdf(law.ppf(levels)), levels, rtol=1e-12)
-    assert law.ppf([0.0, 1.0]).tolist() == [0.0, np.inf]
-    assert np.isnan(law.ppf(1.5))
-    draws = law.rvs(200_000, 7)
-    assert draws.mean() == pytest.approx(law.mean(), abs=4 * draws.std() / np.sqrt(len(draws)))
-    spread = (draws - law.mean()) ** 2
-    assert spread.mean() == pytest.approx(law.var(), abs=4 * spread.std() / np.sqrt(len(draws)))
-    assert stats.kstest(draws, law.cdf).statistic < np.sqrt(np.log(2 / 1e-3) / (2 * len(draws)))
 
 
 @pytest.mark.parametrize(
