@@ -30,7 +30,6 @@ def seen(estimate: float, half: float) -> Evidence:
     return Evidence(estimate, Interval(estimate - half, estimate + half), half / 5, 1000, 1e-5)
 
 
-COIN = Forecast(0.5, 0.25, 0.0, 1.0)
 CLAIM = equal(1.0, {"near": 1.1, "far": 3.0})
 PRINTED = equal(10.327, digits=0.0005, relative_margin=0.05)
 ROUNDED = replace(equal(0.0, scale=0.0), floor=1e-14)

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..distributions import WeightedChi2
 from ..memory import slices
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, finite_array
 
 __all__ = [
     "MixtureLaw",
@@ -483,16 +483,6 @@ class MixtureLaw:
         """E Var(Q_m) + Var E(Q_m)."""
         centre = self.mean()
         return float(self._mean_of([law.var() + (law.mean() - centre) ** 2 for law in self.laws]))
-
-    def rvs(self, size: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Independent draws, (size,)."""
-        generator = np.random.default_rng(random_state)
-        chosen = generator.choice(len(self.laws), integer("size", size, 0), p=self.probs)
-        out = np.empty(len(chosen))
-        for index, law in enumerate(self.laws):
-            mine = chosen == index
-            out[mine] = law.rvs(int(mine.sum()), generator)
-        return out
 
 
 def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:
