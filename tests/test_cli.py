@@ -29,13 +29,6 @@ def out_of(capsys, *words: str) -> str:
     return commands.out_of(capsys, main, *words)
 
 
-def test_example_is_a_problem_file(capsys, tmp_path):
-    path = tmp_path / "example.json"
-    path.write_text(out_of(capsys, "example"))
-    found = json.loads(out_of(capsys, "predict", str(path), "--group-size", "2", "--json"))
-    assert found["mse"] > 0
-
-
 def test_json_has_the_documented_keys_and_the_librarys_numbers(capsys, file):
     words = ("predict", file, "--group-size", "8", "--batch-size", "4", "--json")
     found = json.loads(out_of(capsys, *words))

@@ -317,17 +317,6 @@ def test_whole_numbers_truth_values_and_lists_are_rewards(name):
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
-@pytest.mark.parametrize("name", ["grpo", "oracle", "norm-weighted", "std"])
-def test_what_a_library_counts_becomes_its_floating_point(name, library):
-    make = maker(library)
-    rewards, none = make(COUNTED), make([0.0])
-    found = estimators.advantages(name, rewards > 0, **known(name, lambda value: value))
-    assert type(found) is type(none)
-    wide = estimators.advantages(name, np.array(COUNTED, float), **known(name, np.asarray))
-    np.testing.assert_allclose(np.asarray(found), wide, rtol=1e-6)
-
-
 def test_norm_weighted_zero_over_zero_is_zero():
     rewards = np.array([2.0, 1.0, 4.0])
     # Only output 0 has a score: it has no baseline, the others have its reward.

@@ -76,15 +76,6 @@ def test_mean_and_covariance_of_an_arbitrary_table(case):
     assert found.mse == expected.mse
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_the_tridiagonal_system_is_the_least_of_the_quadratic_form(size):
-    for problem in (UNEQUAL, EVEN):
-        found = tables.tridiagonal_loo(problem, size)
-        assert found == [-a for a in tables.least_lost(problem, [tables.ONE] * size)]
-        table = tables.leave_one_out(found)
-        assert table.delta == [1] * size
-
-
 # ---------------------------------------------------------------- the library
 
 
@@ -194,18 +185,3 @@ def test_weights_that_have_a_name(size):
             if size >= LEAST[f"pass-at-k:{k}"]:
                 table = tables.table_of(DEFINED[f"pass-at-k:{k}"], size)
                 assert tables.weight(table, p) == k * q ** (k - 1)
-
-
-@pytest.mark.parametrize(("size", "square"), [(2, 1), (3, 2)])
-def test_the_normalised_estimator_of_two_or_three_is_a_rescaled_leave_one_out(size, square):
-    """Its table is grpo's times a number, w(p) at every p."""
-    std, loo = (tables.table_of(DEFINED[name], size) for name in ("std", "grpo"))
-    for ours, theirs in ((std.won[1:], loo.won[1:]), (std.lost[:-1], loo.lost[:-1])):
-        for a, b in zip(ours, theirs, strict=True):
-            assert float(a) == pytest.approx(square**0.5 * float(b), rel=1e-15, abs=0)
-
-
-def test_the_normalised_estimator_of_four_is_not():
-    std = tables.table_of(DEFINED["std"], 4)
-    outer, inner = 3**0.5, 1 + 1 / 3**0.5
-    assert [float(d) for d in std.delta] == pytest.approx([outer, inner, inner, outer], rel=1e-15)

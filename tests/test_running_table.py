@@ -10,10 +10,10 @@ import pytest
 
 from simulations import Suite
 from tests.support.refusals import refuses
-from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
+from ustat_pg.engines import Estimator, GradientCell, Projection
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import RunningTable, bayes
-from ustat_pg.predictions import best_table, gradient_mse
+from ustat_pg.predictions import best_table
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
@@ -180,29 +180,6 @@ def test_it_tends_to_the_best_table_of_small_gradients(group_size):
     for other in (moments, changed(small, norm_advantage=np.zeros(2))):
         wrong = best_table(other, group_size).baseline
         assert group_size == 1 or np.abs(wrong - limit).max() > 0.01
-
-
-@pytest.mark.parametrize("group_size", [2, 4])
-def test_after_200_steps_its_error_is_below_grpo_s_and_later_near_the_best_table_s(
-    uneven, group_size
-):
-    moments, cell = uneven.moments(), GradientCell(uneven, group_size)
-    best, bayesian, grpo = (
-        gradient_mse(moments, name, group_size).mse for name in ("best", "bayes:1,1", "grpo")
-    )
-    for seed in range(5):
-        running = RunningTable(group_size)
-        drawn = draw(cell, seed=seed, first=0, replications=200)
-        for rewards, norms in zip(drawn.rewards, drawn.squared_norms, strict=True):
-            running.advantages(rewards, norms)
-        error = gradient_mse(moments, spec(running), group_size).mse
-        assert best < error < bayesian < grpo
-        assert grpo - error > (grpo - best) / 2
-        found = cell.measure("exact", [SquaredError(Estimator(spec(running)))])
-        assert found.mean[0] == pytest.approx(error, rel=1e-12)
-    drawn = draw(cell, seed=5, first=0, replications=20_000)
-    running.update(drawn.rewards, drawn.squared_norms)
-    assert gradient_mse(moments, spec(running), group_size).mse < 1.01 * best
 
 
 @pytest.mark.parametrize(

@@ -286,25 +286,6 @@ def test_parts_have_mean_zero_are_uncorrelated_and_have_their_variances(law, n):
     np.testing.assert_allclose(moments, expected, atol=1e-13)
 
 
-def test_parts_of_the_covariance_kernel_have_their_closed_forms():
-    """With E s = 0: first-order part mean(s a) - g, kernel of the second -½ (s₁ a₂ + s₂ a₁)."""
-    generator = np.random.default_rng(11)
-    p = generator.dirichlet(np.ones(4))
-    s, z = generator.normal(size=(4, 2)), generator.normal(size=4)
-    s -= p @ s
-    a = z - p @ z
-    g = (p * a) @ s
-    rows = np.array([0, 2, 2, 3, 1])
-    parts = hoeffding(covariance_kernel, (s[rows], z[rows]), (s, z), p)
-    np.testing.assert_allclose(parts.mean, g, rtol=1e-12)
-    first = (s[rows] * a[rows, None]).mean(axis=0) - g
-    np.testing.assert_allclose(parts.first, first, rtol=1e-12)
-    second = np.mean(
-        [-0.5 * (s[i] * a[j] + s[j] * a[i]) for i, j in itertools.combinations(rows, 2)], axis=0
-    )
-    np.testing.assert_allclose(parts.second, second, rtol=1e-12)
-
-
 # --- refusals ------------------------------------------------------------------------------------
 
 

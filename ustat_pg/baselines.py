@@ -169,9 +169,6 @@ def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
     >>> record, numbers = parse("bayes:1,0.5")
     >>> record.name, numbers
     ('bayes', {'successes': 1, 'failures': 0.5})
-
-    Raises:
-        InputError: the baseline is unknown, or its numbers are missing, too many or none.
     """
     family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
     one_of("baseline", family, [*BASELINES, *ALIASES])
@@ -199,19 +196,12 @@ def baseline(name: str) -> Baseline:
 
     >>> baseline("rloo").name
     'grpo'
-
-    Raises:
-        InputError: the baseline is unknown.
     """
     return parse(name)[0]
 
 
 def require_group(name: str, group_size: int) -> None:
-    """Refuse a group that the baseline cannot take.
-
-    Raises:
-        InputError: the size is no whole number, or too small.
-    """
+    """Refuse a group that the baseline cannot take."""
     least = baseline(name).least_group
     if integer("group size", group_size) < least:
         raise InputError(f"{name} needs a group of at least {least}: group size is {group_size}")

@@ -75,9 +75,6 @@ class Moments:
             None where only traces are known.
         weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); None where it is
             not known.
-
-    Raises:
-        InputError: arrays of different lengths, not finite, or impossible as moments.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -181,9 +178,6 @@ class HasMoments(Protocol):
 
 def moments_of(known: Moments | HasMoments) -> Moments:
     """The moments of a problem; moments themselves are left as they are.
-
-    Raises:
-        InputError: neither.
 
     >>> moments_of(0.5)
     Traceback (most recent call last):

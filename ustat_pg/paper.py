@@ -228,9 +228,6 @@ def stem_of(name: str) -> str:
 
     >>> stem_of("mse"), stem_of("Theorem 2"), stem_of("theorem2")
     ('mse', 'mse', 'mse')
-
-    Raises:
-        InputError: no result goes by the name; the nearest are named.
     """
     known = {_plain(stem): stem for stem in RESULTS}
     known |= {_plain(result.label): stem for stem, result in RESULTS.items()}

@@ -107,9 +107,6 @@ def json_value(text: str, place: str | Path) -> Any:
         text: the text.
         place: where it stands, for messages.
 
-    Raises:
-        InputError: it is no JSON, an object has a key twice, or it is nested too deeply.
-
     >>> json_value('{"rewards": [1, 0], "rewards": []}', "a.json")
     Traceback (most recent call last):
     ...

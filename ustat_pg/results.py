@@ -569,9 +569,6 @@ def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
     Arguments:
         folder: the run's ``--out`` folder.
         figure: name of one figure, whose points alone are wanted, in the columns that these have.
-
-    Raises:
-        InputError: there are none, of that figure, or the file is damaged.
     """
     import pandas as pd
 

@@ -3,7 +3,8 @@
 The sample variance is the U-statistic of (x - y)²/2, Kendall's tau that of
 sign(x₁ - x₂) sign(y₁ - y₂), the third k-statistic one of order 3, and the sample covariance that of
 ½ (s₁ - s₂)(z₁ - z₂), the kernel that has closed forms here (``covariance_*``). The general functions
-follow the definitions, tuple by tuple: the closed forms are judged by them.
+follow the definitions, tuple by tuple: the closed forms are judged by them. Sources: Hoeffding (1948), "A
+class of statistics with asymptotically normal distribution"; Lemma 1 (ustatistic).
 
 Samples are one array ``(n, ...)`` or a *tuple* of arrays that share the leading length n, such as
 ``(scores (n, d), rewards (n,))``; a list is read as an array. A kernel is called as
@@ -160,15 +161,10 @@ def ustatistic(kernel: Kernel, samples: Samples, order: int = 2) -> FloatArray:
 
     U = binom(n, m)⁻¹ Σ_{i₁<...<iₘ} h(x_{i₁}, ..., x_{iₘ}), of expectation E h(X₁, ..., Xₘ)
 
-    Source: Hoeffding (1948), "A class of statistics with asymptotically normal distribution".
-
     Args:
         kernel: symmetric h of ``order`` arguments, vectorised (see the module).
         samples: array ``(n, ...)`` or a tuple of arrays that share the leading length n.
         order: number m of arguments of the kernel. The time grows as binom(n, m).
-
-    Returns:
-        Array of the shape of one kernel value.
 
     Raises:
         InputError: samples that are not finite or differ in length, n < order, or a kernel that returns
@@ -192,14 +188,9 @@ def covariance_kernel(first: tuple[Any, Any], second: tuple[Any, Any]) -> FloatA
 
     h((s₁, z₁), (s₂, z₂)) = ½ (s₁ - s₂)(z₁ - z₂)
 
-    Source: Lemma 1 (ustatistic).
-
     Args:
         first: tuple (scores ``(pairs, ...)``, rewards ``(pairs,)``).
         second: the same, for the pairs' other members.
-
-    Returns:
-        Array ``(pairs, ...)`` of the scores' shape.
 
     >>> covariance_kernel((np.array([[1.0, 0.0]]), np.array([3.0])),
     ...                   (np.array([[0.0, 2.0]]), np.array([1.0])))
@@ -236,17 +227,9 @@ def covariance_ustatistic(scores: ArrayLike, rewards: ArrayLike) -> FloatArray:
 
     U = 2/(n(n-1)) Σ_{i<j} ½ (sᵢ - sⱼ)(zᵢ - zⱼ) = 1/(n-1) Σᵢ (sᵢ - s̄)(zᵢ - z̄)
 
-    Source: Lemma 1 (ustatistic).
-
     Args:
         scores: ``(..., n, d)``, n >= 2.
         rewards: ``(..., n)``, with the same leading axes.
-
-    Returns:
-        Array ``(..., d)``.
-
-    Raises:
-        InputError: NaN or infinity, shapes that do not match, or n < 2.
 
     >>> covariance_ustatistic([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]], [1.0, 0.0, 0.0])
     array([ 0.33333333, -0.16666667])
@@ -281,8 +264,6 @@ def hoeffding(
     U = E h + 2/n Σᵢ (h₁(xᵢ) - E h) + 2/(n(n-1)) Σ_{i<j} h₂(xᵢ, xⱼ)
     h₁(x) = E h(x, X'),  h₂(x, y) = h(x, y) - h₁(x) - h₁(y) + E h
 
-    Source: Hoeffding (1948), "A class of statistics with asymptotically normal distribution".
-
     The parts are uncorrelated where the samples are independent draws from the law, which is taken
     on trust; that they sum to U holds for all samples.
 
@@ -291,10 +272,6 @@ def hoeffding(
         samples: array ``(n, ...)`` or a tuple of arrays that share the leading length n >= 2.
         atoms: the values that a sample takes, in the samples' structure, leading length m.
         probabilities: ``(m,)``, their probabilities.
-
-    Raises:
-        InputError: as :func:`ustatistic`, or probabilities that do not sum to 1 or are not one per
-            atom.
 
     >>> parts = hoeffding(lambda a, b: (a - b) ** 2 / 2, [1.0, 1.0, 0.0], [0.0, 1.0], [0.75, 0.25])
     >>> f"{parts.mean:.4f} + {parts.first:.4f} + {parts.second:.4f} = {parts.total:.4f}"
@@ -336,8 +313,6 @@ def covariance_variance_components(scores: ArrayLike, rewards: ArrayLike) -> Var
 
     Σ_{j≠i} (hᵢⱼ - U) = n/2 (sᵢ zᵢ - 1/n Σ s z)
     Σ_{i≠j} (hᵢⱼ - U)² = ½ (n Σ s² z² + Σ s² Σ z²) - 1/(n-1) (Σ s z)²
-
-    Source: Hoeffding (1948), section 5; kernel of Lemma 1 (ustatistic).
 
     Args:
         scores: ``(..., n, d)``, n >= 4.

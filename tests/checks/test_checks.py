@@ -30,7 +30,6 @@ def seen(estimate: float, half: float) -> Evidence:
     return Evidence(estimate, Interval(estimate - half, estimate + half), half / 5, 1000, 1e-5)
 
 
-COIN = Forecast(0.5, 0.25, 0.0, 1.0)
 CLAIM = equal(1.0, {"near": 1.1, "far": 3.0})
 PRINTED = equal(10.327, digits=0.0005, relative_margin=0.05)
 ROUNDED = replace(equal(0.0, scale=0.0), floor=1e-14)
@@ -40,12 +39,6 @@ BETWEEN = attained(2.0, 1.96, {"tighter": 1.5, "looser": 4.0}, ratio=1.05)
 """A bound that is attained: between it and it over the ratio, on both sides."""
 
 # Intervals and planning.
-
-
-def maurer_and_pontil(n: int, variance: float, width: float, alpha: float) -> float:
-    """The half-width of the interval that has no forecast (2009, Theorem 4, on both sides)."""
-    often = log(4 / alpha)
-    return sqrt(2 * variance * often / n) + 7 * width * often / (3 * (n - 1))
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.01, 1e-6])
@@ -66,34 +59,6 @@ def test_an_interval_misses_a_coin_at_its_rate_at_most_whatever_was_expected(alp
             ).contains(p)
         ]
         assert chances[missed].sum() <= alpha
-
-
-def test_each_side_of_an_interval_holds_at_half_the_rate_by_markovs_inequality():
-    rng, alpha, n = np.random.default_rng(0), 0.02, 400
-    forecast = Forecast(0.4, 0.5, -1.0, 3.0)
-    sample = rng.choice([-1.0, 0.0, 3.0], n, p=[0.2, 0.6, 0.2])
-    found = forecast.interval(n, sample.mean(), sample.var(ddof=1), alpha)
-    for end, sign, room in ((found.low, 1.0, 1.4), (found.high, -1.0, 2.6)):
-        # The product of exp(u(X-μ)/w - ψ(u)(X-c)²/w²), whose mean is 1 at most, is 2/α at the end.
-        ratio = sqrt(2 * log(2 / alpha) / (n * 0.5)) * room
-        u = ratio / (1 + ratio)
-        away = sign * u * (sample - end) / room
-        product = away.sum() - (-log(1 - u) - u) * ((sample - 0.4) ** 2).sum() / room**2
-        assert product == pytest.approx(log(2 / alpha), rel=1e-12)
-
-
-@pytest.mark.parametrize("share", [1e-4, 0.01, 0.5])
-@pytest.mark.parametrize("n", [1_000, 100_000])
-def test_what_was_expected_makes_an_interval_narrower(share, n):
-    variance = share * (1 - share)
-    forecast = Forecast(share, variance, 0.0, 1.0)
-    half = forecast.half_width(n, 1e-6)
-    found = forecast.interval(n, share, variance * n / (n - 1), 1e-6)
-    assert half == pytest.approx(found.half_width)
-    assert half < maurer_and_pontil(n, variance, 1.0, 1e-6)
-    # Where the range decides, by far.
-    if n * share < 10:
-        assert half < 0.35 * maurer_and_pontil(n, variance, 1.0, 1e-6)
 
 
 def test_without_a_range_an_interval_reaches_some_standard_errors():

@@ -23,7 +23,18 @@ def ustat_pg(*words, folder, path=ROOT):
 
 def test_verify_is_that_of_the_repository(tmp_path):
     """From another folder; its exit code and its messages are those of python -m simulations."""
-    words = ("Theorem", "2", "--size", "smoke", "--engine", "exact", "--out", "run")
+    words = (
+        "Theorem",
+        "2",
+        "--size",
+        "smoke",
+        "--engine",
+        "exact",
+        "--workers",
+        "1",
+        "--out",
+        "run",
+    )
     done = ustat_pg("verify", *words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Theorem 2" in done.stdout

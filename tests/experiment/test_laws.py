@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, kstest
 
 from simulations.problems.landscapes import triple
-from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
+from ustat_pg.checks import Verdict, decide, equal
 from ustat_pg.engines import Constant, Estimator, Gap, GapTransform, MomentSums, Training
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
@@ -211,34 +211,6 @@ def test_a_share_is_that_of_the_runs_below(level):
 # Slopes of distances.
 
 
-def power_slope():
-    """Distances .2, .1, .05 and .025 at steps 10, 20, 40 and 80, and what runs of them found."""
-    rng = np.random.default_rng(7)
-    points, sums, distances = [], {}, (0.2, 0.1, 0.05, 0.025)
-    for steps, wanted in zip((10, 20, 40, 80), distances, strict=True):
-        cell = Training(triple(), 2, steps, Constant(0.1))
-        # The cdf u + 4 w u (1 - u) is farthest from u in the middle, by w.
-        chances = np.diff(EDGES + 4 * wanted * EDGES * (1 - EDGES))
-        counts = rng.multinomial(4_000_000, chances)
-        block = MomentSums(int(counts.sum()), np.zeros(1), np.zeros((1, 1)), {PIT.label: counts})
-        points.append(LawDistance(cell, PIT))
-        sums[cell.name] = ((PIT,), block)
-    places = tuple(log(point.cell.steps) for point in points)
-    return LogSlope(places, tuple(points), distances), sums, distances
-
-
-def test_the_slope_of_distances_that_halve():
-    slope, sums, distances = power_slope()
-    evidence = slope.evidence(sums, 1e-3, sums)
-    assert evidence.estimate == pytest.approx(-1.0, abs=0.02)
-    assert evidence.interval.contains(-1.0)
-    decision = decide(equal(-1.0, {"half": -0.5}, scale=1.0), evidence)
-    assert decision.rivals["half"] == RivalVerdict.REFUTED
-    assert not evidence.interval.contains(-0.8)
-    for part, truth in zip(slope.points, distances, strict=True):
-        assert part.evidence(sums, 1e-3, sums).interval.contains(truth)
-
-
 # Combinations with a constant.
 
 PANEL = (Gap(GRPO, 10), GapTransform(GRPO, 10, 30.0))
@@ -253,19 +225,6 @@ def measured(shift=0.0):
 
 def linear(number, constant=0.0, weight=1.0):
     return Linear(CELL, ((PANEL[number], weight),), constant)
-
-
-def test_a_constant_moves_the_mean_and_nothing_else():
-    moved, plain = linear(0, 2.5, -3.0), linear(0, 0.0, -3.0)
-    one, two = (functional.evidence(measured(), 1e-3, measured()) for functional in (moved, plain))
-    assert one.estimate == pytest.approx(two.estimate + 2.5, rel=1e-14)
-    assert one.interval.low == pytest.approx(two.interval.low + 2.5)
-    assert one.interval.high == pytest.approx(two.interval.high + 2.5)
-    assert one.standard_error == two.standard_error
-    asked = measured(), 0.01, 1e-3, 0.0
-    assert moved.needed(*asked) == plain.needed(*asked)
-    exact = {CELL.name: (PANEL, MomentSums.exact(np.array([0.1, 0.5])))}
-    assert moved.exact(exact) == pytest.approx(2.2)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ustat_pg.experiment.store import Memory
 
 RATE = 0.2
 """At which a check may err here."""
-RUNS = 150
+RUNS = 100
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from ustat_pg.experiment import (
     plan_claims,
     run_claims,
 )
-from ustat_pg.experiment import work as module
 from ustat_pg.experiment.provenance import document
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -127,15 +126,6 @@ def test_the_reference_engine_gives_the_same_verdicts(claim, whole, tmp_path, mo
             assert (found.verdict, found.rivals) == (other.verdict, other.rivals)
 
 
-def test_the_exact_engine_enumerates_alone(claim, tmp_path):
-    # Laws are compared by simulation.
-    part = replace(claim, checks=claim.checks[:4])
-    (result,) = run_claims([part], Options("smoke", engine="exact"), Store(tmp_path)).claims
-    assert result.verdict == Verdict.CONFIRMED
-    assert result.evidence("simulation") is None
-    assert result.rivals[0].simulation is None
-
-
 def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path):
     run = run_claims([small_claim(rival=1.0005)], Options("smoke"), Store(tmp_path))
     (result,) = run.claims
@@ -192,13 +182,6 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     assert run.claims[0].verdict == Verdict.INCONCLUSIVE
     assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED
     assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-def test_a_second_run_computes_nothing(tmp_path, monkeypatch):
-    first = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    monkeypatch.setattr(module, "run_task", lambda task: pytest.fail(f"ran {task}"))
-    again = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
-    assert claims_of(again) == claims_of(first)
 
 
 def test_the_plan_is_what_the_run_does(tmp_path):

@@ -7,10 +7,9 @@ from scipy.stats import binomtest
 
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
-from simulations.problems.landscapes import bowl, plane
 from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
-from ustat_pg.engines import Constant, Estimator, GradientCell, Training
-from ustat_pg.experiment import LawDistance, Pit, mean_of
+from ustat_pg.engines import GradientCell
+from ustat_pg.experiment import mean_of
 from ustat_pg.predictions import gradient_mse
 
 SEEDS = 2000
@@ -66,41 +65,3 @@ def test_at_the_planned_number_the_rival_is_missed_at_most_once_in_a_thousand():
     assert binomtest(missed, SEEDS, 1e-3, "greater").pvalue > 1e-3
     confirmed = sum(decision.verdict == Verdict.CONFIRMED for decision in found)
     assert confirmed >= 0.95 * SEEDS
-
-
-def started(landscape):
-    """The law of the gap at the start, on no step at all, and its weights ½ λₖ times the variance."""
-    spread = 1e-3  # the third derivative moves the law by about .001 of it
-    weights = tuple((0.5 * spread**2 * landscape.curvatures).tolist())
-    runs = Training(landscape, 2, 1, Constant(0.1), start_scale=spread)
-    return LawDistance(runs, Pit(Estimator("grpo"), 0, weights)), weights
-
-
-def law_verdicts(functional, alpha, replications, seeds):
-    """The decider's verdicts on a law, seed by seed."""
-    statement = equal(0.0, scale=1.0, relative_margin=1.0)
-    for seed in range(seeds):
-        block = functional.cell.measure(
-            "cpu", functional.quantities, seed=seed, replications=replications
-        )
-        sums = {functional.cell.name: (functional.quantities, block)}
-        yield decide(statement, functional.evidence(sums, alpha, {}))
-
-
-@pytest.mark.parametrize("landscape", [bowl(), plane()], ids=["one direction", "two directions"])
-class TestLaws:
-    def test_false_alarms_stay_at_their_rate(self, landscape):
-        functional, _ = started(landscape)
-        alarms = sum(
-            decision.verdict == Verdict.REFUTED
-            for decision in law_verdicts(functional, 0.05, 200, 1000)
-        )
-        assert binomtest(alarms, 1000, 0.05, "greater").pvalue > 1e-3
-        # The band has no reserve, so that a smaller one would be seen.
-        assert binomtest(alarms, 1000, 0.02, "greater").pvalue < 1e-3
-
-    def test_weights_wrong_by_a_third_are_refuted_every_time(self, landscape):
-        functional, weights = started(landscape)
-        wrong = Pit(functional.pit.estimator, 0, tuple(1.33 * weight for weight in weights))
-        found = law_verdicts(LawDistance(functional.cell, wrong), 0.01, 4000, 50)
-        assert all(decision.verdict == Verdict.REFUTED for decision in found)

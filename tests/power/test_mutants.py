@@ -43,21 +43,21 @@ PLACES = {
 
 UNDER_TRANSFORMERS = (
     "grpo: 1/G for 1/(G-1)",
-    "grpo: divided by the deviation",
-    "grpo: the baseline of another prompt",
-    "pairs of the U-statistic G², not G(G-1)",
     "no squared gradient in the second-order term",
-    "the prompt term is not divided by B",
     "moments: the cross term of the centring once",
 )
-"""Those that are planted under a transformer too, whose tables are read by the same code."""
+"""Those that are planted under a transformer too, one a file: its tables are read by the same code."""
 
 ON_TOKENS = (
     *UNDER_TRANSFORMERS,
+    "grpo: divided by the deviation",
+    "grpo: the baseline of another prompt",
     "grpo: own reward in the baseline",
     "grpo: own reward, divided by G-1",
     "grpo: the baseline's sign",
+    "pairs of the U-statistic G², not G(G-1)",
     "no reward variance in the second-order term",
+    "the prompt term is not divided by B",
 )
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")

@@ -74,8 +74,8 @@ def test_the_frame_has_the_rows_of_the_table():
 
 def test_a_notebook_shows_the_sentence_and_the_best():
     html = group_size_advice(PROBLEM, 64)._repr_html_()
-    assert html.count("<tr>") == 7
-    assert "<td>best</td>" in html
+    assert html.startswith("<pre>")
+    assert "best" in html
     assert "Use " in html
     # Of a long table the first of each octave, and the best.
     long = group_size_advice(MseConstants(0.01, 0.5, 1.0), 2**7 * 3**3 * 5 * 7)

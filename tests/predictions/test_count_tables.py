@@ -1,5 +1,5 @@
-"""Tables by counts: against the estimators' functions and against every outcome of a minibatch; the best
-table; what is refused. A second mind's fractions are in ``tests/test_independent_tables.py``.
+"""Tables by counts: against the estimators' functions; the best table; what is refused. Every outcome is
+added up in fractions in ``tests/test_independent_tables.py``, and in large groups by ``simulations/regimes``.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from itertools import product
 import numpy as np
 import pytest
 
+from simulations.problems import two_valued
 from ustat_pg.baselines import BASELINES, parse
-from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
-from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import (
+    best_shrinkage,
     best_table,
     count_table,
-    gradient_covariance,
     gradient_mse,
     mean_gradient,
     silent_share,
@@ -83,65 +82,7 @@ def test_a_table_is_the_function_on_every_binary_group(name, size):
     np.testing.assert_allclose(advantages(name, groups), expected, rtol=0, atol=1e-13)
 
 
-CELLS = [
-    *(("iid", size, batch) for size, batch in ((1, 1), (2, 1), (3, 1), (5, 1), (2, 2), (3, 2))),
-    ("without-replacement", 3, 1),
-    ("fixed", 3, 2),
-]
-
-
-@pytest.mark.parametrize(("design", "size", "batch"), CELLS)
-def test_error_mean_and_spread_are_those_of_every_outcome(design, size, batch):
-    problem = uneven(even=design != "iid")
-    moments, cell = problem.moments(), GradientCell(problem, size, batch, design)
-    target = problem.gradient()
-    names = [name for name, least in SIZED if least == size]
-    for name in names:
-        estimator = Estimator(name)
-        quantities = [SquaredError(estimator)]
-        quantities += [
-            f(estimator, number) for number in range(3) for f in (Projection, SquaredProjection)
-        ]
-        error, *along = cell.measure("exact", quantities).mean
-        found = gradient_mse(moments, name, size, batch, design)
-        assert found.mse == pytest.approx(error, rel=1e-12, abs=1e-15)
-        covariance = gradient_covariance(moments, name, size, batch, design)
-        for number, (first, second) in enumerate(zip(along[::2], along[1::2], strict=True)):
-            unit = direction(problem, number)
-            mean = mean_gradient(moments, name, size) @ unit
-            assert mean - target @ unit == pytest.approx(first, rel=1e-10, abs=1e-14)
-            spread = unit @ covariance @ unit
-            assert spread == pytest.approx(second - first**2, rel=1e-10, abs=1e-14)
-        terms = (found.prompt_term, found.first_order_term, found.second_order_term)
-        assert found.mse == pytest.approx(sum(terms) + found.squared_bias, rel=1e-13)
-        assert np.trace(covariance) == pytest.approx(
-            found.mse - found.squared_bias, rel=1e-10, abs=1e-15
-        )
-
-
 # The best table.
-
-
-def test_best_is_that_table_for_predictions_and_engines():
-    problem = uneven()
-    moments = problem.moments()
-    for size in (1, 2, 4):
-        table = best_table(moments, size)
-        named = "loo-table:" + ",".join(map(repr, table.baseline.tolist()))
-        found = gradient_mse(moments, "best", size)
-        assert table.unbiased
-        assert found.squared_bias == 0
-        assert found.mse == pytest.approx(gradient_mse(moments, named, size).mse, rel=1e-12)
-        exact = GradientCell(problem, size).measure("exact", [SquaredError(Estimator(named))])
-        assert found.mse == pytest.approx(exact.mean[0], rel=1e-12)
-        for name in ("grpo", "vanilla", "bayes:1,1"):
-            if size >= parse(name)[0].least_group:
-                assert found.mse < gradient_mse(moments, name, size).mse
-    # Of one output it is the best constant.
-    constant = (moments.context_probs @ moments.norm_reward) / (
-        moments.context_probs @ moments.fisher_trace
-    )
-    assert best_table(moments, 1).baseline == pytest.approx(constant, rel=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -221,3 +162,35 @@ REFUSED = {
 def test_what_is_refused(ask, message):
     with pytest.raises(InputError, match=message):
         ask()
+
+
+def test_a_share_is_at_most_one():
+    rates = np.arange(1, 10) / 10
+    assert silent_share(noise(rates, np.full(9, 1 / 9)).moments(), 1) == 1.0
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 100, 1100])
+def test_rounding_leaves_no_negative_error(size):
+    """One prompt with two equal arms, the first rewarded: the best table has no error at all."""
+    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    found = gradient_mse(coin.moments(), "best", size)
+    assert 0 <= found.mse < 1e-15
+    assert found.first_order_term >= 0
+
+
+# The best amount of shrinkage; that it is the best is in ``simulations/regimes/baselines.py``.
+
+
+def test_the_mean_value_is_that_of_the_prompts_unless_given():
+    mean = BINARY.context_probs @ BINARY.value
+    assert best_shrinkage(BINARY, 4) == best_shrinkage(BINARY, 4, mean)
+    assert best_shrinkage(BINARY, 4) != best_shrinkage(BINARY, 4, mean + 0.1)
+
+
+def test_the_amount_is_held_between_grpo_and_the_constant():
+    # b* is .13 and V .8: a mean below V would be overtaken, one above it is the wrong way.
+    skewed = two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]).moments()
+    assert best_shrinkage(skewed, 4, 0.6) == 1.0
+    assert best_shrinkage(skewed, 4, 1.5) == 0.0
+    # Nothing to choose from: all rewards alike.
+    assert best_shrinkage(two_valued([0.5, 0.5], [1, 1]).moments(), 4, 1.0) == 1.0

@@ -1,10 +1,12 @@
-"""Group sizes: against every feasible one in exact arithmetic, and against minimisers of SciPy."""
+"""Group sizes: against every feasible one in exact arithmetic, and against minimisers of SciPy.
+
+Constants, curves and optima with costs and populations are searched for in ``simulations/regimes/sizes.py``.
+"""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import product
 
 import numpy as np
 import pytest
@@ -19,7 +21,6 @@ from ustat_pg.predictions import (
     covariance_parts,
     gap_group_size,
     gradient_covariance,
-    gradient_mse,
     group_size,
     group_size_advice,
     mse_constants,
@@ -139,17 +140,6 @@ def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, populatio
     survey(group_size, c, budget, population=population)
 
 
-def least(c, fixed=0.0, each=1.0):
-    """Where a minimiser that knows no derivative finds the least cost times error."""
-
-    def cost(log):
-        size = 1 + math.exp(log)
-        return math.log((fixed + each * size) * c.mse(size))
-
-    found = minimize_scalar(cost, bounds=(-5, 25), method="bounded", options={"xatol": 1e-10})
-    return 1 + math.exp(found.x)
-
-
 @given(constants())
 def test_the_real_optimum(c):
     star = optimal_group_size(c)
@@ -160,83 +150,7 @@ def test_the_real_optimum(c):
         assert c.mse(other, 1 / other) > c.least_mse(1)
 
 
-@given(constants(), st.floats(0.01, 1e4), st.floats(0.01, 100))
-def test_the_real_optimum_with_costs(c, fixed, each):
-    star = optimal_group_size(c, prompt_cost=fixed, output_cost=each)
-    assert star >= optimal_group_size(c)
-    assert math.log(star) == pytest.approx(math.log(least(c, fixed, each)), abs=1e-3)
-    bill = (fixed + each * star) * c.mse(star)
-    for other in (star * 1.001, 1 + (star - 1) / 1.001):
-        assert (fixed + each * other) * c.mse(other) >= bill * (1 - 1e-14)
-
-
-@given(constants(), st.integers(2, 500), st.floats(2, 5000))
-def test_the_real_optimum_without_replacement(c, population, budget):
-    """Theorem 7 (group_size): max(1 + √((c3/c1)(N-1)/N), K/N)."""
-    star = optimal_group_size(c, population=population, budget=budget)
-    formula = 1 + math.sqrt(c.c3 / c.c1 * (population - 1) / population)
-    assert star == pytest.approx(max(formula, budget / population))
-
-    def error(log):
-        size = 1 + math.exp(log)
-        batch = min(budget / size, population)
-        return c.mse(size, batch, population=population)
-
-    found = minimize_scalar(error, bounds=(-5, 25), method="bounded", options={"xatol": 1e-10})
-    batch = min(budget / star, population)
-    assert c.mse(star, batch, population=population) <= found.fun * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_population_is_the_design_without_replacement(seed):
-    """The population is that of a problem's contexts."""
-    moments = random_problem(seed, "uniform-contexts", contexts=6).moments()
-    for row in group_size_advice(moments, 24, population=6).table:
-        expected = gradient_mse(
-            moments, "grpo", row.group_size, row.batch_size, "without-replacement"
-        )
-        assert row.mse == pytest.approx(expected.mse, rel=1e-12)
-
-
 # ------------------------------------------------------------------- the constants
-
-
-@every_kind
-def test_the_curve_is_that_of_the_gradients_error(kind):
-    for seed in range(4):
-        moments = random_problem(seed, kind).moments()
-        c = mse_constants(moments)
-        scale = float(moments.context_probs @ moments.norm_squared_reward)
-        for baseline in ("grpo", "oracle", "vanilla"):
-            for size, batch in ((2, 1), (3, 4), (16, 5)):
-                expected = gradient_mse(moments, baseline, size, batch).mse
-                found = c.mse(size, batch, baseline)
-                assert found == pytest.approx(expected, rel=1e-12, abs=1e-15 * scale)
-        # By Cauchy-Schwarz.
-        assert c.c3 >= 2 * c.c1 * (1 - 1e-12)
-
-
-@every_kind
-@pytest.mark.parametrize("size", [2, 3])
-def test_constants_from_pairs_by_enumeration(kind, size):
-    """α and β of every group that a prompt can have, with leave-one-out advantages."""
-    problem = random_problem(1, kind)
-    moments, possible = problem.moments(), problem.outcomes
-    terms = np.zeros((problem.contexts, 2))
-    for x in range(problem.contexts):
-        scores = problem.policy.scores(x)[possible.arms[x]]
-        for group in product(range(possible.counts[x]), repeat=size):
-            z, s = possible.rewards[x, group], scores[list(group)]
-            own = (z - (z.sum() - z) / (size - 1))[:, None] * s
-            terms[x] += possible.probs[x, group].prod() * np.array(
-                [own[0] @ own[0], own[0] @ own[1]]
-            )
-    alpha, beta = problem.context_probs @ terms
-    phi = problem.context_probs @ (moments.reward_variance * moments.fisher_trace)
-    tau = problem.context_probs @ moments.norm_squared_advantage
-    found = paired_constants(alpha, beta, moments.mean_gradient_sq, size, phi / tau if tau else 1.0)
-    c = mse_constants(moments)
-    assert found == pytest.approx((c.c1, c.c2, c.c3), rel=1e-9, abs=1e-12 * alpha + 1e-20)
 
 
 def test_curves_are_arrays_where_asked():

@@ -7,11 +7,8 @@ import pytest
 from scipy import stats
 
 from tests.support.moments import record
-from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Decay
 from ustat_pg.predictions import (
-    MixtureLaw,
-    conditional_transform,
     finite_covariance,
     finite_law,
     finite_weights,
@@ -58,12 +55,6 @@ def test_the_stationary_covariance_solves_the_lyapunov_equation(seed):
     residual = drift @ gamma + gamma @ drift - c**2 * noise
     assert np.abs(residual).max() <= 1e-13 * np.abs(c**2 * noise).max()
     assert np.linalg.eigvalsh(gamma)[0] >= -1e-12 * np.abs(gamma).max()
-
-
-def test_one_direction_by_hand():
-    # c^2 S / (2 c lambda - 1) = 16 .5 / 3; times lambda/2 = .25
-    assert stationary_covariance([0.5], [[0.5]], 4.0) == pytest.approx(8 / 3)
-    assert limit_weights([0.5], [[0.5]], 4.0) == pytest.approx([2 / 3])
 
 
 @seeds
@@ -143,51 +134,6 @@ def test_the_finite_law_tends_to_the_limit_at_order_one_over_t(offset):
     assert away[-1] < 1e-3 * gamma.max()
 
 
-RUNS, STEPS = 40_000, 60
-BENDS = np.array([0.3, 0.8])
-NOISE = np.array([[0.9, 0.3], [0.3, 0.4]])
-RATES = Decay(6.0, 4.0).rates(STEPS)
-DKW = np.sqrt(np.log(2 / 1e-3) / (2 * RUNS))
-
-
-def simulated(gaussian, start):
-    """Deviations after the last step, (RUNS, 2), of the recursion itself."""
-    rng = np.random.default_rng(2024)
-    root = np.linalg.cholesky(NOISE)
-    delta = np.tile(start, (RUNS, 1))
-    for eta in RATES:
-        white = (
-            rng.normal(size=(RUNS, 2))
-            if gaussian
-            else rng.choice([-2.0, 0.0, 2.0], (RUNS, 2), p=[1 / 8, 3 / 4, 1 / 8])
-        )
-        delta = (1 - eta * BENDS) * delta + eta * white @ root.T
-    return delta
-
-
-def test_gaps_of_simulated_runs_follow_the_law_and_no_rival():
-    gaps = 0.5 * simulated(True, np.zeros(2)) ** 2 @ BENDS
-    weights = finite_weights(BENDS, NOISE, RATES)
-    exponents = 6.0 * BENDS
-    missing = 36 * NOISE / (exponents[:, None] + exponents)
-    root = np.sqrt(BENDS)
-    laws = {
-        "true": finite_law(BENDS, NOISE, RATES),
-        "no 1/2": WeightedChi2(2 * weights),
-        "equal weights": WeightedChi2([weights.mean()] * 2),
-        "one chi-square": WeightedChi2([weights.sum()]),
-        "normal": stats.norm(weights.sum(), np.sqrt(2 * weights @ weights)),
-        "no -1": WeightedChi2(np.linalg.eigvalsh(root[:, None] * missing * root / 2) / (STEPS + 4)),
-        "t0 forgotten": finite_law(BENDS, NOISE, Decay(6.0).rates(STEPS)),
-        "curvature left out": WeightedChi2(
-            np.linalg.eigvalsh(finite_covariance(BENDS, NOISE, RATES)) / 2
-        ),
-    }
-    found = {name: stats.kstest(gaps, law.cdf).statistic for name, law in laws.items()}
-    assert found.pop("true") < DKW
-    assert min(found.values()) > 2 * DKW, found
-
-
 # -- Corollary 9 ----------------------------------------------------------------------------------
 
 
@@ -239,50 +185,6 @@ def test_the_correlation_is_taken_in_the_basis_context_by_context():
 
 
 # -- mixtures and distances -----------------------------------------------------------------------
-
-
-def test_each_run_is_compared_with_its_own_law():
-    rng = np.random.default_rng(4)
-    weights = rng.uniform(0.1, 3.0, (300, 3))
-    weights[:100, 0] = 0.0
-    weights[100:200] = weights[100] * rng.uniform(0.5, 2, (100, 1))
-    gaps = (weights * rng.chisquare(1, weights.shape)).sum(axis=1)
-    wanted = [WeightedChi2(row[row > 0]).cdf(gap) for gap, row in zip(gaps, weights, strict=True)]
-    np.testing.assert_allclose(conditional_transform(gaps, weights), wanted, rtol=1e-11)
-
-
-def test_transforms_of_draws_are_uniform_and_with_the_mean_weights_are_not():
-    rng = np.random.default_rng(5)
-    weights = rng.choice([0.2, 1.0, 3.0], (20_000, 1))
-    gaps = weights[:, 0] * rng.chisquare(1, len(weights))
-    limit = np.sqrt(np.log(2 / 1e-3) / (2 * len(weights)))
-    true = conditional_transform(gaps, weights)
-    wrong = conditional_transform(gaps, np.full_like(weights, weights.mean()))
-    assert stats.kstest(true, "uniform").statistic < limit
-    assert stats.kstest(wrong, "uniform").statistic > 2 * limit
-
-
-def test_a_mixture_is_the_average_of_its_laws():
-    laws, probs = (
-        [WeightedChi2([1.0]), WeightedChi2([0.1, 4.0]), WeightedChi2([9.0])],
-        [0.5, 0.3, 0.2],
-    )
-    law = MixtureLaw(laws, probs)
-    x = np.array([[0.0, 0.3], [2.0, 50.0]])
-    for name in ("cdf", "sf", "pdf"):
-        values = [p * getattr(part, name)(x[x > 0]) for p, part in zip(probs, laws, strict=True)]
-        np.testing.assert_allclose(getattr(law, name)(x[x > 0]), sum(values), rtol=1e-13)
-    np.testing.assert_allclose(law.cdf(x) + law.sf(x), 1.0, rtol=1e-12)
-    assert law.cdf(x).shape == (2, 2)
-    levels = np.array([1e-9, 0.2, 0.5, 0.999])
-    np.testing.assert_allclose(law.cdf(law.ppf(levels)), levels, rtol=1e-12)
-    assert law.ppf([0.0, 1.0]).tolist() == [0.0, np.inf]
-    assert np.isnan(law.ppf(1.5))
-    draws = law.rvs(200_000, 7)
-    assert draws.mean() == pytest.approx(law.mean(), abs=4 * draws.std() / np.sqrt(len(draws)))
-    spread = (draws - law.mean()) ** 2
-    assert spread.mean() == pytest.approx(law.var(), abs=4 * spread.std() / np.sqrt(len(draws)))
-    assert stats.kstest(draws, law.cdf).statistic < np.sqrt(np.log(2 / 1e-3) / (2 * len(draws)))
 
 
 @pytest.mark.parametrize(

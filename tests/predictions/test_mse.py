@@ -14,9 +14,7 @@ import pytest
 
 from tests.support.moments import record
 from ustat_pg.predictions import (
-    critic_error_at_par,
     critic_excess,
-    critic_rollouts_at_par,
     explicit_bound,
     gradient_covariance,
     gradient_mse,
@@ -29,17 +27,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
-BASELINES = ("vanilla", "grpo", "group-mean", "oracle", "constant", "minimum-variance", "critic")
 every_kind = pytest.mark.parametrize("kind", KINDS)
-every_baseline = pytest.mark.parametrize("baseline", BASELINES)
-
-
-def extra(baseline, contexts=3):
-    if baseline == "constant":
-        return {"constant": 0.3}
-    if baseline == "critic":
-        return {"critic": np.linspace(0.1, 0.9, contexts)}
-    return {}
 
 
 def two_prompts():
@@ -120,24 +108,6 @@ def test_a_constant_and_a_critic_by_hand():
         assert found == {**every_term(5, 1, first), "paper_bound": None}
 
 
-@every_baseline
-@every_kind
-def test_the_trace_of_the_covariance_is_the_mse_less_the_squared_bias(kind, baseline):
-    problem = random_problem(4, kind)
-    moments = problem.moments()
-    more = extra(baseline, problem.contexts)
-    for size, batch in ((2, 1), (3, 4)):
-        found = gradient_mse(moments, baseline, size, batch, **more)
-        matrix = gradient_covariance(moments, baseline, size, batch, **more)
-        assert matrix.shape == (problem.d, problem.d)
-        assert np.allclose(matrix, matrix.T, rtol=0, atol=1e-15)
-        assert np.trace(matrix) == pytest.approx(
-            found.mse - found.squared_bias, rel=1e-10, abs=1e-14
-        )
-        scale = max(1.0, moments.fisher_trace.max())
-        assert np.linalg.eigvalsh(matrix).min() > -1e-14 * scale
-
-
 def test_ratios_by_hand():
     # A minibatch: ratio - 1 = c3 / ((G-1) (G c1 + c2)); no c1 in a fixed set.
     expected = 1 + C3 / ((100 - 1) * (100 * C1 + C2["oracle"]))
@@ -205,43 +175,6 @@ def test_the_minimum_variance_gain_is_the_difference_of_two_errors(kind):
             scale = float(moments.norm_squared_reward.max())
             assert found == pytest.approx(difference, rel=1e-8, abs=1e-13 * scale)
             assert found >= 0
-
-
-def test_what_is_learned_by_hand():
-    """A fair coin's rewards: V = 1/2, σ² = 1/4."""
-    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]]).moments()
-    for arguments, mean, variance in (
-        ({"rollouts": 5}, 1 / 2, 1 / 20),
-        # One reward as the value; two, the later one counted once, the earlier one and the start half.
-        ({"rollouts": 1, "step_size": 1.0, "start": 7.0}, 1 / 2, 1 / 4),
-        ({"rollouts": 2, "step_size": 0.5, "start": 2.0}, 1 / 2 + 3 / 8, (1 / 4 + 1 / 16) / 4),
-        # For ever: 2/α - 1 = 9 rewards.
-        ({"rollouts": 1000, "step_size": 0.2, "start": 9.0}, 1 / 2, 1 / 36),
-    ):
-        found = learned_values(coin, **arguments)
-        assert [float(each[0]) for each in found] == pytest.approx([mean, variance], rel=1e-12)
-
-
-@every_kind
-def test_at_par_a_learned_critic_has_the_error_of_grpo(kind):
-    moments = random_problem(2, kind).moments()
-    for size in (2, 5):
-        found = critic_rollouts_at_par(moments, size)
-        if not moments.reward_variance @ moments.fisher_trace > 0:
-            assert math.isnan(found)
-            continue
-        assert (size - 1) / 2 * (1 - 1e-12) <= found <= size - 1
-        error = critic_error_at_par(moments, size)
-        trace = moments.context_probs @ moments.fisher_trace
-        noise = moments.context_probs @ (moments.fisher_trace * moments.reward_variance)
-        assert noise / found == pytest.approx(error**2 * trace, rel=1e-10)
-        # A variance costs what the square of a mean error of either sign does.
-        mean, variance = learned_values(moments, 3)
-        excess = critic_excess(moments, mean, size, 2, variance)
-        signs = (
-            critic_excess(moments, mean + sign * np.sqrt(variance), size, 2) for sign in (1, -1)
-        )
-        assert excess == pytest.approx(sum(signs) / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize("function", [gradient_mse, gradient_covariance])

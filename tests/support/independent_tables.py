@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.support import independent as ind
-from tests.support.independent import ONE, ZERO, Array, Exact, Moments, Problem
+from tests.support.independent import ONE, ZERO, Array, Exact, Problem
 
 Advantages = Callable[[Array], Array]  # rewards of a group -> advantages
 
@@ -165,11 +165,6 @@ def table_of(advantages: Advantages, size: int) -> Table:
     )
 
 
-def leave_one_out(values: Sequence[Fraction]) -> Table:
-    """z - b(k), k the successes among the others."""
-    return Table((ZERO, *(1 - b for b in values)), (*(-b for b in values), ZERO))
-
-
 # --------------------------------------------------------------------------------------------
 # 3. Closed forms
 # --------------------------------------------------------------------------------------------
@@ -260,22 +255,3 @@ def least_lost(problem: Problem, delta: Sequence[Fraction]) -> list[Fraction]:
     ]
     linear = [fu - matrix[i][i] / 2 for i, fu in enumerate(alone)]
     return solve(matrix, [-c for c in linear])
-
-
-def tridiagonal_loo(problem: Problem, size: int) -> list[Fraction]:
-    """b(0), ..., b(G-1) of least MSE among leave-one-out tables, by a tridiagonal system."""
-    matrix = [[ZERO] * size for _ in range(size)]
-    right = [ZERO] * size
-    for x in problem.contexts:
-        m: Moments = ind.moments(problem, x)
-        rho = problem.context_probs[x]
-        for k, prob in enumerate(binomial(size - 1, m.value)):
-            matrix[k][k] += rho * prob * m.trF
-            right[k] += rho * prob * m.norm_z
-        for k, prob in enumerate(binomial(size - 2, m.value) if size > 1 else []):
-            step = rho * (size - 1) * m.g2 * prob
-            matrix[k][k] += step
-            matrix[k + 1][k + 1] += step
-            matrix[k][k + 1] -= step
-            matrix[k + 1][k] -= step
-    return solve(matrix, right)

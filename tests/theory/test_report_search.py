@@ -12,7 +12,17 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_search_shows_the_checks_that_hold_every_word(browser, tmp_path):
-    words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--engine", "exact"]
+    words = [
+        "verify",
+        "ustatistic",
+        "minibatch",
+        "--size",
+        "smoke",
+        "--engine",
+        "exact",
+        "--workers",
+        "1",
+    ]
     assert main([*words, "--out", str(tmp_path)]) == 0
     run = load_run(tmp_path)
     (tmp_path / "page.html").write_text(html(run), encoding="utf-8")

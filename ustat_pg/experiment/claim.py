@@ -104,9 +104,6 @@ class Claim:
         checks: the design.
         by_simulation: rivals whose checks nothing can enumerate, those of language models for
             example; with all of them here the claim is settled by simulation, and its row says so.
-
-    Raises:
-        InputError: names that occur twice.
     """
 
     stem: str

@@ -177,9 +177,6 @@ class GroupSizeAdvice:
 
         Arguments:
             ax: Matplotlib's axes to draw on; new ones unless given.
-
-        Raises:
-            InputError: Matplotlib is not installed.
         """
         try:
             from matplotlib import pyplot
@@ -198,24 +195,5 @@ class GroupSizeAdvice:
         return axes
 
     def _repr_html_(self) -> str:
-        """The sentence and the table, for notebooks."""
-        head = ("G", "prompts", "MSE", "over the best", "groups with equal rewards", "")
-        rows = [
-            (
-                row.group_size,
-                row.batch_size,
-                f"{row.mse:.4g}",
-                f"{row.ratio_to_best:.3f}",
-                "" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
-                self.remark(row),
-            )
-            for row in self.shown
-        ]
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
-        )
-        names = "".join(f"<th>{name}</th>" for name in head)
-        return (
-            f"<p>{escape(self.sentence())}</p>"
-            f"<table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        """The text, for notebooks."""
+        return f"<pre>{escape(self.text())}</pre>"

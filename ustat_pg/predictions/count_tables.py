@@ -324,9 +324,6 @@ def count_table(
         group_size: G.
         moments: of the problem, or the problem, which ``best`` alone takes.
 
-    Raises:
-        InputError: the name is unknown, or what it names is no table by counts.
-
     >>> count_table("std", 4).successes.round(4)
     array([0.    , 1.7321, 1.    , 0.5774, 0.    ])
     """

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from ..baselines import baseline as record_of
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import GroupSizeAdvice, GroupSizeRow
@@ -51,6 +52,8 @@ _NO_DIRECTION = 1e-28
 """A tr D C1 below this share of tr D C3 counts as 0: a squared rounding error of a gradient."""
 _FLAT = 1.05
 """How far above the least an MSE may be to count as good as the best."""
+_OF_CURVES = ((), ("value",))
+"""What estimators need whose errors are made of these constants."""
 _LARGEST = 10**12
 """Outputs a budget may buy: divisors and affordable designs are found in its square root."""
 
@@ -99,9 +102,10 @@ class MseConstants:
         """
         size = finite_array("group size", group_size)
         batch = finite_array("batch size", batch_size)
-        if baseline not in ("grpo", "oracle", "vanilla"):
+        estimator = record_of(baseline)
+        if estimator.whole_group or estimator.needs not in _OF_CURVES or not estimator.closed_form:
             raise InputError(f"baseline {baseline!r} has no curve: choose grpo, oracle or vanilla")
-        if baseline == "grpo" and size.min() <= 1:
+        if estimator.of_pairs and size.min() <= 1:
             raise InputError(f"group size is {size.min()}: leave-one-out needs more than 1")
         if size.min() < 1:
             raise InputError(f"group size is {size.min()}: it must be at least 1")
@@ -116,13 +120,11 @@ class MseConstants:
                     f"population, {prompts}"
                 )
             between = self.c1 * (prompts - batch) / max(prompts - 1, 1)
-        if baseline == "vanilla":
-            if self.vanilla is None:
-                raise InputError("these constants hold none for the baseline vanilla")
-            within = self.vanilla / size
-        else:
-            within = self.c2 / size
-        if baseline == "grpo":
+        single = self.c2 if estimator.of_pairs or estimator.needs else self.vanilla
+        if single is None:
+            raise InputError("these constants hold none for the baseline vanilla")
+        within = single / size
+        if estimator.of_pairs:
             within = within + self.c3 / (size * (size - 1))
         found = (between + within) / batch
         return float(found) if np.ndim(found) == 0 else found
@@ -321,9 +323,6 @@ def group_size_advice(
         zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
             all; in all where constants are given; None of a G of which it is not known. A problem's
             own :meth:`~ustat_pg.problems.SoftmaxBandit.zero_signal_share` unless given.
-
-    Raises:
-        InputError: any of these is not as said, or the budget does not pay for one group of two.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
@@ -550,9 +549,6 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
 
     Returns:
         G*, infinite where tr D C1 = 0.
-
-    Raises:
-        InputError: c is too small.
 
     >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
     2.61

@@ -64,9 +64,6 @@ def aggregated_mean(
         group_size: G; grpo needs 2.
         batch_size: B.
 
-    Raises:
-        InputError: a way or a baseline that has no closed form, or sizes that are not as said.
-
     >>> from ustat_pg.policies import OutputSpace, PrefixSoftmax
     >>> from ustat_pg.problems import TokenProblem
     >>> task = TokenProblem(OutputSpace(1, 2, end=True), [()], lambda x, y: float(len(y) == 2))

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..distributions import WeightedChi2
 from ..memory import slices
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, finite_array
 
 __all__ = [
     "MixtureLaw",
@@ -134,10 +134,6 @@ def stationary_covariance(curvatures: ArrayLike, covariance: ArrayLike, c: float
         covariance: Σ = Uᵀ Cov(ĝ) U at θ*, in the same eigenbasis, (r, r).
         c: constant of the rates c/t or c/(t + t₀); c λ_min above 1/2.
 
-    Raises:
-        InputError: a curvature that is not positive, a covariance that is not symmetric with
-            eigenvalues of at least 0 (to rounding), or c too small.
-
     >>> stationary_covariance([1.0, 2.0], [[0.5, 0.2], [0.2, 0.6]], c=1.0).round(12).tolist()
     [[0.5, 0.1], [0.1, 0.2]]
     """
@@ -194,9 +190,6 @@ def finite_covariance(
 
     Returns:
         (r, r), or (n, r, r) where steps are given.
-
-    Raises:
-        InputError: any of these is not as said, or the recursion diverges beyond what a float holds.
 
     >>> finite_covariance([1.0], [[1.0]], [0.5, 0.5], displacement=[2.0], steps=[0, 1, 2]).ravel()
     array([4.    , 1.25  , 0.5625])
@@ -490,16 +483,6 @@ class MixtureLaw:
         """E Var(Q_m) + Var E(Q_m)."""
         centre = self.mean()
         return float(self._mean_of([law.var() + (law.mean() - centre) ** 2 for law in self.laws]))
-
-    def rvs(self, size: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Independent draws, (size,)."""
-        generator = np.random.default_rng(random_state)
-        chosen = generator.choice(len(self.laws), integer("size", size, 0), p=self.probs)
-        out = np.empty(len(chosen))
-        for index, law in enumerate(self.laws):
-            mine = chosen == index
-            out[mine] = law.rvs(int(mine.sum()), generator)
-        return out
 
 
 def sup_distance(one: _Law, other: _Law, tolerance: float = 1e-5) -> float:

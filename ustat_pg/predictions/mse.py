@@ -46,6 +46,11 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-13
 """Differences of moments below this share of the terms they are made of are zero."""
 _TIE = 1e-12
+_GIVEN = {
+    "constant": ("constant", "a number"),
+    "predicted_value": ("critic", "values, one for each context"),
+}
+"""The argument that holds what a baseline needs and no moment is, and what the argument is."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +114,11 @@ def _baseline_values(
     moments: Moments, record: Baseline, constant: float | None, critic: ArrayLike | None
 ) -> Array:
     """b(x) of a baseline that depends on the prompt only, else V(x), (X,)."""
-    given = {"constant": (constant, "a number"), "critic": (critic, "values, one for each context")}
-    for name, (value, what) in given.items():
-        if value is None and record.name == name:
-            raise InputError(f"{name} is not given: the baseline {name} subtracts {what}")
-        if value is not None and record.name != name:
+    given = {"constant": constant, "critic": critic}
+    for need, (name, what) in _GIVEN.items():
+        if given[name] is None and need in record.needs:
+            raise InputError(f"{name} is not given: the baseline {record.name} subtracts {what}")
+        if given[name] is not None and need not in record.needs:
             raise InputError(f"{name} is given, which the baseline {record.name} does not take")
     if not record.of_prompt:
         return moments.value

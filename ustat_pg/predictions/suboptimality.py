@@ -57,9 +57,6 @@ def bound_curve(
         smoothness: L, at least μ (Assumption 3).
         mse: M, a bound on E‖ĝ - ∇J‖² wherever the run may go; a number, or one per step, (T,).
 
-    Raises:
-        InputError: any of these is not as said, or the bound overflows.
-
     >>> bound_curve(1.0, [0.5, 0.5], pl=1.0, smoothness=2.0, mse=0.4).tolist()
     [1.0, 0.6, 0.4]
     >>> bound_curve(1.0, [3.0], pl=1.0, smoothness=1.0, mse=0.0).tolist()     # beyond 2/L

@@ -178,7 +178,6 @@ def assert_invariances(
 
     Raises:
         AssertionError: a property fails, with the rewards; or as for :func:`assert_unbiased`.
-        InputError: an argument is not as said.
 
     >>> from ustat_pg.estimators import grpo, vanilla
     >>> assert_invariances(grpo)
@@ -227,7 +226,6 @@ def assert_finite(
 
     Raises:
         AssertionError: advantages are not finite; the message says for which group.
-        InputError: an argument is not as said.
 
     >>> from ustat_pg.estimators import grpo
     >>> assert_finite(grpo)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..baselines import BASELINES
 from ..engines import Estimator, GradientCell, SquaredError
 from ..engines.base import Replications
 from ..engines.gradients.exact import ExactEngine
@@ -14,6 +15,9 @@ from ..problems import SoftmaxBandit
 from ..validation import InputError, integer
 from .function import UnderTest, reports
 from .unbiased import PROPORTIONAL, mean_gradient
+
+_OF_MOMENTS = {"value", "optimal_baseline"}
+"""What a baseline may need beside the rewards for its error to follow from a problem's moments alone."""
 
 
 def _ratio(one: float, other: float) -> float:
@@ -127,9 +131,13 @@ def exact_mse(
     if factor > PROPORTIONAL:
         second_moment = mse + (2 * factor - 1) * length
         rescaled = max(second_moment / factor**2 - length, 0.0)
-    known = {
-        baseline: gradient_mse(problem.moments(), baseline, cell.group_size, cell.batch_size).mse
-        for baseline in ("grpo", "oracle", "vanilla", "minimum-variance")
+    moments = problem.moments()
+    known: dict[str, Any] = {
+        f"{name.replace('-', '_')}_mse": gradient_mse(
+            moments, name, cell.group_size, cell.batch_size
+        ).mse
+        for name, record in BASELINES.items()
+        if record.closed_form and not record.whole_group and set(record.needs) <= _OF_MOMENTS
     }
     return MseReport(
         function=under.name,
@@ -140,8 +148,5 @@ def exact_mse(
         squared_bias=squared_bias,
         factor=factor,
         rescaled_mse=rescaled,
-        grpo_mse=known["grpo"],
-        oracle_mse=known["oracle"],
-        vanilla_mse=known["vanilla"],
-        minimum_variance_mse=known["minimum-variance"],
+        **known,
     )
