@@ -46,7 +46,7 @@ class ModelPool:
         prompts, verifier, max_new_tokens: those of :func:`~ustat_pg.llm.tasks.load_task`.
         rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.files.load_rollouts`; sampled unless given.
         limit: the number of prompts to take, drawn by the seed; None for all.
-        samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.collect`.
+        samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
         vllm: arguments of ``vllm.LLM``.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.load_model`.
         parameters, method, autocast, memory, by_length, token_weights: those of
@@ -122,8 +122,8 @@ class ModelPool:
     def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make."""
         from .models import precision
-        from .rollouts import collect
-        from .scoring import check_memory, score
+        from .rollouts import sample
+        from .scoring import check_memory, score_pool
         from .tasks import drawn
 
         out = self.out
@@ -172,18 +172,20 @@ class ModelPool:
                 if self.rollouts is None:
                     assert task is not None
                     some = replace(task, prompts=tuple(part))
-                    part = collect(
+                    part = sample(
                         *(model, some, self.samples),
                         seed=self.seed,
-                        out=out,
+                        store=None if out is None else out / "rollouts.jsonl",
+                        batch=self.batch,
+                        backend=self.backend,
+                        vllm_options=None if self.vllm is None else dict(self.vllm),
                         progress=progress,
-                        **self._sampling(),
                     )
                 if self.by_length or self.token_weights is not None:
                     _refuse_graded(part)
-                pool = score(
+                pool = score_pool(
                     model,
-                    list(part),
+                    part,
                     out=out,
                     progress=progress,
                     config=config,
@@ -192,11 +194,6 @@ class ModelPool:
                 )
                 refuse_another_policy(pool, self.off_policy)
                 yield pool
-
-    def _sampling(self) -> dict[str, Any]:
-        batch = {} if self.batch is None else {"batch": integer("batch", self.batch)}
-        vllm = {} if self.vllm is None else {"vllm_options": dict(self.vllm)}
-        return {"backend": self.backend, **batch, **vllm}
 
 
 def look_sizes(prompts: int) -> tuple[int, ...]:

@@ -40,7 +40,6 @@ __all__ = [
     "Rollouts",
     "RolloutsList",
     "VerifierWarning",
-    "collect",
     "decoded",
     "lines",
     "read_store",
@@ -56,6 +55,9 @@ MOST_LINES = 2**32
 
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a word for the work, the prompts done and all prompts."""
 
 _NONE = np.empty(0)
 """The rewards of completions that have none."""
@@ -284,7 +286,7 @@ def sample(
     batch: int | None = None,
     backend: str = "transformers",
     vllm_options: dict[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RolloutsList:
     """Sample completions of every prompt and reward them.
 
@@ -309,15 +311,11 @@ def sample(
             (:mod:`ustat_pg.llm.vllm_process`). vLLM draws with its own seeds, and its logits differ a
             little from those that score the completions.
         vllm_options: further arguments of ``vllm.LLM``, for instance ``gpu_memory_utilization``.
-        progress: called with the prompts done and all prompts.
+        progress: called after each prompt.
 
     Returns:
         the rollouts in the order of the task's prompts, without those whose verifier raised; their
         messages are in ``failed``.
-
-    Raises:
-        InputError: fewer than 4 rollouts, a prompt too long for the context, rewards that are no
-            numbers, a store of another configuration, no vLLM, or memory ran out.
     """
     integer("rollouts", rollouts, LEAST_ROLLOUTS)
     if batch is not None:
@@ -361,7 +359,7 @@ def sample(
 
         result, done = RolloutsList(), total - len(missing)
         if progress is not None:
-            progress(done, total)
+            progress("sampled", done, total)
         # A process that draws ends with this, and not when an error is forgotten.
         with closing(draws()) as every:
             for prompt, drawn in zip(missing, every, strict=True):
@@ -373,7 +371,7 @@ def sample(
                 kept.verify(task, new, result.failed)
                 done += 1
                 if progress is not None:
-                    progress(done, total)
+                    progress("sampled", done, total)
         for prompt in task.prompts:
             now, stored = verified_by(prompt, source), kept.rollouts[prompt.id]
             verified = stored.verified == now and len(stored.rewards) > 0
@@ -385,6 +383,8 @@ def sample(
                 result.append(kept.rollouts[prompt.id].first(rollouts))
     where = "" if store is None else f"; {store} keeps their completions for the next run"
     warn_of(result.failed, total, where)
+    if not result:
+        raise InputError(f"no prompt has rewards: {next(iter(result.failed.values()))}")
     return result
 
 
@@ -418,32 +418,3 @@ def decoded(language_model: LanguageModel, completions: Sequence[Sequence[int]])
             clean_up_tokenization_spaces=False,
         )
     )
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with a word for the work, the prompts done and all prompts."""
-
-
-def collect(
-    language_model: LanguageModel,
-    task: Task,
-    rollouts: int = 64,
-    *,
-    out: Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> list[Rollouts]:
-    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on."""
-    result = sample(
-        language_model,
-        task,
-        rollouts,
-        store=None if out is None else out / "rollouts.jsonl",
-        progress=None if progress is None else lambda done, of: progress("sampled", done, of),
-        **options,
-    )
-    if not result:
-        raise InputError(
-            f"the verifier raised at every prompt: {next(iter(result.failed.values()))}"
-        )
-    return list(result)
