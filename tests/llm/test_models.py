@@ -121,7 +121,7 @@ def test_models_that_are_none_are_refused(tiny_folder, tmp_path):
     (tmp_path / "bad" / "config.json").write_text("{}")
     for name, options, said in (
         (tmp_path / "none", {}, "there is no model folder"),
-        (tmp_path / "empty", {}, "has no config.json"),
+        (tmp_path / "empty", {}, "a local folder with config.json"),
         (tmp_path / "bad", {}, "cannot be loaded"),
         (tiny_folder, {"device": "abacus"}, "device is 'abacus'"),
         (tiny_folder, {"dtype": "int8"}, "dtype is 'int8'"),

@@ -409,7 +409,10 @@ def test_a_verifier_that_raises_costs_its_prompt_only(small, rows, store):
     assert [r.prompt.id for r in first] == ["p0"]
     assert set(first.failed) == broken
     assert "KeyError" in first.failed["p1"]
-    assert "KeyError at prompt 'p2'" in json.loads(store.read_text().splitlines()[3])["error"]
+    assert (
+        "failed at prompt 'p2' ('7'): KeyError"
+        in json.loads(store.read_text().splitlines()[3])["error"]
+    )
     with pytest.warns(VerifierWarning, match="at 2 of 3"):
         assert [r.prompt.id for r in load_rollouts(store, small, task)] == ["p0"]
     ids, rewards = load_rewards(store)

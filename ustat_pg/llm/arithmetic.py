@@ -28,8 +28,6 @@ from ..rng import cell_key, words
 from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text
 
-__all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer"]
-
 CATEGORIES = ("two-step", "three-step", "multiply", "divide", "parentheses")
 
 INSTRUCTION = "Solve the arithmetic problem. End with the answer, an integer."

@@ -34,8 +34,6 @@ from .printing import (
 )
 from .tables import binary
 
-__all__ = ["GROUP_SIZES", "PoolErrors", "divergence", "errors_of_pool"]
-
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
 """Of tables, unless others are asked for."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from .prompts import Task
     from .rollouts import Progress, Rollouts
 
-__all__ = ["ModelPool", "look_sizes", "refuse_another_policy"]
-
 DOUBTFUL, ANOTHER = 4.0, 8.0
 """Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
 FIRST = 32

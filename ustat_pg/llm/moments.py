@@ -22,21 +22,6 @@ from scipy.stats import t as student
 from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, leave_one_out
 
-__all__ = [
-    "GroupMoments",
-    "Means",
-    "PromptMoments",
-    "beside",
-    "gradients",
-    "means",
-    "pairs",
-    "prompt_moments",
-    "quantile",
-    "share_interval",
-    "sizes_of",
-    "zero_signal",
-]
-
 Array = NDArray[np.float64]
 
 
@@ -75,14 +60,6 @@ class PromptMoments:
     variance_trace: Array
     gradient_sq: Array
     pool_gradient_sq: Array
-
-    def centred(self, baseline: float | Array) -> Array:
-        """E[‖s‖² (z - b)²] for a constant b, or one of each prompt, (P,)."""
-        return (
-            self.norm_squared_reward
-            - 2 * baseline * self.norm_reward
-            + baseline**2 * self.fisher_trace
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,18 +36,6 @@ from ..reading import json_value, read_arrays
 from ..validation import InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
 
-__all__ = [
-    "LEAST_ROLLOUTS",
-    "ScoredPool",
-    "TokenWeights",
-    "address",
-    "divergences",
-    "leave_one_out",
-    "length_weights",
-    "moment_weights",
-    "write_arrays",
-]
-
 Array = NDArray[np.float64]
 
 LEAST_ROLLOUTS = 4
@@ -84,10 +72,6 @@ class ScoredPool:
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
-
-    Raises:
-        InputError: shapes that do not match, entries that are not finite, fewer than 4 rollouts, or
-            names that repeat.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
     >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.sums[0, 0].tolist()
@@ -157,17 +141,14 @@ class ScoredPool:
         rewards: ArrayLike,
         scores: ArrayLike,
         *,
-        prompts: Sequence[str] | None = None,
         lengths: ArrayLike | None = None,
         token_proxy: ArrayLike | None = None,
-        config: Mapping[str, Any] | None = None,
     ) -> ScoredPool:
         """The pool of scores that fit in memory; its sketches are the gradients.
 
         Arguments:
             rewards: (P, N).
             scores: s, (P, N, d).
-            prompts: names; None for 0, 1, 2, ...
             lengths, token_proxy: (P, N); None for ones, and for squared norms.
         """
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
@@ -180,7 +161,7 @@ class ScoredPool:
         gram = s @ s.swapaxes(1, 2)
         norms = np.einsum("pii->pi", gram)
         return cls(
-            prompts=tuple(map(str, range(len(z)))) if prompts is None else tuple(prompts),
+            prompts=tuple(map(str, range(len(z)))),
             rewards=z,
             squared_norms=norms,
             sums=sums @ sums.swapaxes(1, 2),
@@ -190,7 +171,6 @@ class ScoredPool:
             gram=gram,
             length_sums=by_length @ by_length.swapaxes(1, 2),
             length_sketches=by_length,
-            config=config or {},
         )
 
     @property
@@ -233,8 +213,6 @@ class ScoredPool:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; it is there whole or not at all."""
         target = Path(path)
-        if target.suffix != ".npz":
-            raise InputError(f"the file {target.name!r} must end in .npz")
         write_arrays(
             target,
             format=np.int64(_FORMAT),
@@ -350,7 +328,7 @@ class TokenWeights:
         Arguments:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
-            rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
+            rewards: z, (N,); 0 or 1, the sign of the advantage, where weights are clipped.
         """
         logs = np.asarray(log_ratio, dtype=np.float64)
         weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)

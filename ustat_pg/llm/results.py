@@ -13,8 +13,6 @@ from ..reading import read_json
 from ..validation import InputError
 from .training import FINISHED
 
-__all__ = ["TABLE_2", "differences", "figure5", "results", "say_results", "table2"]
-
 TABLE_2 = pd.DataFrame(
     {
         1024: [0.7677, 0.7491, 0.7753, 0.7627, 0.7817, 0.7743],

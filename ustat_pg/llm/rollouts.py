@@ -35,19 +35,6 @@ from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, VerifierError, function_name, short, source_digest, verified_by
 from .vllm_process import vllm_draw
 
-__all__ = [
-    "Progress",
-    "Rollouts",
-    "RolloutsList",
-    "VerifierWarning",
-    "decoded",
-    "lines",
-    "read_store",
-    "sample",
-    "verify",
-    "warn_of",
-]
-
 FORMAT = "ustat_pg rollouts 1"
 
 MOST_LINES = 2**32
@@ -59,7 +46,7 @@ _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 Progress = Callable[[str, int, int], None]
 """Called with a word for the work, the prompts done and all prompts."""
 
-_NONE = np.empty(0)
+NONE = np.empty(0)
 """The rewards of completions that have none."""
 
 
@@ -82,7 +69,7 @@ class Rollouts:
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
-    rewards: NDArray[np.float64] = field(default_factory=lambda: _NONE)
+    rewards: NDArray[np.float64] = field(default_factory=lambda: NONE)
     log_probs: tuple[tuple[float, ...], ...] | None = None
     verified: str | None = None
 
@@ -243,33 +230,29 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
     """The header of our own store, and its rollouts by their prompts' ids."""
-    rollouts: dict[str, Rollouts] = {}
     rows = lines(path)
     _, header = next(rows, ("", {}))
     if header.get("format") != FORMAT:
         raise _no_store(path)
+    latest: dict[str, dict[str, Any]] = {}
     for place, row in rows:
+        # A later line without rewards takes back those of an earlier one.
+        latest.setdefault(str(row.get("id")), {}).update(row, place=place)
+    rollouts = {}
+    for name, row in latest.items():
         try:
-            name, logs = row["id"], row.get("log_probs")
-            if "completion_ids" in row:
-                rollouts[name] = Rollouts(
-                    Prompt(name, row["prompt"], row["columns"]),
-                    tuple(row["prompt_ids"]),
-                    tuple(map(tuple, row["completion_ids"])),
-                    tuple(row["completions"]),
-                    log_probs=None if logs is None else tuple(map(tuple, logs)),
-                )
-            if "columns" in row:
-                prompt = Prompt(name, row["prompt"], row["columns"])
-                rollouts[name] = replace(rollouts[name], prompt=prompt)
-            # A later line without rewards takes back those of an earlier one.
-            rollouts[name] = replace(
-                rollouts[name],
-                rewards=np.array(row["rewards"] or (), dtype=np.float64),
-                verified=row.get("verified"),
+            logs = row.get("log_probs")
+            rollouts[name] = Rollouts(
+                Prompt(name, row["prompt"], row["columns"]),
+                tuple(row["prompt_ids"]),
+                tuple(map(tuple, row["completion_ids"])),
+                tuple(row["completions"]),
+                np.array(row["rewards"] or (), dtype=np.float64),
+                None if logs is None else tuple(map(tuple, logs)),
+                row.get("verified"),
             )
         except (KeyError, TypeError) as error:
-            raise InputError(f"{place}, is damaged ({error!r} is missing)") from error
+            raise InputError(f"{row['place']}, is damaged ({error!r} is missing)") from error
     return header, rollouts
 
 
@@ -377,7 +360,7 @@ def sample(
             verified = stored.verified == now and len(stored.rewards) > 0
             if not verified and prompt.id not in result.failed:
                 # The old rewards must not outlive a verifier that raises now.
-                anew = replace(stored, prompt=prompt, rewards=_NONE, verified=now)
+                anew = replace(stored, prompt=prompt, rewards=NONE, verified=now)
                 kept.verify(task, anew, result.failed)
             if prompt.id not in result.failed:
                 result.append(kept.rollouts[prompt.id].first(rollouts))
@@ -393,7 +376,7 @@ def verify(task: Task, rollouts: Rollouts, failed: dict[str, str]) -> Rollouts:
     try:
         rewards = task.rewards(rollouts.prompt, rollouts.texts, rollouts.completion_ids)
     except VerifierError as error:
-        failed[rollouts.prompt.id], rewards = str(error), _NONE
+        failed[rollouts.prompt.id], rewards = str(error), NONE
     return replace(rollouts, rewards=rewards)
 
 

@@ -37,8 +37,6 @@ from .prompts import Task
 from .rollouts import Progress, Rollouts
 from .scores import Scores
 
-__all__ = ["check_memory", "pool_of_scores", "score_pool"]
-
 Array = NDArray[np.float64]
 
 
@@ -147,8 +145,8 @@ def _score(
     every = moment_weights(rewards)
     weights, back = _few(every, rewards)
     few = len(weights)
+    lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
     if by_length:
-        lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
         weights = np.concatenate([weights, length_weights(every, lengths)])
     entry, factors = {}, None
     try:
@@ -164,7 +162,7 @@ def _score(
         "rewards": rewards,
         "squared_norms": made.squared_norms,
         "sums": back @ made.products[:few, :few] @ back.T,
-        "lengths": made.lengths.astype(np.float64),
+        "lengths": lengths,
         "token_proxy": made.token_proxy,
         "sketches": back[1] @ made.sketches[:few] / (len(rewards) - 1),
         "surprise": made.surprise,

@@ -31,8 +31,6 @@ from ..reading import read_yaml
 from ..validation import InputError, integer
 from ..whole_files import whole_file
 
-__all__ = ["GRID", "PRESETS", "Sweep", "sweep", "sweep_arguments"]
-
 GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
 """Settings that a grid may run over; a step has budget K = B G, which accumulation multiplies."""
 

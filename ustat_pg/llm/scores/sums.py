@@ -17,15 +17,6 @@ from torch import Tensor
 from ...noise.sketch import Sketch
 from .layers import Use, Uses
 
-__all__ = [
-    "PromptScores",
-    "Sketch",
-    "Sums",
-    "dot",
-    "pieces",
-    "squares",
-]
-
 Array = NDArray[np.float64]
 
 _CONTRACTION = 2**14
@@ -100,16 +91,10 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
 
 
 class Sums:
-    """Weighted sums of scores, added up over the blocks of one prompt.
+    """Weighted sums of the scores of d parameters, added up over the blocks of one prompt.
 
     They are held whole where they fit, so that their inner products are exact; where they do not,
-    as a sketch of as many numbers as do fit.
-
-    Arguments:
-        sketch: their form in the end.
-        weights: of completions, (r, N).
-        d: parameters.
-        table: rows of k numbers that hold each sum; None for the whole.
+    as a sketch of as many numbers as do fit, in ``table`` rows. ``weights`` are those of completions, (r, N).
     """
 
     def __init__(self, sketch: Sketch, weights: Tensor, d: int, table: int | None) -> None:
@@ -154,8 +139,6 @@ class PromptScores:
         token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
         surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
         surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
-        lengths: sampled tokens, (N,).
-        passes: blocks that were differentiated; 1 where all completions fit in memory at once.
         whole: whether sums were held whole, so that ``products`` are exact.
     """
 
@@ -166,8 +149,6 @@ class PromptScores:
     token_proxy: Array
     surprise: Array
     surprise_variance: Array
-    lengths: NDArray[np.int64]
-    passes: int
     whole: bool
 
 
