@@ -446,17 +446,6 @@ def test_where_memory_runs_out_blocks_shrink(monkeypatch):
     assert set(tried) == {1}
 
 
-def test_equal_completions_are_computed_once(monkeypatch):
-    rows = [(3, 4), (5,), (3, 4), (3, 4)]
-    weights = [[1.0, 2.0, -3.0, 0.5]]
-    loop = Scores(built(), method="loop").of(PROMPT, rows, weights)
-    tried = out_beyond(monkeypatch, 99)
-    found = Scores(built()).of(PROMPT, rows, weights)
-    assert tried == [1, 2]
-    assert max(differences(found, loop).values()) < 1e-12
-    assert found.squared_norms[0] == found.squared_norms[2]
-
-
 # What hooks cannot do.
 
 

@@ -90,9 +90,7 @@ class PoolErrors:
 def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> PoolErrors:
     """Every baseline's gradient error at every group size; for an older policy's rollouts their noise.
 
-    Arguments:
-        pool: of the scores.
-        sizes: group sizes, each at least 2; powers of 2 up to the pool's rollouts unless given.
+    Group sizes are at least 2; powers of 2 up to the pool's rollouts unless given.
     """
     sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     by_length = None

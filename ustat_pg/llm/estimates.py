@@ -115,20 +115,15 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
 
 
 def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPER) -> pd.DataFrame:
-    """Which baseline has the larger MSE at a group size, pair by pair, by paired differences.
+    """Which of some unbiased baselines has the larger MSE at a group size, by paired differences.
 
     The spread between prompts cancels, so the answer is the same in every design. Of biased tables it would
     not be: their bias does not fall with the batch size.
 
-    Arguments:
-        pool, group_size: as for :func:`curves`.
-        baselines: unbiased ones.
-
     Returns:
         a row for each pair: first, second, difference (of the mean errors given the prompt, first
-        less second), low, high, se, larger (the name, tie or open), paper (what the paper's
-        reading vanilla > grpo > oracle says is larger; none where it says nothing) and reading
-        (holds, fails, tie, open or none).
+        less second), low, high, se, larger (the name, tie or open), paper (the larger by the paper's
+        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
@@ -177,13 +172,7 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
     """MSE of grpo over MSE of the oracle at one prompt (Corollary 4, oracle), from moments.
 
     1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)): a ratio of unbiased estimates, so biased by a term of order 1/P.
-    Intervals are of the logarithm.
-
-    Arguments:
-        group_sizes: G >= 2.
-
-    Returns:
-        a row for each group size: group_size, predicted, low, high.
+    Intervals are of the logarithm. A row for each group size: group_size, predicted, low, high.
     """
     sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
     both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
@@ -210,7 +199,7 @@ def noise_to_signal(
     step.
 
     Arguments:
-        pool: of N rollouts a prompt; of at least two prompts, with sketches.
+        pool: of at least two prompts, with sketches.
         group_sizes, baselines: as for :func:`curves`; the first baseline is the one that others
             are compared with.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
@@ -309,9 +298,6 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     all prompts; best_less_value, E[‖s‖² a]/E tr F, that less the value so weighted (0 under
     Assumption 2); mixed, the share of prompts whose rewards are not all equal; oracle_beats_vanilla, the
     share of the mixed prompts where an unbiased estimate says so, drawn towards a half by sampling errors.
-
-    Returns:
-        a row for each: name, value, low, high, se, biased.
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -84,8 +83,7 @@ class ModelPool:
         if self.vllm is not None and self.backend != "vllm":
             raise InputError("--vllm is of vLLM's engine: add --backend vllm")
 
-    @cached_property
-    def parts(self) -> tuple[LanguageModel, Task | None]:
+    def _parts(self) -> tuple[LanguageModel, Task | None]:
         """The model and its task, None where a file of rollouts stands for it."""
         from .models import load_model, machine_device
         from .tasks import drawn, load_task
@@ -130,22 +128,24 @@ class ModelPool:
                 out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"--out {out}: {error.strerror}") from None
-        model, task = self.parts
-        memory = {} if self.memory is None else {"memory": self.memory}
+        model, task = self._parts()
         scoring: dict[str, Any] = {
             "parameters": self.parameters,
             "method": self.method,
             "autocast_bf16": self.autocast,
             "by_length": self.by_length,
-            **memory,
+            "memory": self.memory,
         }
         whole: Sequence[Any]
         if self.rollouts is not None:
             from .files import load_rollouts
 
-            columns: dict[str, Any] = {"group_by": self.group_by, "reward": self.reward}
-            stale = self.token_weights is not None
-            read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)
+            read = load_rollouts(
+                *(self.rollouts, model, task),
+                group_by=self.group_by,
+                reward=self.reward,
+                stale=self.token_weights is not None,
+            )
             whole = drawn(read, self.limit, self.seed)
         else:
             assert task is not None

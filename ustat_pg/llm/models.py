@@ -61,7 +61,6 @@ def load_model(
 
     Arguments:
         name: a hub id, a local folder in Hugging Face format, or ``embedded:NAME``.
-        device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``.
         dtype: of the weights, for instance ``"float32"`` or ``torch.bfloat16``; the stored one where
             not given.
         lora: the folder of a peft adapter, or the rank of a fresh one on all linear layers. Then
@@ -74,7 +73,8 @@ def load_model(
     name = str(name)
     source = _source(name)
     with refused(f"the device is {device!r}: it must be one that torch has here, like cpu or cuda"):
-        place = torch.empty(0, device=device).device
+        place = torch.device(device)
+        torch.empty(0, device=place)
     options = {} if dtype is None else {"dtype": _dtype(torch, dtype)}
     tokenizer = _loaded(name, source, AutoTokenizer.from_pretrained)
     _pad(name, tokenizer, pad_token)

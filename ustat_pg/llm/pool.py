@@ -11,9 +11,8 @@ log-probabilities of the policy that drew them, ρ_t = π_θ/π_old of each toke
 
     ĝ = (1/G) Σ_i A_i Σ_t w_t s_t,   s_t = ∇ log π_θ(y_t | y_{<t}),
 
-w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. The sign
-depends on the group. But where rewards are 0 and 1 and no advantage of a success is negative, nor one of a
-failure positive, it is that of the reward: each rollout then has one weighted score whatever its group, and
+w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. Where rewards
+are 0 and 1 and that sign is the reward's, each rollout has one weighted score whatever its group, and
 :func:`~ustat_pg.llm.tables.raw_moments` has the noise and the signal of ĝ from all groups of the pool.
 """
 
@@ -56,19 +55,16 @@ class ScoredPool:
         squared_norms: ‖s_i‖², (P, N).
         sums: inner products of Σ s, Σ z̃ s and Σ z̃² s, z̃ = z less its mean, (P, 3, 3).
         lengths: sampled tokens of each completion, (P, N).
-        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) over the tokens of each completion, (P, N): verl's
-            stand-in for ‖s‖².
+        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) of each completion, (P, N): verl's stand-in for ‖s‖².
         sketches: of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k): inner
             products of different prompts' are unbiased for the gradients'. Without them nothing that
             compares prompts can be estimated.
         surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N).
         surprise_variance: Σ_t Var log π_v of each completion, (P, N).
         gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): weighted baselines need it.
-        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2): losses that
-            average the tokens of a completion need them.
+        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2).
         length_sketches: sketches of the same two sums, (P, 2, k).
-        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are weighted by token
-            (:mod:`ustat_pg.llm.pool`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
+        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are Σ_t w_t s_t, of mean not 0.
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
@@ -354,8 +350,7 @@ def divergences(log_ratio: ArrayLike) -> Array:
     """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens, (N, 3).
 
     ``log_ratio`` is log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
-    (N, T). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
-    tokens' divergences; k2 is not.
+    (N, T). k1 and k3 are unbiased for the divergence of whole completions; k2 is not.
 
     >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
     [[-0.6931, 0.2402, 0.3069]]

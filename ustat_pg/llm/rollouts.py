@@ -273,20 +273,16 @@ def sample(
 ) -> RolloutsList:
     """Sample completions of every prompt and reward them.
 
-    A verifier that raises costs its prompt only: the completions are kept, a
-    :class:`VerifierWarning` names the prompts, and the next run with the same store verifies them
-    again without sampling. So it does where a prompt's text or columns, or the file that the verifier
-    is defined in, have changed since; other modules that the verifier imports are not looked at.
+    A verifier that raises costs its prompt only: a :class:`VerifierWarning` names the prompts, and the next
+    run with the same store verifies them again without sampling. So it does where a prompt's text or
+    columns, or the verifier's file, have changed since; modules that the file imports are not looked at.
 
     A store is topped up: of more rollouts than it has only those that are missing are drawn, and then all
     of that prompt are verified; of fewer the first are given. All are the same as if drawn at once, to the
     rounding of the model. vLLM's draws are not, and another number is refused.
 
     Arguments:
-        language_model: see :func:`ustat_pg.llm.models.load_model`.
-        task: prompts and verifier.
         rollouts: completions of each prompt, N >= 4.
-        seed: the seed of the draws.
         store: a JSONL file to write to, and to go on from if it exists.
         batch: completions at a time, 256 unless given; where memory runs out, fewer are taken, with a
             warning. Through vLLM, which divides a call itself, 16,384.
@@ -294,7 +290,6 @@ def sample(
             (:mod:`ustat_pg.llm.vllm_process`). vLLM draws with its own seeds, and its logits differ a
             little from those that score the completions.
         vllm_options: further arguments of ``vllm.LLM``, for instance ``gpu_memory_utilization``.
-        progress: called after each prompt.
 
     Returns:
         the rollouts in the order of the task's prompts, without those whose verifier raised; their

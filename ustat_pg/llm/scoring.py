@@ -200,17 +200,14 @@ def _stale(
 
 
 def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
-    """As many of 1, z̃, z̃² as there are different rewards, and the matrix that gives all three.
+    """As many weights as there are different rewards, at most 3, and the matrix that gives 1, z̃, z̃² of them.
 
-    Two rewards, 0 and 1 for example, are the roots of z̃² = (u + v) z̃ - u v: one sum fewer to hold.
+    Of two rewards, 0 and 1 for example, the sums for each are enough: one sum fewer to hold.
     """
     values, place = np.unique(rewards, return_index=True)
     if len(values) > 2:
         return weights, np.eye(3)
-    if len(values) == 1:
-        return weights[:1], np.eye(3)[:, :1]
-    u, v = weights[1, place]
-    return weights[:2], np.array([[1.0, 0.0], [0.0, 1.0], [-u * v, u + v]])
+    return (rewards == values[:, None]).astype(np.float64), weights[:, place]
 
 
 def _pool(

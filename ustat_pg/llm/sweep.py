@@ -43,12 +43,7 @@ _TAIL = 20
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs.
-
-    Arguments:
-        base: settings that all runs share.
-        grid: values of some of :data:`GRID`, by their names.
-        launch: arguments of ``accelerate launch``; without them a run is one plain process.
+    """A grid of runs over values of some of :data:`GRID`; without ``launch`` a run is one plain process.
 
     >>> sweep = Sweep({"max_steps": 10}, {"num_generations": (4, 8), "seed": (0, 1)})
     >>> list(sweep.runs())[:2]

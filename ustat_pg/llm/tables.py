@@ -266,13 +266,10 @@ def group_errors(
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. All baselines and group sizes share the permutations. From it goes ‖g‖² from
-    pairs of the pool whose rewards are centred as the baseline centres them, by the others of the pool:
-    unbiased for any centre that looks at neither of the pair, and with nearly the noise that ‖ĝ‖² has,
-    so that it cancels. The permutations depend on the seed and on the prompt's name only.
-
-    Returns:
-        the error at each prompt, (baselines, group sizes, P).
+    U-statistic of order G. From it goes ‖g‖² from pairs of the pool whose rewards are centred as the
+    baseline centres them, by the others of the pool: unbiased for any centre that looks at neither of the
+    pair, and with nearly the noise that ‖ĝ‖² has, so that it cancels. The permutations depend on the seed
+    and on the prompt's name only. The errors are those at each prompt, (baselines, group sizes, P).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape

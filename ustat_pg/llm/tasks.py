@@ -1,14 +1,5 @@
 """Tasks by name: prompts of our own, of ``datasets``, or of a file, with their verifiers.
 
-======================== ==========================================================
-:func:`load_task` takes  what
-======================== ==========================================================
-``arithmetic``           the paper's synthetic arithmetic, :mod:`ustat_pg.llm.arithmetic`
-``gsm8k``, ``math``      grade-school and competition mathematics through ``datasets``
-a ``.jsonl`` file        your own prompts, with a verifier named ``module:function``
-``embedded:NAME``        the task of a model that ships with the library
-======================== ==========================================================
-
 ``datasets`` and ``math-verify`` are imported where they are used: the rest needs NumPy only.
 """
 
@@ -225,7 +216,8 @@ def load_task(
 
     Arguments:
         spec: a name with options, as ``arithmetic:seed=1,examples=4``, ``gsm8k:split=train``,
-            ``math:source=FOLDER,chat=no`` or ``embedded:NAME``; or the path of a ``.jsonl`` file.
+            ``math:source=FOLDER,chat=no`` or ``embedded:NAME`` (a model that ships with the library); or
+            the path of a ``.jsonl`` file of your own.
         verifier: ``module:function``, for a ``.jsonl`` file only.
         max_new_tokens: the longest completion, where it is not the task's own.
         limit: take this many prompts, the first ones.

@@ -37,14 +37,6 @@ class Use:
     right: Tensor
     rows: int = 1
 
-    @property
-    def sparse(self) -> bool:
-        return self.left is not None and self.left.ndim == 2
-
-    @property
-    def count(self) -> int:
-        return len(self.right)
-
 
 Uses = list[Use]
 Sink = Callable[[int, Uses], None]
@@ -92,8 +84,6 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 _Maker = Callable[[Tensor, Tensor], Use]
-
-
 Layer = dict[int, _Maker]
 """How the use of each parameter that is scored, by its number, is made in a module."""
 

@@ -34,14 +34,11 @@ class Scores:
     """Scores of a causal language model.
 
     Arguments:
-        model: a ``transformers`` causal language model in eval mode. Inputs are padded on the
-            right and positions counted from the prompt's first token, so that padding is nothing
-            that a completion's tokens attend to.
+        model: a ``transformers`` causal language model in eval mode.
         parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters that have no
             ``requires_grad`` now are never included.
         memory: bytes to hold besides the model; None for four fifths of what the model's device
-            has free now, and on a CPU for half of it. Completions that do not fit at once are
-            processed in blocks, with the same result to rounding.
+            has free now, and on a CPU for half of it.
         method: "hooks", or "loop" for one backward pass for each completion.
         autocast_bf16: run the forward pass under autocast to bfloat16; inner products are summed
             in float32 and float64 even so.

@@ -62,7 +62,7 @@ def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
     # Left sides, which may be as wide as the vocabulary, are turned piecewise.
     dtype = torch.float64 if wide else torch.float32
     turned = [Use(use.left, use.right.to(dtype), use.rows) for use in uses]
-    count, columns = uses[0].count, uses[0].right.shape[-1]
+    count, columns = len(uses[0].right), uses[0].right.shape[-1]
     each = count * columns * turned[0].right.element_size() * min(len(uses), 2)
     step = max(1, budget // each)
     for start in range(0, uses[0].rows, step):
@@ -76,7 +76,7 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
     for use in uses:
         left, right = use.left, use.right
         assert left is not None
-        if use.sparse:
+        if left.ndim == 2:
             count, height = len(left), rows.stop - rows.start
             inside = (left >= rows.start) & (left < rows.stop)
             place = torch.arange(count, device=left.device)[:, None] * height + left - rows.start
