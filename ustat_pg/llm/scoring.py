@@ -148,7 +148,8 @@ def _score(
     lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
     if by_length:
         weights = np.concatenate([weights, length_weights(every, lengths)])
-    entry, factors = {}, None
+    entry: dict[str, Any] = {}
+    factors = None
     try:
         if token_weights is not None:
             factors, entry = _stale(scores, rollouts, token_weights)
