@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from .validation import InputError
 
-__all__ = ["ChunkWarning", "free_memory", "halving", "in_slices", "out_of_memory", "slices"]
+__all__ = [
+    "ChunkWarning",
+    "free_memory",
+    "halving",
+    "in_slices",
+    "out_of_memory",
+    "refused",
+    "slices",
+]
 
 T = TypeVar("T")
 
@@ -33,6 +42,25 @@ def out_of_memory(error: BaseException) -> bool:
     if "CUDA_ERROR_OUT_OF_MEMORY" in str(error):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)
+
+
+@contextmanager
+def refused(text: str, kind: type[InputError] = InputError) -> Iterator[None]:
+    """Turn whatever another package raises into one refusal; memory that ran out is no such error.
+
+    >>> with refused("the number cannot be read"):
+    ...     int("seven")
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: the number cannot be read: ValueError: invalid literal for int() ...
+    """
+    try:
+        yield
+    except Exception as error:
+        if out_of_memory(error):
+            raise
+        reason = str(error).strip().partition("\n")[0]
+        raise kind(f"{text}: {type(error).__name__}: {reason}") from error
 
 
 def free_memory(device: Any) -> int:

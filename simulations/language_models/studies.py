@@ -128,8 +128,8 @@ def study(member: str, suite: Suite) -> Study:
 @cache
 def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.rollouts import collect
-    from ustat_pg.llm.scoring import score
+    from ustat_pg.llm.rollouts import sample
+    from ustat_pg.llm.scoring import score_pool
     from ustat_pg.llm.tasks import load_task
 
     how = SIZES[size]
@@ -137,8 +137,10 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     out = None if folder is None else folder / f"{short(member)}-{size}-{seed}"
     # Of models this small a second thread does nothing but wait for the first, at full load.
     with threadpool_limits(1, user_api="openmp"):
-        rollouts = collect(model, task, how.rollouts, seed=_SEED + seed, out=out)
-        pool = score(model, rollouts, out=out, config={"task": task.name, "seed": _SEED + seed})
+        store = None if out is None else out / "rollouts.jsonl"
+        rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)
+        config = {"task": task.name, "seed": _SEED + seed}
+        pool = score_pool(model, rollouts, out=out, config=config)
     return Study(member, pool, how.clear)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.refusals import refuses
-from ustat_pg.llm.files import LogWarning, groups_of_log, is_log, load_rewards, load_rollouts
+from ustat_pg.llm.files import LogWarning, groups_of_log, load_rewards, load_rollouts
 from ustat_pg.validation import InputError
 
 PASSED = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], float)
@@ -126,19 +125,3 @@ def test_the_log_of_a_trainer_is_scored_as_its_store_is(tmp_path, small):
             # A text does not say whether its end was drawn.
             assert ids[:-1] == own[: len(ids) - 1]
             assert ids[-1] == end
-
-
-def test_a_table_of_wandb_is_its_rows(tmp_path):
-    rows = [
-        [1, prompt, f"{reply}", reward] for prompt in "ab" for reply, reward in ((1, 1.0), (2, 0.0))
-    ]
-    path = tmp_path / "completions_1.table.json"
-    path.write_text(
-        json.dumps({"columns": ["step", "prompt", "completion", "reward"], "data": rows})
-    )
-    for place in (path, tmp_path):
-        found = groups_of_log(place)
-        assert [row["rewards"] for _, row in found] == [[1.0, 0.0], [1.0, 0.0]]
-        assert is_log(place)
-    path.write_text(json.dumps({"columns": ["prompt"]}))
-    refuses("must hold columns and data", groups_of_log, path)

@@ -238,7 +238,7 @@ def test_an_interrupted_pool_goes_on(small, rows, after, torn, store):
     whole = pools(sample(small, task_of(texts), 4, batch=4))
     rows.clear()
 
-    def kill(done, total):
+    def kill(_, done, total):
         assert total == 5
         if done == after:
             raise Killed
@@ -301,7 +301,7 @@ def test_a_store_is_topped_up(small, rows, store):
 
 
 def test_two_runs_cannot_write_one_store(small, store):
-    def second(done, total):
+    def second(_, done, total):
         if done == 1:
             refuses("being written by another run", sample, small, task_of(), 4, store=store)
 
@@ -353,7 +353,7 @@ def test_a_changed_verifier_verifies_again(small, tmp_path, rows, store):
     # One that raises leaves nothing of what it gave before.
     file.write_text("def reward(**columns):\n    raise ValueError('broken')\n")
     with pytest.warns(VerifierWarning, match="at 3 of 3"):
-        assert sample(small, from_file(file, answer="2"), 4, store=store) == []
+        refuses("no prompt has rewards.*broken", sample, small, from_file(file), 4, store=store)
     refuses("has no rewards", load_rollouts, store)
     # The same name in another folder is another verifier.
     (tmp_path / "other").mkdir()
@@ -409,7 +409,10 @@ def test_a_verifier_that_raises_costs_its_prompt_only(small, rows, store):
     assert [r.prompt.id for r in first] == ["p0"]
     assert set(first.failed) == broken
     assert "KeyError" in first.failed["p1"]
-    assert "KeyError at prompt 'p2'" in json.loads(store.read_text().splitlines()[3])["error"]
+    assert (
+        "failed at prompt 'p2' ('7'): KeyError"
+        in json.loads(store.read_text().splitlines()[3])["error"]
+    )
     with pytest.warns(VerifierWarning, match="at 2 of 3"):
         assert [r.prompt.id for r in load_rollouts(store, small, task)] == ["p0"]
     ids, rewards = load_rewards(store)

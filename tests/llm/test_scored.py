@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,13 @@ from ustat_pg.llm.pool import ScoredPool, moment_weights
 
 def pool(prompts=6, rollouts=5, seed=0):
     rng = np.random.default_rng(seed)
-    return ScoredPool.from_scores(
+    made = ScoredPool.from_scores(
         rng.integers(0, 2, (prompts, rollouts)).astype(float),
         rng.normal(size=(prompts, rollouts, 3)),
-        prompts=[f"p{i}" for i in range(prompts)],
         lengths=rng.integers(1, 9, (prompts, rollouts)),
         token_proxy=rng.random((prompts, rollouts)),
-        config={"model": "tiny", "seed": 3},
     )
+    return replace(made, config={"model": "tiny", "seed": 3})
 
 
 def parts(pool, **changed):
@@ -58,7 +58,6 @@ def test_a_file_keeps_everything(tmp_path, known):
 
 def test_files_that_are_no_pools_are_refused(tmp_path):
     refuses("none.npz: No such file", ScoredPool.load, tmp_path / "none.npz")
-    refuses(r"must end in \.npz", pool().save, tmp_path / "pool.json")
     junk = tmp_path / "junk.npz"
     junk.write_bytes(b"PK\x03\x04 not a zip file")
     refuses("not a readable archive: File is not a zip file", ScoredPool.load, junk)
@@ -76,7 +75,7 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prompts": ("p0",) * 6}, "each of 6 needs a name of its own"),
+        ({"prompts": ("0",) * 6}, "each of 6 needs a name of its own"),
         ({"lengths": np.ones((6, 4))}, r"lengths has shape \(6, 4\): it must be \(6, 5\)"),
         ({"rewards": np.full((6, 5), np.inf)}, "must be finite"),
         ({"sketches": np.ones((2, 7))}, r"sketches has shape \(2, 7\): it must be \(6, None\)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.models import fresh
-from tests.support.pools import of_rollouts, same
+from tests.support.pools import ARRAYS, of_rollouts, same
 from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
 from ustat_pg.llm.estimates import constants, prompt_moments
+from ustat_pg.llm.files import load_rollouts
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.rollouts import Rollouts
 from ustat_pg.llm.scores import Scores
@@ -74,7 +77,7 @@ def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
     pools = pool_of(4)
     pools[1] = replace(pools[1], rewards=np.ones(N))
     scores = Scores(tiny.model, method="loop")
-    found = score_pool(tiny, pools, sketch=scores.d, by_length=True, saved=tmp_path / "pool.npz")
+    found = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
     plain = score_pool(tiny, pools, sketch=scores.d)
     assert plain.length_sums is None
     for name in ("sums", "sketches"):
@@ -90,9 +93,9 @@ def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
         for made in (found.length_sums[x], own):
             assert np.allclose(made, expected, rtol=0, atol=1e-5 * expected.max())
     # Kept with them, and not taken for a pool without.
-    again = score_pool(tiny, pools, sketch=scores.d, by_length=True, saved=tmp_path / "pool.npz")
+    again = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
     assert np.array_equal(again.length_sums, found.length_sums)
-    other = score_pool(tiny, pools, sketch=scores.d, saved=tmp_path / "pool.npz")
+    other = score_pool(tiny, pools, sketch=scores.d, out=tmp_path)
     assert other.length_sums is None
 
 
@@ -100,11 +103,11 @@ def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
 def test_moments_are_those_of_the_gram_matrix(name):
     """Of embedded models: to a millionth of the largest, and in double precision in any blocks."""
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.rollouts import collect
+    from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.tasks import load_task
 
     model, task = load_model(f"embedded:{name}"), load_task(f"embedded:{name}", limit=6)
-    rollouts = collect(model, task, 16)
+    rollouts = sample(model, task, 16)
     for double, limit in ((False, 1e-6), (True, 1e-9)):
         model.model.double() if double else None
         whole = score_pool(model, rollouts, sketch=10**6)
@@ -127,11 +130,11 @@ def test_moments_are_those_of_the_gram_matrix(name):
 def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
     """Temperature 1.1, and end tokens dropped; the policy's own are not."""
     from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.rollouts import collect
+    from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.tasks import load_task
 
     model, task = load_model("embedded:short"), load_task("embedded:short", limit=80)
-    own, end = collect(model, task, 32), model.tokenizer.eos_token_id
+    own, end = sample(model, task, 32), model.tokenizer.eos_token_id
     ended = [
         replace(
             one,
@@ -150,7 +153,7 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(model.model, "forward", warmer)
-        warm = collect(model, task, 32)
+        warm = sample(model, task, 32)
     options = {"parameters": ["*norm*"], "gram": False}
     z = [score_pool(model, pools, **options).on_policy_z for pools in (own, ended, warm)]
     assert abs(z[0]) < 3
@@ -158,6 +161,36 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
 
 
 # Going on after an interruption.
+
+
+def test_a_pool_takes_the_prompts_of_the_last_one(tiny, tmp_path, scored_prompts):
+    """More prompts, fewer and in another order: each is scored once, and none is lost."""
+    pools, calls = pool_of(5), []
+    for chosen, anew in (([0, 1], 2), ([3, 1, 0], 1), ([1, 4], 1), ([4, 3, 2, 1, 0], 1), ([0], 0)):
+        given, config = [pools[place] for place in chosen], {"seed": len(chosen)}
+        scored_prompts.clear()
+        pool = score_pool(
+            tiny, given, out=tmp_path, config=config, progress=lambda *now: calls.append(now)
+        )
+        assert len(scored_prompts) == anew
+        assert calls[-1] == ("scored", len(chosen), len(chosen))
+        same(pool, score_pool(tiny, given, config=config))
+        same(pool, ScoredPool.load(tmp_path / "scored.npz"))
+    assert len(list((tmp_path / "scored").iterdir())) == 5
+
+
+def test_scores_are_those_of_an_earlier_version():
+    from ustat_pg.llm.models import load_model
+
+    data = Path(__file__).parents[1] / "data" / "pools"
+    model, before = load_model("embedded:short"), ScoredPool.load(data / "scored.npz")
+    rollouts = load_rollouts(data / "rollouts.jsonl", model)
+    now = score_pool(model, rollouts, parameters=["*norm*"], sketch=64, config={"seed": 2})
+    for name in ARRAYS:
+        if (expected := getattr(before, name)) is not None:
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(getattr(now, name), expected, rtol=0, atol=1e-5 * largest)
+    assert now.config["weights"] == before.config["weights"]
 
 
 def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prompts):
@@ -174,7 +207,7 @@ def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prom
     monkeypatch.setattr(Scores, "of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         score_pool(tiny, pools, out=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list((tmp_path / "scored").iterdir())) == 3
     monkeypatch.setattr(Scores, "of", counted)
     scored_prompts.clear()
     same(whole, score_pool(tiny, pools, out=tmp_path))
@@ -185,7 +218,7 @@ def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prom
 def test_a_damaged_file_is_scored_again(tiny, tmp_path, scored_prompts, damage):
     pools = pool_of(4)
     whole = score_pool(tiny, pools, out=tmp_path)
-    file = sorted(tmp_path.iterdir())[0]
+    file = sorted((tmp_path / "scored").iterdir())[0]
     file.write_bytes(file.read_bytes()[:-1000] if damage == "cut" else damage)
     scored_prompts.clear()
     same(whole, score_pool(tiny, pools, out=tmp_path))
@@ -282,22 +315,6 @@ def test_bad_rollouts_are_refused(tiny, spoil, message):
     refuses(message, score_pool, tiny, spoil(pool_of(2)))
 
 
-def test_processes_that_share_a_folder_make_one_pool(tiny, tiny_folder, tmp_path, scored_prompts):
-    """Each a part of the prompts, with a model of its own; sketches of all can be compared."""
-    from ustat_pg.llm.models import load_model
-
-    pools = pool_of(7)
-    whole = score_pool(tiny, pools, sketch=512)
-    scored_prompts.clear()
-    for rank in range(2):
-        part = load_model(str(tiny_folder))
-        score_pool(part, pools[rank::2], sketch=512, out=tmp_path)
-    assert len(scored_prompts) == 7
-    joined = score_pool(tiny, pools, sketch=512, out=tmp_path, saved=tmp_path / "scored.npz")
-    assert len(scored_prompts) == 7
-    same(whole, joined)
-
-
 def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monkeypatch):
     def torn(file, **arrays):
         file.write(b"half")
@@ -305,7 +322,7 @@ def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monk
 
     monkeypatch.setattr(np, "savez_compressed", torn)
     refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "scored").iterdir()) == []
 
 
 def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(

@@ -75,9 +75,7 @@ def test_rewards_that_are_no_numbers_are_refused_with_the_prompt(returned, said)
 
 
 def test_a_verifier_that_raises_names_the_prompt():
-    with pytest.raises(
-        VerifierError, match=r"ZeroDivisionError at prompt 'p1' .*: division by zero"
-    ):
+    with pytest.raises(VerifierError, match=r"at prompt 'p1' .*ZeroDivisionError: division by"):
         rewards_of(lambda **k: 1 / 0)
     with pytest.raises(MemoryError):
         rewards_of(lambda **k: (_ for _ in ()).throw(MemoryError()))
@@ -89,7 +87,6 @@ PROMPT = Prompt("a", "x")
 @pytest.mark.parametrize(
     ("call", "arguments", "said"),
     [
-        (Prompt, ("", "x"), "non-empty string"),
         (Prompt, ("a", [{"role": "user"}]), "messages like"),
         (Prompt, ("a", "x", {"completions": 1}), "named 'completions'"),
         (Task, ("t", (), print, 1), "no prompts"),
@@ -130,7 +127,7 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
         assert [p.id for p in task.prompts] == ["0", "7", "last"]
         assert task.prompts[1].text == MESSAGES
         assert task.rewards(task.prompts[2], ["4", "2"]).tolist() == [1, 0]
-    assert len(jsonl_task(path, "my_rewards_h:exact", limit=2).prompts) == 2
+    assert len(load_task(str(path), verifier="my_rewards_h:exact", limit=2).prompts) == 2
     refuses("has no attribute 'wrong'", load_verifier, "my_rewards_h:wrong")
     (tmp_path / "broken_h.py").write_text("import nothing_of_this_name_h\n")
     refuses(r"broken_h:f.*nothing_of_this_name_h", load_verifier, "broken_h:f")

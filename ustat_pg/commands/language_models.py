@@ -6,10 +6,10 @@ import argparse
 import json
 import logging
 import sys
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..experiment.work import bar
 from ..llm.commands import errors_of_pool
 from ..llm.model_pool import ModelPool, refuse_another_policy
 from ..llm.pool import ScoredPool, TokenWeights
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..llm.rollouts import Progress
-
-__all__ = ["mse", "shown_progress"]
-
-_EVERY = 30.0
-"""Seconds between two lines of progress in a log."""
 
 
 class _Lines(logging.Handler):
@@ -37,43 +32,23 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """One bar on a terminal's stderr; in a log a line now and then."""
+    """One bar of progress, and above it the lines of the library's log."""
     log, lines = logging.getLogger("ustat_pg.llm"), _Lines()
     level = log.level
     log.addHandler(lines)
     log.setLevel(logging.INFO)
     try:
-        with _bar() as show:
+        with bar("", 1, shown=True) as line:
+
+            def show(what: str, done: int, of: int) -> None:
+                line.set_description(f"{what:9}", refresh=False)
+                line.total = of
+                line.update(done - line.n)
+
             yield show
     finally:
         log.removeHandler(lines)
         log.setLevel(level)
-
-
-@contextmanager
-def _bar() -> Iterator[Progress]:
-    if not sys.stderr.isatty():
-        began = last = time.monotonic()
-
-        def line(what: str, done: int, of: int) -> None:
-            nonlocal last
-            now = time.monotonic()
-            if now - last >= _EVERY:
-                last = now
-                print(f"{what}: {done} of {of} prompts, {now - began:.0f} s", file=sys.stderr)
-
-        yield line
-        return
-    from tqdm import tqdm
-
-    with tqdm(unit="prompt", leave=False) as bar:
-
-        def show(what: str, done: int, of: int) -> None:
-            bar.set_description(what)
-            bar.total, bar.n = of, done
-            bar.refresh()
-
-        yield show
 
 
 def mse(options: argparse.Namespace) -> None:

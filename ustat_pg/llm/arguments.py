@@ -15,8 +15,6 @@ from typing import Any
 
 from ..validation import InputError
 
-__all__ = ["add_rewards", "advise_arguments", "mse_arguments", "refuse_unknown", "source"]
-
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 _SAMPLED, _OWN, _SCORED, _PROBLEM = "model", "rollouts", "scored", "problem"

@@ -28,8 +28,6 @@ from ..rng import cell_key, words
 from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text
 
-__all__ = ["CATEGORIES", "Problem", "arithmetic_task", "draw_problems", "last_integer"]
-
 CATEGORIES = ("two-step", "three-step", "multiply", "divide", "parentheses")
 
 INSTRUCTION = "Solve the arithmetic problem. End with the answer, an integer."
@@ -143,15 +141,11 @@ def arithmetic_task(
     """The paper's synthetic arithmetic as a task.
 
     The questions depend on the seed and not on the examples, so that zero-shot and in-context
-    prompts ask the same.
+    prompts ask the same. Worked examples are the same in every prompt and none of the questions.
 
     Arguments:
-        problems: the number of questions.
-        seed: of questions and examples.
-        examples: worked examples in the prompt, the same in every prompt and none of the questions.
         largest: the largest number of a sum.
         chat: prompts as messages for an instruct model; else plain text.
-        max_new_tokens: the longest completion.
 
     >>> print(arithmetic_task(examples=1).prompts[0].text)  # doctest: +ELLIPSIS
     Solve the arithmetic problem. End with the answer, an integer.

@@ -34,8 +34,6 @@ from .printing import (
 )
 from .tables import binary
 
-__all__ = ["GROUP_SIZES", "PoolErrors", "divergence", "errors_of_pool"]
-
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
 """Of tables, unless others are asked for."""
 
@@ -92,9 +90,7 @@ class PoolErrors:
 def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> PoolErrors:
     """Every baseline's gradient error at every group size; for an older policy's rollouts their noise.
 
-    Arguments:
-        pool: of the scores.
-        sizes: group sizes, each at least 2; powers of 2 up to the pool's rollouts unless given.
+    Group sizes are at least 2; powers of 2 up to the pool's rollouts unless given.
     """
     sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     by_length = None

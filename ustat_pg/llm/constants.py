@@ -14,8 +14,6 @@ from ..predictions import MseConstants, critical_budget
 from .moments import Means, beside, gradients, means, pairs, prompt_moments, quantile
 from .pool import ScoredPool
 
-__all__ = ["ConstantsEstimate", "constants", "noise_and_signal", "ratio_interval"]
-
 Array = NDArray[np.float64]
 
 
@@ -102,9 +100,6 @@ class ConstantsEstimate:
 
 def constants(pool: ScoredPool) -> ConstantsEstimate:
     """The constants behind MSE(G, B) = (1/B)(c1 + c2/G + c3/(G(G-1))) and G* (Theorem 7, group_size).
-
-    Raises:
-        InputError: one prompt only, or a pool without sketches.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],

@@ -16,16 +16,8 @@ A document is a list of worked examples, then one question with its answer::
 - All answers of a document are written in one style (12, 012 or 12.0), which nothing but the worked
   examples betrays. So examples in the prompt help, as in-context learning does.
 
-================== =====================================================================
-model              what
-================== =====================================================================
-``base``           the weaker model, no examples in the prompt
-``strong``         the stronger model, no examples in the prompt
-``in-context``     the weights of ``strong``, worked examples in every prompt
-``short``          no scratch-pad: the answer at once, no examples in the prompt
-================== =====================================================================
-
-The module needs neither torch nor transformers.
+``base`` is weaker than ``strong``, ``in-context`` has the weights of ``strong`` and worked examples in every
+prompt, and ``short`` has no scratch-pad. The module needs neither torch nor transformers.
 """
 
 from __future__ import annotations
@@ -42,18 +34,6 @@ import numpy as np
 from ..validation import InputError, integer
 from .arithmetic import worked
 from .prompts import Prompt, Task
-
-__all__ = [
-    "CATEGORIES",
-    "EXAMPLES",
-    "NAMES",
-    "SCRATCH",
-    "Question",
-    "exact_answer",
-    "folder",
-    "questions",
-    "task",
-]
 
 NAMES = ("base", "strong", "in-context", "short")
 """The models that :func:`folder` and :func:`task` know, weakest first, then the counter-example."""
@@ -124,8 +104,7 @@ def draw_questions(generator: np.random.Generator, number: int) -> list[Question
 def exact_answer(completions: Sequence[str], answer: Sequence[str], **_: Any) -> list[float]:
     """The verifier: 1 where the text behind the first ``=`` is the answer in the normal style, else 0.
 
-    It has the signature of TRL's reward functions. Worked examples in a prompt are in the normal style
-    too, so there is one right answer, shown or not; 07 and 7 differ, spaces around an answer do not.
+    07 and 7 differ, spaces around an answer do not.
 
     >>> exact_answer(["gcab=56", "=056", "=56.0", "56"], answer=["56"] * 4)
     [1.0, 0.0, 0.0, 0.0]

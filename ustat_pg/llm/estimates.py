@@ -22,9 +22,9 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from ..validation import InputError, integer
+from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants, ratio_interval
 from .moments import (
     GroupMoments,
@@ -40,7 +40,7 @@ from .moments import (
     zero_signal,
 )
 from .pool import ScoredPool
-from .tables import BASELINES, TABLES, WEIGHTED, group_moments, names_of
+from .tables import BASELINES, TABLES, WEIGHTED, group_moments, names_of, raw_group_moments
 
 __all__ = [
     "BASELINES",
@@ -68,8 +68,6 @@ def curves(
     pool: ScoredPool,
     group_sizes: Sequence[int],
     baselines: Sequence[str] = ("vanilla", "grpo", "oracle", "minimum-variance"),
-    *,
-    constant: ArrayLike | None = None,
 ) -> pd.DataFrame:
     """The gradient MSE of every baseline at every group size, with 95% intervals.
 
@@ -80,26 +78,21 @@ def curves(
         pool: of N rollouts a prompt.
         group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines; to N for tables by
             counts, to N-1 for biased ones.
-        baselines: of :data:`BASELINES`, constant, and tables by counts, such as :data:`TABLES`. The error
-            of a biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
-        constant: b, for the baseline constant only; or one of each prompt, (P,), in the pool's order. With
-            the reward of one greedy completion of each this is ReMax.
+        baselines: of :data:`BASELINES`, and tables by counts, such as :data:`TABLES`. The error of a
+            biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
 
     Returns:
         a row for each baseline and group size: baseline, group_size, mse, low, high, se, biased.
         Estimates are unbiased where ``biased`` is false, so they may be negative. Intervals regard
         the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
 
-    Raises:
-        InputError: any of these is out of range.
-
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> curves(pool, [2, 4], ["grpo"])[["baseline", "group_size", "mse"]].round(4).values.tolist()
     [['grpo', 2, 0.25], ['grpo', 4, 0.0903]]
     """
-    names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
+    names, sizes = names_of(baselines), sizes_of(group_sizes)
     moments = prompt_moments(pool)
-    rows = group_moments(pool, moments, names, sizes, constant)
+    rows = group_moments(pool, moments, names, sizes)
     averages = beside(*(_error(pool, moments, group) for row in rows for group in row))
     low, high = averages.interval()
     return pd.DataFrame(
@@ -122,20 +115,15 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
 
 
 def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPER) -> pd.DataFrame:
-    """Which baseline has the larger MSE at a group size, pair by pair, by paired differences.
+    """Which of some unbiased baselines has the larger MSE at a group size, by paired differences.
 
     The spread between prompts cancels, so the answer is the same in every design. Of biased tables it would
     not be: their bias does not fall with the batch size.
 
-    Arguments:
-        pool, group_size: as for :func:`curves`.
-        baselines: unbiased ones.
-
     Returns:
         a row for each pair: first, second, difference (of the mean errors given the prompt, first
-        less second), low, high, se, larger (the name, tie or open), paper (what the paper's
-        reading vanilla > grpo > oracle says is larger; none where it says nothing) and reading
-        (holds, fails, tie, open or none).
+        less second), low, high, se, larger (the name, tie or open), paper (the larger by the paper's
+        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
@@ -184,13 +172,7 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
     """MSE of grpo over MSE of the oracle at one prompt (Corollary 4, oracle), from moments.
 
     1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)): a ratio of unbiased estimates, so biased by a term of order 1/P.
-    Intervals are of the logarithm.
-
-    Arguments:
-        group_sizes: G >= 2.
-
-    Returns:
-        a row for each group size: group_size, predicted, low, high.
+    Intervals are of the logarithm. A row for each group size: group_size, predicted, low, high.
     """
     sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
     both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
@@ -204,7 +186,6 @@ def noise_to_signal(
     group_sizes: Sequence[int],
     baselines: Sequence[str] = ("grpo", "std", "maxrl", "bayes:1,1", "oracle"),
     *,
-    constant: ArrayLike | None = None,
     aggregation: str = "sequence-sum",
 ) -> pd.DataFrame:
     """tr Cov ĝ / ‖E ĝ‖² of every baseline at every group size, which no rescaled learning rate changes.
@@ -218,8 +199,8 @@ def noise_to_signal(
     step.
 
     Arguments:
-        pool: of N rollouts a prompt; of at least two prompts, with sketches.
-        group_sizes, baselines, constant: as for :func:`curves`; the first baseline is the one that others
+        pool: of at least two prompts, with sketches.
+        group_sizes, baselines: as for :func:`curves`; the first baseline is the one that others
             are compared with.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
             ``loss_type="grpo"``, of tables by counts and pools scored ``by_length``. In a pool weighted by
@@ -231,9 +212,6 @@ def noise_to_signal(
         the first baseline's at that group size by paired differences of logarithms. NaN where signal, or
         for relative noise, is not positive.
 
-    Raises:
-        InputError: any of these is out of range.
-
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
     ...     [[[1.0], [-1.0], [2.0], [0.0]], [[2.0], [-1.0], [1.0], [-1.0]]],
@@ -242,12 +220,15 @@ def noise_to_signal(
     >>> frame[["baseline", "noise", "signal", "ratio"]].round(4).values.tolist()
     [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
     """
-    names, sizes = names_of(baselines, constant), sizes_of(group_sizes)
+    names, sizes = names_of(baselines), sizes_of(group_sizes)
+    one_of("aggregation", aggregation, ("sequence-sum", "sequence-mean"))
+    by_length = aggregation == "sequence-mean"
     gradients(pool)
-    raw = pool.weighted or aggregation == "sequence-mean"
-    moments = None if raw else prompt_moments(pool)
     rows, first = [], dict[int, Means]()
-    groups = group_moments(pool, moments, names, sizes, constant, aggregation)
+    if pool.weighted or by_length:
+        groups = raw_group_moments(pool, names, sizes, by_length)
+    else:
+        groups = group_moments(pool, prompt_moments(pool), names, sizes)
     for name, row in zip(names, groups, strict=True):
         for size, group in zip(sizes, row, strict=True):
             square = means(group.second[:, None], pool.looks)
@@ -317,9 +298,6 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     all prompts; best_less_value, E[‖s‖² a]/E tr F, that less the value so weighted (0 under
     Assumption 2); mixed, the share of prompts whose rewards are not all equal; oracle_beats_vanilla, the
     share of the mixed prompts where an unbiased estimate says so, drawn towards a half by sampling errors.
-
-    Returns:
-        a row for each: name, value, low, high, se, biased.
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)

@@ -12,7 +12,7 @@ import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -28,6 +28,7 @@ from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, check_rewards
 from .rollouts import (
     MOST_LINES,
+    NONE,
     Rollouts,
     RolloutsList,
     decoded,
@@ -39,8 +40,6 @@ from .rollouts import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["LogWarning", "groups_of_log", "is_log", "load_rewards", "load_rollouts"]
 
 _ROUNDING = 1e-3
 """How far above 0 half precision may put a log-probability."""
@@ -59,15 +58,12 @@ def load_rollouts(
     reward: str | None = None,
     stale: bool = False,
 ) -> RolloutsList:
-    """Rollouts from a store of :func:`~ustat_pg.llm.rollouts.sample`, from a trainer's log with a row
-    for each completion (:mod:`ustat_pg.llm.files`), or from your own file.
+    """Rollouts from a store of :func:`~ustat_pg.llm.rollouts.sample`, a trainer's log, or your own file.
 
     Your own file is JSONL, one prompt a line: ``prompt`` (text or messages), ``completions`` (texts)
     or ``completion_ids`` (tokens), and perhaps ``rewards``, ``id``, ``prompt_ids``, ``finished``,
-    ``log_probs`` (of each token of each completion) and columns for the verifier. Tokens are better than
-    texts: a text can be cut into other tokens than were drawn. A text gets the end-of-text token behind
-    it, which was drawn but is not in the text, unless ``finished`` (a list of true and false) says that it
-    was cut off.
+    ``log_probs`` (of each token of each completion) and columns for the verifier. A text gets the end-of-text
+    token behind it, unless ``finished`` (a list of true and false) says that it was cut off.
 
     Arguments:
         path: the file; of a log also a folder of files.
@@ -81,33 +77,26 @@ def load_rollouts(
         stale: another policy may have drawn them, whose log-probabilities are in the file.
 
     Returns:
-        the rollouts in the order of the file, without those whose verifier raised (a
-        :class:`~ustat_pg.llm.rollouts.VerifierWarning` names them) and without groups of another size
-        than most in a log (a :class:`~ustat_pg.llm.files.LogWarning` counts them).
-
-    Raises:
-        InputError: fewer than 4 completions of a prompt, rewards that are no finite numbers or not
-            one for each completion, rewards missing without a task, tokens missing without a model,
-            a prompt longer than the context, or log-probabilities that are missing where ``stale``, not
-            one for each token, or no log-probabilities.
+        the rollouts in the order of the file, without those whose verifier raised, and without groups of
+        another size than most in a log; a warning names or counts them.
     """
     path = Path(path)
     rows = _rows(path, group_by, reward)
     prompts = {} if task is None else {prompt.id: prompt for prompt in task.prompts}
     if _is_store(rows):
         header, pools = read_store(path)
-        if not stale and language_model is not None:
-            _refuse_other_weights(path, header, language_model)
+        drawn = header["config"]["weights"]
+        # Scores would be of another policy.
+        if language_model and not stale and drawn != weights_digest(language_model.model):
+            raise InputError(
+                f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
+                f"{language_model.name} has other weights: score them with the model that drew them"
+            )
     else:
-        pools = {}
-        for position, (place, row) in enumerate(rows):
-            name = str(row.get("id", position))
-            if name in pools:
-                raise InputError(
-                    f"{place}: a prompt with the id {name!r} stood before; put all "
-                    "completions of a prompt on one line"
-                )
-            pools[name] = _user_rollouts(place, name, row, language_model, prompts)
+        pools = {
+            name: _user_rollouts(place, name, row, language_model, prompts)
+            for place, name, row in _named(rows)
+        }
     result = RolloutsList()
     for name, rollouts in pools.items():
         _refuse_few(path, name, len(rollouts.completion_ids))
@@ -162,19 +151,6 @@ def _refuse_few(path: Path, name: str, rollouts: int) -> None:
         )
 
 
-def _refuse_other_weights(
-    path: Path, header: dict[str, Any], language_model: LanguageModel
-) -> None:
-    """Refuse a store drawn from other weights: its scores would be of another policy."""
-    drawn, here = header["config"]["weights"], weights_digest(language_model.model)
-    if drawn != here:
-        raise InputError(
-            f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
-            f"{language_model.name} has other weights ({here}): score them with the model that drew "
-            "them"
-        )
-
-
 def _user_rollouts(
     place: str,
     name: str,
@@ -196,24 +172,25 @@ def _user_rollouts(
     texts: Any = row.get("completions")
     tokens: Any = row.get("completion_ids")
     prompt_ids: Any = row.get("prompt_ids")
+    fault = None
     if texts is None and tokens is None:
-        raise InputError(f"{place}, has neither completions nor completion_ids")
-    if texts is not None and not _all(texts, str):
-        raise InputError(f"{place}, has completions that are not a list of texts")
-    if tokens is not None and not (_all(tokens, list) and all(_all(t, int) for t in tokens)):
-        raise InputError(f"{place}, has completion_ids that are not lists of whole numbers")
-    count = len(texts if tokens is None else tokens)
-    if texts is not None and len(texts) != count:
-        raise InputError(f"{place}, has {len(texts)} completions and {count} completion_ids")
-    if prompt_ids is not None and not _all(prompt_ids, int):
-        raise InputError(f"{place}, has prompt_ids that are not a list of whole numbers")
-    if language_model is None:
-        if texts is None or tokens is None or prompt_ids is None:
-            raise InputError(
-                f"{place}, has texts without tokens or tokens without texts: give the model that drew "
-                "them, whose tokenizer knows the other"
-            )
-    else:
+        fault = "neither completions nor completion_ids"
+    elif texts is not None and not _all(texts, str):
+        fault = "completions that are not a list of texts"
+    elif tokens is not None and not (_all(tokens, list) and all(_all(t, int) for t in tokens)):
+        fault = "completion_ids that are not lists of whole numbers"
+    elif None not in (texts, tokens) and len(texts) != len(tokens):
+        fault = f"{len(texts)} completions and {len(tokens)} completion_ids"
+    elif prompt_ids is not None and not _all(prompt_ids, int):
+        fault = "prompt_ids that are not a list of whole numbers"
+    elif language_model is None and None in (texts, tokens, prompt_ids):
+        fault = (
+            "texts without tokens or tokens without texts: give the model that drew them, whose "
+            "tokenizer knows the other"
+        )
+    if fault is not None:
+        raise InputError(f"{place}, has {fault}")
+    if language_model is not None:
         if prompt_ids is None:
             prompt_ids = tokenise(language_model, prompt)
         if tokens is None:
@@ -229,13 +206,29 @@ def _user_rollouts(
                 )
     if not all(tokens):
         raise InputError(f"{place}, has a completion without tokens: it must have at least one")
-    rollouts = Rollouts(prompt, tuple(prompt_ids), tuple(map(tuple, tokens)), tuple(texts))
-    if row.get("log_probs") is not None:
-        rollouts = replace(rollouts, log_probs=_log_probs(place, row["log_probs"], tokens))
-    if row.get("rewards") is not None:
-        rewards = check_rewards(place, name, row["rewards"], count)
-        rollouts = replace(rollouts, rewards=rewards)
-    return rollouts
+    ids = tuple(prompt_ids), tuple(map(tuple, tokens))
+    logs, rewards = row.get("log_probs"), row.get("rewards")
+    return Rollouts(
+        prompt,
+        *ids,
+        tuple(texts),
+        log_probs=None if logs is None else _log_probs(place, logs, tokens),
+        rewards=NONE if rewards is None else check_rewards(place, name, rewards, len(tokens)),
+    )
+
+
+def _named(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Rows with their places and the ids of their prompts, the position unless given."""
+    names = set()
+    for position, (place, row) in enumerate(rows):
+        name = str(row.get("id", position))
+        if name in names:
+            raise InputError(
+                f"{place}: a prompt with the id {name!r} stood before; put all completions of a prompt "
+                "on one line"
+            )
+        names.add(name)
+        yield place, name, row
 
 
 def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
@@ -265,8 +258,8 @@ def _tokens(
 def _log_probs(
     place: str, value: Any, completions: Sequence[Sequence[int]]
 ) -> tuple[tuple[float, ...], ...]:
-    lengths = [len(ids) for ids in completions]
-    sound = _all(value, list) and [len(row) for row in value] == lengths
+    lengths = [*map(len, completions)]
+    sound = _all(value, list) and [*map(len, value)] == lengths
     if not sound or not all(_all([x], (int, float)) for row in value for x in row):
         raise InputError(
             f"{place}, has other log_probs than one list for each of {len(lengths)} completions, with one "
@@ -293,17 +286,13 @@ def load_rewards(
 
     Returns:
         the prompts' ids, (P,), and the rewards, (P, N).
-
-    Raises:
-        InputError: no rewards, rewards that are no finite numbers, fewer than 4 of a prompt, or
-            prompts with different numbers of them.
     """
     path = Path(path)
     table: dict[str, NDArray[np.float64]] = {}
-    for place, name, rewards in _reward_rows(path, group_by, reward):
-        if name in table:
-            raise InputError(f"{place}: a prompt with the id {name!r} stood before")
-        table[name] = check_rewards(place, name, rewards, None)
+    for place, name, row in _named(_reward_rows(path, group_by, reward)):
+        if row.get("rewards") is None:
+            raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
+        table[name] = check_rewards(place, name, row["rewards"], None)
         first = next(iter(table))
         _refuse_few(path, name, len(table[name]))
         if len(table[name]) != len(table[first]):
@@ -318,8 +307,8 @@ def load_rewards(
 
 def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
-) -> list[tuple[str, str, Any]]:
-    """(place, prompt's id, rewards) of every prompt of a file of rewards."""
+) -> list[tuple[str, dict[str, Any]]]:
+    """The prompts of a file of rewards, which one object may hold together."""
     whole = path.suffix == ".json" and not is_log(path)
     rows = [(str(path), read_json(path))] if whole else _rows(path, group_by, reward)
     first = rows[0][1]
@@ -329,17 +318,13 @@ def _reward_rows(
         ids = first.get("ids", list(range(len(first["rewards"]))))
         if not isinstance(ids, list) or len(ids) != len(first["rewards"]):
             raise InputError(f"{path} must have one id for each of its lists of rewards")
-        return [(str(path), str(n), row) for n, row in zip(ids, first["rewards"], strict=True)]
+        pairs = zip(ids, first["rewards"], strict=True)
+        return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in pairs]
     if _is_store(rows):
-        _, pools = read_store(path)
-        return [(str(path), n, pool.rewards) for n, pool in pools.items() if len(pool.rewards)]
-    for place, row in rows:
-        if row.get("rewards") is None:
-            raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
-    return [
-        (place, str(row.get("id", position)), row["rewards"])
-        for position, (place, row) in enumerate(rows)
-    ]
+        pools = read_store(path)[1].items()
+        kept = {name: pool.rewards for name, pool in pools if len(pool.rewards)}
+        return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in kept.items()]
+    return rows
 
 
 PROMPTS = ("prompt", "input")
@@ -350,9 +335,6 @@ REWARDS = ("reward", "score")
 OTHERS = ("step", "advantage", "advantages", "gts")
 """Columns of logs that may hold numbers and are no rewards."""
 
-_TABLE = ".table.json"
-"""How the name of a table of wandb ends."""
-
 
 class LogWarning(RuntimeWarning):
     """Groups of a log are left out; the message says how many."""
@@ -360,7 +342,7 @@ class LogWarning(RuntimeWarning):
 
 def is_log(path: Path) -> bool:
     """Whether a file, or a folder, has a row for each completion and not for each prompt."""
-    if path.is_dir() or path.suffix in (".csv", ".parquet") or path.name.endswith(_TABLE):
+    if path.is_dir() or path.suffix in (".csv", ".parquet"):
         return True
     if path.suffix == ".json":
         return False
@@ -372,13 +354,7 @@ def is_log(path: Path) -> bool:
 def groups_of_log(
     path: Path, group_by: Sequence[str] = (), reward: str | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The groups of a log with their places, each a row as one's own file has it for a prompt.
-
-    Arguments:
-        path: a .csv, .jsonl or .parquet file, or a folder of them.
-        group_by: columns whose values a group's completions share; prompt and step unless given.
-        reward: column of rewards; needed where there are several.
-    """
+    """The groups of a log with their places, each a row as one's own file has it for a prompt."""
     log = _read(path)
     columns = ", ".join(map(str, log))
     prompt = next((name for name in PROMPTS if name in log), None)
@@ -428,15 +404,10 @@ def _read(path: Path) -> pd.DataFrame:
         ".csv": lambda file: pd.read_csv(StringIO(read_text(file, MOST_LINES))),
         ".parquet": lambda file: pd.read_parquet(regular(file)),
         ".jsonl": lambda file: pd.DataFrame([row for _, row in lines(file)]),
-        ".json": _table,
     }
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     try:
-        parts = [
-            kinds[file.suffix](file)
-            for file in files
-            if file.suffix in kinds and (file.suffix != ".json" or file.name.endswith(_TABLE))
-        ]
+        parts = [kinds[file.suffix](file) for file in files if file.suffix in kinds]
     except ImportError as error:
         raise InputError(f"{path}: Parquet files need pip install pyarrow") from error
     except (OSError, ValueError) as error:
@@ -445,16 +416,6 @@ def _read(path: Path) -> pd.DataFrame:
     if log.empty:
         raise InputError(f"{path} has no rows: a log is one of, or a folder of, {', '.join(kinds)}")
     return log
-
-
-def _table(path: Path) -> pd.DataFrame:
-    """A table as wandb writes it: ``{columns, data}``."""
-    import pandas as pd
-
-    table = read_json(path)
-    if not (isinstance(table, dict) and {"columns", "data"} <= table.keys()):
-        raise InputError(f"{path} must hold columns and data, as a table of wandb does")
-    return pd.DataFrame(table["data"], columns=table["columns"])
 
 
 def _reward_column(path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]) -> str:

@@ -20,8 +20,6 @@ from ..rng import cell_key, words
 from ..validation import InputError
 from .models import LanguageModel, end_tokens
 
-__all__ = ["Drawn", "empty_cache", "stripped", "transformers_draw", "uniforms"]
-
 
 class Drawn(NamedTuple):
     """Completions of a prompt: the tokens of each, and their log-probabilities where they are known."""
@@ -107,11 +105,8 @@ def transformers_draw(
 ) -> Iterator[Drawn]:
     """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
 
-    Arguments:
-        prompts: ids and tokens.
-        length: the most tokens of a completion.
-        batch: completions at a time; halved, with a warning, where memory runs out.
-        first: the number of the first of them, so that a prompt's draws go on where they ended.
+    Prompts are ids and tokens. ``batch`` is halved, with a warning, where memory runs out; ``first`` is the
+    number of a prompt's first completion, so that its draws go on where they ended.
     """
 
     def drawn(part: slice) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:

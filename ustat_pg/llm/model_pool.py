@@ -12,7 +12,6 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from .models import LanguageModel
     from .prompts import Task
     from .rollouts import Progress, Rollouts
-
-__all__ = ["ModelPool", "look_sizes", "refuse_another_policy"]
 
 DOUBTFUL, ANOTHER = 4.0, 8.0
 """Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
@@ -46,7 +43,7 @@ class ModelPool:
         prompts, verifier, max_new_tokens: those of :func:`~ustat_pg.llm.tasks.load_task`.
         rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.files.load_rollouts`; sampled unless given.
         limit: the number of prompts to take, drawn by the seed; None for all.
-        samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.collect`.
+        samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
         vllm: arguments of ``vllm.LLM``.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.load_model`.
         parameters, method, autocast, memory, by_length, token_weights: those of
@@ -86,8 +83,7 @@ class ModelPool:
         if self.vllm is not None and self.backend != "vllm":
             raise InputError("--vllm is of vLLM's engine: add --backend vllm")
 
-    @cached_property
-    def parts(self) -> tuple[LanguageModel, Task | None]:
+    def _parts(self) -> tuple[LanguageModel, Task | None]:
         """The model and its task, None where a file of rollouts stands for it."""
         from .models import load_model, machine_device
         from .tasks import drawn, load_task
@@ -122,8 +118,8 @@ class ModelPool:
     def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make."""
         from .models import precision
-        from .rollouts import collect
-        from .scoring import check_memory, score
+        from .rollouts import sample
+        from .scoring import check_memory, score_pool
         from .tasks import drawn
 
         out = self.out
@@ -132,22 +128,24 @@ class ModelPool:
                 out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"--out {out}: {error.strerror}") from None
-        model, task = self.parts
-        memory = {} if self.memory is None else {"memory": self.memory}
+        model, task = self._parts()
         scoring: dict[str, Any] = {
             "parameters": self.parameters,
             "method": self.method,
             "autocast_bf16": self.autocast,
             "by_length": self.by_length,
-            **memory,
+            "memory": self.memory,
         }
         whole: Sequence[Any]
         if self.rollouts is not None:
             from .files import load_rollouts
 
-            columns: dict[str, Any] = {"group_by": self.group_by, "reward": self.reward}
-            stale = self.token_weights is not None
-            read = load_rollouts(self.rollouts, model, task, **columns, stale=stale)
+            read = load_rollouts(
+                *(self.rollouts, model, task),
+                group_by=self.group_by,
+                reward=self.reward,
+                stale=self.token_weights is not None,
+            )
             whole = drawn(read, self.limit, self.seed)
         else:
             assert task is not None
@@ -172,18 +170,20 @@ class ModelPool:
                 if self.rollouts is None:
                     assert task is not None
                     some = replace(task, prompts=tuple(part))
-                    part = collect(
+                    part = sample(
                         *(model, some, self.samples),
                         seed=self.seed,
-                        out=out,
+                        store=None if out is None else out / "rollouts.jsonl",
+                        batch=self.batch,
+                        backend=self.backend,
+                        vllm_options=None if self.vllm is None else dict(self.vllm),
                         progress=progress,
-                        **self._sampling(),
                     )
                 if self.by_length or self.token_weights is not None:
                     _refuse_graded(part)
-                pool = score(
+                pool = score_pool(
                     model,
-                    list(part),
+                    part,
                     out=out,
                     progress=progress,
                     config=config,
@@ -192,11 +192,6 @@ class ModelPool:
                 )
                 refuse_another_policy(pool, self.off_policy)
                 yield pool
-
-    def _sampling(self) -> dict[str, Any]:
-        batch = {} if self.batch is None else {"batch": integer("batch", self.batch)}
-        vllm = {} if self.vllm is None else {"vllm_options": dict(self.vllm)}
-        return {"backend": self.backend, **batch, **vllm}
 
 
 def look_sizes(prompts: int) -> tuple[int, ...]:

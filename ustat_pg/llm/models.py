@@ -15,22 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..memory import out_of_memory
+from ..memory import out_of_memory, refused
 from ..reading import regular
 from ..validation import InputError, integer
 from .prompts import Prompt
-
-__all__ = [
-    "LanguageModel",
-    "check_lengths",
-    "end_tokens",
-    "load_model",
-    "machine_device",
-    "precision",
-    "sharded",
-    "tokenise",
-    "weights_digest",
-]
 
 UNBOUNDED = 2**31
 """The context of a model that states none."""
@@ -73,22 +61,20 @@ def load_model(
 
     Arguments:
         name: a hub id, a local folder in Hugging Face format, or ``embedded:NAME``.
-        device: as torch names it: ``cpu``, ``cuda``, ``cuda:1``.
         dtype: of the weights, for instance ``"float32"`` or ``torch.bfloat16``; the stored one where
             not given.
         lora: the folder of a peft adapter, or the rank of a fresh one on all linear layers. Then
             only the adapter has ``requires_grad``.
         pad_token: the token that pads, for a tokenizer that has none.
-
-    Raises:
-        InputError: the model cannot be had (offline: the message names the local way), has no pad
-            token, its device or dtype is unknown, or memory ran out.
     """
     torch = _torch()
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = str(name)
-    source, place = _source(name), _device(torch, device)
+    source = _source(name)
+    with refused(f"the device is {device!r}: it must be one that torch has here, like cpu or cuda"):
+        place = torch.device(device)
+        torch.empty(0, device=place)
     options = {} if dtype is None else {"dtype": _dtype(torch, dtype)}
     tokenizer = _loaded(name, source, AutoTokenizer.from_pretrained)
     _pad(name, tokenizer, pad_token)
@@ -111,7 +97,9 @@ def load_model(
             f"memory ran out while {name} was loaded on {device}: take a smaller dtype "
             '(dtype="bfloat16"), a smaller model or another device'
         ) from error
-    return LanguageModel(model, tokenizer, name, str(place), _context(model, tokenizer), source)
+    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = min(int(stated or tokenizer.model_max_length), UNBOUNDED)
+    return LanguageModel(model, tokenizer, name, str(place), context, source)
 
 
 def machine_device() -> str:
@@ -127,13 +115,9 @@ def precision(language_model: LanguageModel) -> str:
 
 
 def _torch() -> Any:
-    try:
+    with refused("language models need pip install 'ustat_pg[llm]'"):
         import torch
         import transformers  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"language models need torch and transformers ({error}): install ustat_pg[llm]"
-        ) from error
     return torch
 
 
@@ -143,62 +127,42 @@ def _source(name: str) -> str:
 
         return str(embedded.folder(name.removeprefix("embedded:")))
     path = Path(name).expanduser()
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(
-                f"the model folder {name} has no config.json: it must be in Hugging Face format, "
-                "as save_pretrained writes it"
-            )
+    if (path / "config.json").is_file():
         for file in path.iterdir():
             if not file.is_dir():
                 regular(file)
         return str(path)
-    if path.is_file() or name.startswith(("/", ".", "~")) or name.count("/") > 1:
+    if path.exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise InputError(
-            f"there is no model folder {name}: a model is a local folder, a hub id like "
-            "Qwen/Qwen2.5-0.5B, or embedded:NAME"
+            f"there is no model folder {name}: a model is a local folder with config.json, as "
+            "save_pretrained writes it, a hub id like Qwen/Qwen2.5-0.5B, or embedded:NAME"
         )
     return name
 
 
 def _loaded(name: str, source: str, load: Callable[..., Any], **options: Any) -> Any:
-    """The result of a ``from_pretrained``, its many errors made one."""
+    """Call a ``from_pretrained``."""
     from transformers.utils import logging
 
     local, bars = Path(source).is_dir(), logging.is_progress_bar_enabled()
     if local:
         # A local folder is read in moments.
         logging.disable_progress_bar()
+    text = (
+        f"the model {name} cannot be loaded"
+        if local
+        else (
+            f"the model {name!r} cannot be had from the hub; without a network give a local folder, made by "
+            f"`hf download {source} --local-dir FOLDER` where there is one, or embedded:NAME"
+        )
+    )
     try:
         # Asked for code of its own, a terminal would wait for an answer.
-        return load(source, trust_remote_code=False, **options)
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if local:
-            raise InputError(f"the model {name} cannot be loaded: {reason}") from error
-        raise InputError(
-            f"the model {name!r} cannot be had from the hub ({reason}). Without a network give a "
-            "local folder instead, for instance one made by "
-            f"`hf download {source} --local-dir FOLDER` where there is one, or a model that ships "
-            "with the library, embedded:NAME"
-        ) from error
+        with refused(text):
+            return load(source, trust_remote_code=False, **options)
     finally:
         if bars:
             logging.enable_progress_bar()
-
-
-def _device(torch: Any, device: str) -> Any:
-    try:
-        place = torch.device(device)
-        torch.empty(0, device=place)
-    except Exception as error:
-        raise InputError(
-            f"the device is {device!r}: it must be one that torch has here, like cpu or cuda "
-            f"({str(error).strip().partition(chr(10))[0]})"
-        ) from error
-    return place
 
 
 def _dtype(torch: Any, dtype: Any) -> Any:
@@ -228,10 +192,8 @@ def _pad(name: str, tokenizer: Any, pad_token: str | None) -> None:
 
 def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
     """The model with a peft adapter, the only part that is trained."""
-    try:
+    with refused("lora needs pip install 'ustat_pg[llm]'"):
         import peft
-    except ImportError as error:
-        raise InputError("lora needs the package peft: install ustat_pg[llm]") from error
     folder = None if isinstance(lora, int) else Path(lora)
     if folder is not None and not (folder / "adapter_config.json").is_file():
         raise InputError(
@@ -252,20 +214,8 @@ def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
             )
             torch.manual_seed(0)
             return peft.get_peft_model(model, settings)
-        try:
+        with refused(f"the adapter {folder} does not fit the model"):
             return peft.PeftModel.from_pretrained(model, str(folder), is_trainable=True)
-        except Exception as error:
-            if out_of_memory(error):
-                raise
-            raise InputError(f"the adapter {folder} does not fit the model: {error}") from error
-
-
-def _context(model: Any, tokenizer: Any) -> int:
-    """The context that the configuration states, else the tokenizer's, else unbounded."""
-    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    if stated is None:
-        stated = tokenizer.model_max_length
-    return min(int(stated), UNBOUNDED)
 
 
 def end_tokens(language_model: LanguageModel) -> tuple[int, ...]:
@@ -287,12 +237,8 @@ def tokenise(language_model: LanguageModel, prompt: Prompt) -> tuple[int, ...]:
                 f"prompt {prompt.id!r} is a list of messages and the tokenizer of {name} has no "
                 "chat template: give plain text prompts (chat=no), or an instruct model"
             )
-        try:
+        with refused(f"the chat template of {name} refuses prompt {prompt.id!r}"):
             text = tokenizer.apply_chat_template(text, add_generation_prompt=True, tokenize=False)
-        except Exception as error:
-            raise InputError(
-                f"the chat template of {name} refuses prompt {prompt.id!r}: {error}"
-            ) from error
     # A template writes the special tokens itself.
     ids = tuple(tokenizer(text, add_special_tokens=plain)["input_ids"])
     # A small vocabulary drops characters silently.

@@ -22,21 +22,6 @@ from scipy.stats import t as student
 from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, leave_one_out
 
-__all__ = [
-    "GroupMoments",
-    "Means",
-    "PromptMoments",
-    "beside",
-    "gradients",
-    "means",
-    "pairs",
-    "prompt_moments",
-    "quantile",
-    "share_interval",
-    "sizes_of",
-    "zero_signal",
-]
-
 Array = NDArray[np.float64]
 
 
@@ -61,8 +46,7 @@ class PromptMoments:
         norm_squared_advantage: τ = E[‖s‖² a²].
         variance_trace: φ = σ² tr F.
         gradient_sq: ‖g‖².
-        pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; this one is no moment of the
-            prompt: its mean is ‖g‖² and the error at G = N.
+        pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; its mean is ‖g‖² and the error at G = N.
     """
 
     value: Array
@@ -75,14 +59,6 @@ class PromptMoments:
     variance_trace: Array
     gradient_sq: Array
     pool_gradient_sq: Array
-
-    def centred(self, baseline: float | Array) -> Array:
-        """E[‖s‖² (z - b)²] for a constant b, or one of each prompt, (P,)."""
-        return (
-            self.norm_squared_reward
-            - 2 * baseline * self.norm_reward
-            + baseline**2 * self.fisher_trace
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +135,7 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
 
 @dataclass(frozen=True)
 class Means:
-    """Means over prompts, and the same without each prompt, for a jackknife.
-
-    They are (Q,) and (P, Q); ``looks`` are those of a sample that grows, see
-    :attr:`ustat_pg.llm.pool.ScoredPool.looks`.
-    """
+    """Means over prompts, (Q,), and the same without each prompt, (P, Q), for a jackknife; of some looks."""
 
     full: Array
     without: Array
@@ -262,10 +234,6 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
     Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
     Of groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
     whose upper end is ``high`` there.
-
-    Arguments:
-        rewards: a scored pool, or rewards alone (P, N).
-        group_sizes: G >= 1.
 
     Returns:
         a row for each group size: group_size, share, low, high, se, biased (whether G > N: share

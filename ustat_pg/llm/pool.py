@@ -11,9 +11,8 @@ log-probabilities of the policy that drew them, ρ_t = π_θ/π_old of each toke
 
     ĝ = (1/G) Σ_i A_i Σ_t w_t s_t,   s_t = ∇ log π_θ(y_t | y_{<t}),
 
-w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. The sign
-depends on the group. But where rewards are 0 and 1 and no advantage of a success is negative, nor one of a
-failure positive, it is that of the reward: each rollout then has one weighted score whatever its group, and
+w of :func:`~ustat_pg.estimators.importance_weights`, clipped by the sign of A_i or truncated. Where rewards
+are 0 and 1 and that sign is the reward's, each rollout has one weighted score whatever its group, and
 :func:`~ustat_pg.llm.tables.raw_moments` has the noise and the signal of ĝ from all groups of the pool.
 """
 
@@ -36,18 +35,6 @@ from ..reading import json_value, read_arrays
 from ..validation import InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
 
-__all__ = [
-    "LEAST_ROLLOUTS",
-    "ScoredPool",
-    "TokenWeights",
-    "address",
-    "divergences",
-    "leave_one_out",
-    "length_weights",
-    "moment_weights",
-    "write_arrays",
-]
-
 Array = NDArray[np.float64]
 
 LEAST_ROLLOUTS = 4
@@ -68,26 +55,19 @@ class ScoredPool:
         squared_norms: ‖s_i‖², (P, N).
         sums: inner products of Σ s, Σ z̃ s and Σ z̃² s, z̃ = z less its mean, (P, 3, 3).
         lengths: sampled tokens of each completion, (P, N).
-        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) over the tokens of each completion, (P, N): verl's
-            stand-in for ‖s‖².
+        token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) of each completion, (P, N): verl's stand-in for ‖s‖².
         sketches: of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k): inner
             products of different prompts' are unbiased for the gradients'. Without them nothing that
             compares prompts can be estimated.
         surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N).
         surprise_variance: Σ_t Var log π_v of each completion, (P, N).
         gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): weighted baselines need it.
-        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2): losses that
-            average the tokens of a completion need them.
+        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2).
         length_sketches: sketches of the same two sums, (P, 2, k).
-        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are weighted by token
-            (:mod:`ustat_pg.llm.pool`). Their mean is not 0, and s then is Σ_t w_t s_t all over.
+        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are Σ_t w_t s_t, of mean not 0.
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
-
-    Raises:
-        InputError: shapes that do not match, entries that are not finite, fewer than 4 rollouts, or
-            names that repeat.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
     >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.sums[0, 0].tolist()
@@ -157,17 +137,14 @@ class ScoredPool:
         rewards: ArrayLike,
         scores: ArrayLike,
         *,
-        prompts: Sequence[str] | None = None,
         lengths: ArrayLike | None = None,
         token_proxy: ArrayLike | None = None,
-        config: Mapping[str, Any] | None = None,
     ) -> ScoredPool:
         """The pool of scores that fit in memory; its sketches are the gradients.
 
         Arguments:
             rewards: (P, N).
             scores: s, (P, N, d).
-            prompts: names; None for 0, 1, 2, ...
             lengths, token_proxy: (P, N); None for ones, and for squared norms.
         """
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
@@ -180,7 +157,7 @@ class ScoredPool:
         gram = s @ s.swapaxes(1, 2)
         norms = np.einsum("pii->pi", gram)
         return cls(
-            prompts=tuple(map(str, range(len(z)))) if prompts is None else tuple(prompts),
+            prompts=tuple(map(str, range(len(z)))),
             rewards=z,
             squared_norms=norms,
             sums=sums @ sums.swapaxes(1, 2),
@@ -190,7 +167,6 @@ class ScoredPool:
             gram=gram,
             length_sums=by_length @ by_length.swapaxes(1, 2),
             length_sketches=by_length,
-            config=config or {},
         )
 
     @property
@@ -233,8 +209,6 @@ class ScoredPool:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one .npz file without pickles; it is there whole or not at all."""
         target = Path(path)
-        if target.suffix != ".npz":
-            raise InputError(f"the file {target.name!r} must end in .npz")
         write_arrays(
             target,
             format=np.int64(_FORMAT),
@@ -350,7 +324,7 @@ class TokenWeights:
         Arguments:
             log_ratio: log π_θ - log π_old of each token, (N, T).
             mask: 1 for a token and 0 past a completion's end, (N, T).
-            rewards: z, (N,); where weights are clipped each is 0 or 1, the sign of the advantage.
+            rewards: z, (N,); 0 or 1, the sign of the advantage, where weights are clipped.
         """
         logs = np.asarray(log_ratio, dtype=np.float64)
         weights = importance_weights(logs, np.asarray(mask, np.float64), ratio=self.ratio)
@@ -376,8 +350,7 @@ def divergences(log_ratio: ArrayLike) -> Array:
     """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens, (N, 3).
 
     ``log_ratio`` is log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
-    (N, T). k1 and k3 are unbiased for the divergence of whole completions, the expected sum of their
-    tokens' divergences; k2 is not.
+    (N, T). k1 and k3 are unbiased for the divergence of whole completions; k2 is not.
 
     >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
     [[-0.6931, 0.2402, 0.3069]]

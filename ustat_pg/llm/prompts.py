@@ -17,7 +17,6 @@ import importlib.util
 import inspect
 import json
 import math
-import numbers
 import operator
 import os
 import sys
@@ -31,22 +30,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory import out_of_memory
+from ..memory import refused
 from ..validation import InputError, frozen, integer
-
-__all__ = [
-    "Prompt",
-    "Task",
-    "Text",
-    "Verifier",
-    "VerifierError",
-    "check_rewards",
-    "function_name",
-    "load_verifier",
-    "short",
-    "source_digest",
-    "verified_by",
-]
 
 Text = str | list[dict[str, str]]
 """Plain text, or chat messages that the tokenizer's chat template renders."""
@@ -70,8 +55,6 @@ class Prompt:
     columns: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.id, str) or not self.id:
-            raise InputError(f"the id of a prompt is {self.id!r}: it must be a non-empty string")
         if not self.text or not (isinstance(self.text, str) or _messages(self.text)):
             raise InputError(
                 f"prompt {self.id!r} is {short(self.text)}: it must be a non-empty string, or a non-empty "
@@ -131,10 +114,6 @@ class Task:
 
         A prompt of messages gets its completions as messages too, as in TRL. A verifier without
         ``**columns`` is given the arguments that it names and no more.
-
-        Raises:
-            VerifierError: the verifier raised an error.
-            InputError: it returned something else than N finite numbers.
         """
         count = len(texts)
         arguments: dict[str, list[Any]] = {
@@ -148,18 +127,13 @@ class Task:
         }
         if completion_ids is not None:
             arguments["completion_ids"] = [list(ids) for ids in completion_ids]
-        try:
+        source = f"the verifier of task {self.name!r}"
+        place = f"{source} failed at prompt {prompt.id!r} ({short(prompt.text)})"
+        with refused(place, VerifierError):
             result = self.verifier(**_accepted(self.verifier, arguments))
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-        except Exception as error:
-            if out_of_memory(error):
-                raise
-            raise VerifierError(
-                f"the verifier of task {self.name!r} raised {type(error).__name__} at prompt "
-                f"{prompt.id!r} ({short(prompt.text)}): {error}"
-            ) from error
-        return check_rewards(f"the verifier of task {self.name!r}", prompt.id, result, count)
+        return check_rewards(source, prompt.id, result, count)
 
 
 def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -174,13 +148,9 @@ def _accepted(function: Verifier, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> NDArray[np.float64]:
-    """Rewards as finite numbers, (N,).
+    """Rewards as finite numbers, (N,), from a list, tuple, array or tensor; ``True`` is 1.
 
-    Arguments:
-        source: their origin, for the message.
-        prompt: the id of the prompt.
-        rewards: a list, tuple, array or tensor of numbers; ``True`` is 1.
-        count: how many there must be; ``None`` for any number.
+    ``count`` is how many there must be, ``None`` for any number.
 
     >>> check_rewards("the file", "p7", [1, 0.5, True], 3).tolist()
     [1.0, 0.5, 1.0]
@@ -198,18 +168,20 @@ def check_rewards(source: str, prompt: str, rewards: Any, count: int | None) -> 
             f"{source} gave {len(rewards)} rewards for {count} completions of prompt {prompt!r}: "
             "it must give one for each"
         )
-    values = np.empty(len(rewards))
-    for i, reward in enumerate(rewards):
-        number = reward
-        if not isinstance(number, numbers.Real) and hasattr(number, "item"):
-            number = number.item() if getattr(number, "size", None) != 0 else None
-        if not isinstance(number, numbers.Real) or not math.isfinite(number):
-            raise InputError(
-                f"{source} gave {short(reward)} as reward {i} of prompt {prompt!r}: "
-                "a reward must be a finite number"
-            )
-        values[i] = number
+    values = np.array([_number(reward) for reward in rewards])
+    for i in np.flatnonzero(~np.isfinite(values)):
+        raise InputError(
+            f"{source} gave {short(rewards[i])} as reward {i} of prompt {prompt!r}: "
+            "a reward must be a finite number"
+        )
     return frozen(values)
+
+
+def _number(reward: Any) -> float:
+    """A reward as a number; NaN where it is none."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        return math.nan if isinstance(reward, str) else float(reward)
+    return math.nan
 
 
 def short(value: Any, most: int = 60) -> str:
@@ -234,12 +206,8 @@ def load_verifier(name: str | Verifier) -> Verifier:
             f"the verifier is {name!r}: it must be named as module:function, for instance "
             "my_rewards:exact_answer or rewards.py:exact_answer"
         )
-    try:
+    with refused(f"the verifier {name!r} cannot be imported"):
         function = operator.attrgetter(path)(_module(module_name))
-    except Exception as error:
-        raise InputError(
-            f"the verifier {name!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
     if not callable(function):
         raise InputError(
             f"the verifier {name!r} is a {type(function).__name__}: it must be a function"
@@ -271,15 +239,11 @@ def function_name(function: Any) -> str:
 
 def _defined(function: Any) -> Any:
     """The function or class whose source a callable runs."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        elif hasattr(function, "__func__"):
-            function = function.__func__
-        else:
-            return function if hasattr(function, "__qualname__") else type(function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    function = getattr(function, "__func__", function)
+    return function if hasattr(function, "__qualname__") else type(function)
 
 
 def source_digest(function: Any) -> str:

@@ -13,8 +13,6 @@ from ..reading import read_json
 from ..validation import InputError
 from .training import FINISHED
 
-__all__ = ["TABLE_2", "differences", "figure5", "results", "say_results", "table2"]
-
 TABLE_2 = pd.DataFrame(
     {
         1024: [0.7677, 0.7491, 0.7753, 0.7627, 0.7817, 0.7743],
@@ -76,11 +74,9 @@ def _over_seeds(frame: pd.DataFrame, names: list[str]) -> pd.DataFrame:
 
 
 def table2(frame: pd.DataFrame) -> pd.DataFrame:
-    """Final accuracies in the form of Table 2, the paper's own beside them, from :func:`results`.
+    """Final accuracies in the form of Table 2, from :func:`results`: means over runs with 95% t intervals.
 
-    One row for each trainer, budget K and group size G has the mean over runs, its 95% t interval (none of
-    one run), the number of runs, and ``paper``, the table's accuracy where model and task are the paper's,
-    else NaN.
+    ``paper`` is the table's accuracy where model and task are the paper's, else NaN.
     """
     final = frame[frame["final"]]
     table = _over_seeds(final, ["trainer", "K", "G"])
@@ -93,8 +89,7 @@ def table2(frame: pd.DataFrame) -> pd.DataFrame:
 def figure5(frame: pd.DataFrame) -> pd.DataFrame:
     """Accuracy against the group size at each checkpoint, in the form of Figure 5, from :func:`results`.
 
-    One row for each trainer, K, step and G has the mean over runs, its 95% t interval, the number of runs,
-    and whether it is the best group size of its step (``best``).
+    ``best`` says whether a group size is the best of its step.
     """
     table = _over_seeds(frame[frame["step"] > 0], ["trainer", "K", "step", "G"])
     best = table.groupby(["trainer", "K", "step"])["accuracy"].transform("max")

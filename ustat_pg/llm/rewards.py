@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-__all__ = ["RewardSummary", "summarise_rewards"]
-
 
 @dataclass(frozen=True)
 class RewardSummary:
@@ -92,9 +90,6 @@ def summarise_rewards(
     Arguments:
         file, group_by, reward: those of :func:`~ustat_pg.llm.files.load_rewards`.
         group_sizes: each at least 2; the powers of 2 up to the rollouts of a prompt unless given.
-
-    Raises:
-        InputError: as that function says, or a group size below 2.
     """
     from ..validation import integer
     from .files import load_rewards

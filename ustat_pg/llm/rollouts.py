@@ -35,20 +35,6 @@ from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, VerifierError, function_name, short, source_digest, verified_by
 from .vllm_process import vllm_draw
 
-__all__ = [
-    "Progress",
-    "Rollouts",
-    "RolloutsList",
-    "VerifierWarning",
-    "collect",
-    "decoded",
-    "lines",
-    "read_store",
-    "sample",
-    "verify",
-    "warn_of",
-]
-
 FORMAT = "ustat_pg rollouts 1"
 
 MOST_LINES = 2**32
@@ -57,7 +43,10 @@ MOST_LINES = 2**32
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
 
-_NONE = np.empty(0)
+Progress = Callable[[str, int, int], None]
+"""Called with a word for the work, the prompts done and all prompts."""
+
+NONE = np.empty(0)
 """The rewards of completions that have none."""
 
 
@@ -80,7 +69,7 @@ class Rollouts:
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
-    rewards: NDArray[np.float64] = field(default_factory=lambda: _NONE)
+    rewards: NDArray[np.float64] = field(default_factory=lambda: NONE)
     log_probs: tuple[tuple[float, ...], ...] | None = None
     verified: str | None = None
 
@@ -241,33 +230,29 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:
     """The header of our own store, and its rollouts by their prompts' ids."""
-    rollouts: dict[str, Rollouts] = {}
     rows = lines(path)
     _, header = next(rows, ("", {}))
     if header.get("format") != FORMAT:
         raise _no_store(path)
+    latest: dict[str, dict[str, Any]] = {}
     for place, row in rows:
+        # A later line without rewards takes back those of an earlier one.
+        latest.setdefault(str(row.get("id")), {}).update(row, place=place)
+    rollouts = {}
+    for name, row in latest.items():
         try:
-            name, logs = row["id"], row.get("log_probs")
-            if "completion_ids" in row:
-                rollouts[name] = Rollouts(
-                    Prompt(name, row["prompt"], row["columns"]),
-                    tuple(row["prompt_ids"]),
-                    tuple(map(tuple, row["completion_ids"])),
-                    tuple(row["completions"]),
-                    log_probs=None if logs is None else tuple(map(tuple, logs)),
-                )
-            if "columns" in row:
-                prompt = Prompt(name, row["prompt"], row["columns"])
-                rollouts[name] = replace(rollouts[name], prompt=prompt)
-            # A later line without rewards takes back those of an earlier one.
-            rollouts[name] = replace(
-                rollouts[name],
-                rewards=np.array(row["rewards"] or (), dtype=np.float64),
-                verified=row.get("verified"),
+            logs = row.get("log_probs")
+            rollouts[name] = Rollouts(
+                Prompt(name, row["prompt"], row["columns"]),
+                tuple(row["prompt_ids"]),
+                tuple(map(tuple, row["completion_ids"])),
+                tuple(row["completions"]),
+                np.array(row["rewards"] or (), dtype=np.float64),
+                None if logs is None else tuple(map(tuple, logs)),
+                row.get("verified"),
             )
         except (KeyError, TypeError) as error:
-            raise InputError(f"{place}, is damaged ({error!r} is missing)") from error
+            raise InputError(f"{row['place']}, is damaged ({error!r} is missing)") from error
     return header, rollouts
 
 
@@ -284,24 +269,20 @@ def sample(
     batch: int | None = None,
     backend: str = "transformers",
     vllm_options: dict[str, Any] | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RolloutsList:
     """Sample completions of every prompt and reward them.
 
-    A verifier that raises costs its prompt only: the completions are kept, a
-    :class:`VerifierWarning` names the prompts, and the next run with the same store verifies them
-    again without sampling. So it does where a prompt's text or columns, or the file that the verifier
-    is defined in, have changed since; other modules that the verifier imports are not looked at.
+    A verifier that raises costs its prompt only: a :class:`VerifierWarning` names the prompts, and the next
+    run with the same store verifies them again without sampling. So it does where a prompt's text or
+    columns, or the verifier's file, have changed since; modules that the file imports are not looked at.
 
     A store is topped up: of more rollouts than it has only those that are missing are drawn, and then all
     of that prompt are verified; of fewer the first are given. All are the same as if drawn at once, to the
     rounding of the model. vLLM's draws are not, and another number is refused.
 
     Arguments:
-        language_model: see :func:`ustat_pg.llm.models.load_model`.
-        task: prompts and verifier.
         rollouts: completions of each prompt, N >= 4.
-        seed: the seed of the draws.
         store: a JSONL file to write to, and to go on from if it exists.
         batch: completions at a time, 256 unless given; where memory runs out, fewer are taken, with a
             warning. Through vLLM, which divides a call itself, 16,384.
@@ -309,15 +290,10 @@ def sample(
             (:mod:`ustat_pg.llm.vllm_process`). vLLM draws with its own seeds, and its logits differ a
             little from those that score the completions.
         vllm_options: further arguments of ``vllm.LLM``, for instance ``gpu_memory_utilization``.
-        progress: called with the prompts done and all prompts.
 
     Returns:
         the rollouts in the order of the task's prompts, without those whose verifier raised; their
         messages are in ``failed``.
-
-    Raises:
-        InputError: fewer than 4 rollouts, a prompt too long for the context, rewards that are no
-            numbers, a store of another configuration, no vLLM, or memory ran out.
     """
     integer("rollouts", rollouts, LEAST_ROLLOUTS)
     if batch is not None:
@@ -361,7 +337,7 @@ def sample(
 
         result, done = RolloutsList(), total - len(missing)
         if progress is not None:
-            progress(done, total)
+            progress("sampled", done, total)
         # A process that draws ends with this, and not when an error is forgotten.
         with closing(draws()) as every:
             for prompt, drawn in zip(missing, every, strict=True):
@@ -373,18 +349,20 @@ def sample(
                 kept.verify(task, new, result.failed)
                 done += 1
                 if progress is not None:
-                    progress(done, total)
+                    progress("sampled", done, total)
         for prompt in task.prompts:
             now, stored = verified_by(prompt, source), kept.rollouts[prompt.id]
             verified = stored.verified == now and len(stored.rewards) > 0
             if not verified and prompt.id not in result.failed:
                 # The old rewards must not outlive a verifier that raises now.
-                anew = replace(stored, prompt=prompt, rewards=_NONE, verified=now)
+                anew = replace(stored, prompt=prompt, rewards=NONE, verified=now)
                 kept.verify(task, anew, result.failed)
             if prompt.id not in result.failed:
                 result.append(kept.rollouts[prompt.id].first(rollouts))
     where = "" if store is None else f"; {store} keeps their completions for the next run"
     warn_of(result.failed, total, where)
+    if not result:
+        raise InputError(f"no prompt has rewards: {next(iter(result.failed.values()))}")
     return result
 
 
@@ -393,7 +371,7 @@ def verify(task: Task, rollouts: Rollouts, failed: dict[str, str]) -> Rollouts:
     try:
         rewards = task.rewards(rollouts.prompt, rollouts.texts, rollouts.completion_ids)
     except VerifierError as error:
-        failed[rollouts.prompt.id], rewards = str(error), _NONE
+        failed[rollouts.prompt.id], rewards = str(error), NONE
     return replace(rollouts, rewards=rewards)
 
 
@@ -418,32 +396,3 @@ def decoded(language_model: LanguageModel, completions: Sequence[Sequence[int]])
             clean_up_tokenization_spaces=False,
         )
     )
-
-
-Progress = Callable[[str, int, int], None]
-"""Called with a word for the work, the prompts done and all prompts."""
-
-
-def collect(
-    language_model: LanguageModel,
-    task: Task,
-    rollouts: int = 64,
-    *,
-    out: Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> list[Rollouts]:
-    """:func:`sample` into ``rollouts.jsonl`` of a folder ``out``, where an interrupted call goes on."""
-    result = sample(
-        language_model,
-        task,
-        rollouts,
-        store=None if out is None else out / "rollouts.jsonl",
-        progress=None if progress is None else lambda done, of: progress("sampled", done, of),
-        **options,
-    )
-    if not result:
-        raise InputError(
-            f"the verifier raised at every prompt: {next(iter(result.failed.values()))}"
-        )
-    return list(result)

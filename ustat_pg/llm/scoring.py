@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -38,17 +37,11 @@ from .prompts import Task
 from .rollouts import Progress, Rollouts
 from .scores import Scores
 
-__all__ = ["check_memory", "pool_of_scores", "score", "score_pool"]
-
 Array = NDArray[np.float64]
 
 
 def check_memory(
-    language_model: LanguageModel,
-    task: Task,
-    *,
-    by_length: bool = False,
-    **options: Any,
+    language_model: LanguageModel, task: Task, *, by_length: bool = False, **options: Any
 ) -> None:
     """Refuse, before anything is sampled, a model or a length that :func:`score_pool` would refuse.
 
@@ -69,17 +62,16 @@ def score_pool(
     gram: bool = True,
     by_length: bool = False,
     token_weights: TokenWeights | None = None,
-    out: str | os.PathLike[str] | None = None,
-    saved: str | os.PathLike[str] | None = None,
+    out: Path | None = None,
     config: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], Any] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> ScoredPool:
     """Score all rollouts of all prompts by the model that wrote them.
 
     Arguments:
         language_model: the model, in eval mode.
-        pools: the rollouts of each prompt, N >= 4 of every one.
+        pools: the rollouts of each prompt, equally many, at least 4.
         gram: keep the Gram matrices too, which weighted baselines need, if the completions of every
             prompt fit in memory at once; else the pool is without.
         by_length: keep the sums of scores over their lengths too, of which
@@ -87,19 +79,13 @@ def score_pool(
             of a completion; two more sums of the parameters' size on the device.
         token_weights: factors of the scores of tokens, by the ratio to the policy that drew them: the
             rollouts have its log-probabilities. The pool then has the noise and signal of that gradient.
-        out: a folder of scored prompts, in which a later call with the same weights, options and code
-            finds them again. Processes that each score a part of the prompts may share it.
-        saved: a file (.npz) for the pool.
+        out: a folder: the prompts go into ``scored``, in which a later call with the same weights, options
+            and code finds them again, and the pool into ``scored.npz``. Processes that each score a part of
+            the prompts may share it.
         config: further facts of the pool: task, seed.
-        progress: called with the number of prompts that are done, and of all.
+        progress: called after each prompt.
         options: parameters, memory, method, autocast_bf16, sketch of
             :class:`~ustat_pg.llm.scores.Scores`.
-
-    Raises:
-        InputError: no prompts, fewer than 4 rollouts, unequal numbers of them, two prompts of one
-            name, completions longer than the model's context, rollouts without log-probabilities where
-            tokens are weighted, a folder that cannot be written to, or a refusal of
-            :class:`~ustat_pg.llm.scores.Scores`; the prompt is named.
     """
     prompts = list(pools)
     _refuse_unequal(prompts, language_model)
@@ -114,8 +100,8 @@ def score_pool(
         "method": scores.method,
         "autocast_bf16": scores.autocast_bf16,
         "sketch": scores.sketch,
-        "gram": bool(gram),
-        "by_length": bool(by_length),
+        "gram": gram,
+        "by_length": by_length,
         "token_weights": None if token_weights is None else asdict(token_weights),
         "precision": str(scores.dtype),
         "device": scores.device.type,
@@ -124,40 +110,22 @@ def score_pool(
     }
     entries = []
     for number, rollouts in enumerate(prompts, start=1):
-        name = _key([made_by, scores.names, _content(rollouts, token_weights)])
-        file = None if out is None else Path(out) / f"prompt-{name}.npz"
-        entry = None if file is None else _read(file)
+        file, entry = None, None
+        if out is not None:
+            name = _key([made_by, scores.names, _content(rollouts, token_weights)])
+            file = out / "scored" / f"prompt-{name}.npz"
+            entry = _read(file)
         if entry is None:
             entry = _score(scores, rollouts, gram, by_length, token_weights)
             if file is not None:
                 _write(file, entry)
         entries.append(entry)
         if progress is not None:
-            progress(number, len(prompts))
-    facts = {**(config or {}), **made_by, "scored_parameters": scores.d}
-    pool = _pool(prompts, entries, facts)
-    if saved is not None:
-        pool.save(saved)
+            progress("scored", number, len(prompts))
+    pool = _pool(prompts, entries, {**(config or {}), **made_by, "scored_parameters": scores.d})
+    if out is not None:
+        pool.save(out / "scored.npz")
     return pool
-
-
-def score(
-    language_model: LanguageModel,
-    pools: Sequence[Rollouts],
-    *,
-    out: Path | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> ScoredPool:
-    """:func:`score_pool` into a folder ``out``: prompts in ``scored``, all of them in ``scored.npz``."""
-    return score_pool(
-        language_model,
-        pools,
-        out=None if out is None else out / "scored",
-        saved=None if out is None else out / "scored.npz",
-        progress=None if progress is None else lambda done, of: progress("scored", done, of),
-        **options,
-    )
 
 
 def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
@@ -177,20 +145,16 @@ def _score(
     every = moment_weights(rewards)
     weights, back = _few(every, rewards)
     few = len(weights)
+    lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
     if by_length:
-        lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
         weights = np.concatenate([weights, length_weights(every, lengths)])
-    entry, factors = dict[str, Any](), None
+    entry: dict[str, Any] = {}
+    factors = None
     try:
         if token_weights is not None:
             factors, entry = _stale(scores, rollouts, token_weights)
-        made = scores.of(
-            rollouts.prompt_ids,
-            rollouts.completion_ids,
-            weights,
-            gram=gram,
-            token_weights=factors,
-        )
+        ids = rollouts.prompt_ids, rollouts.completion_ids
+        made = scores.of(*ids, weights, gram=gram, token_weights=factors)
     except InputError as error:
         raise InputError(f"prompt {rollouts.prompt.id!r}: {error}") from None
     assert made.products is not None
@@ -199,7 +163,7 @@ def _score(
         "rewards": rewards,
         "squared_norms": made.squared_norms,
         "sums": back @ made.products[:few, :few] @ back.T,
-        "lengths": made.lengths.astype(np.float64),
+        "lengths": lengths,
         "token_proxy": made.token_proxy,
         "sketches": back[1] @ made.sketches[:few] / (len(rewards) - 1),
         "surprise": made.surprise,
@@ -237,17 +201,14 @@ def _stale(
 
 
 def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
-    """As many of 1, z̃, z̃² as there are different rewards, and the matrix that gives all three.
+    """As many weights as there are different rewards, at most 3, and the matrix that gives 1, z̃, z̃² of them.
 
-    Two rewards, 0 and 1 for example, are the roots of z̃² = (u + v) z̃ - u v: one sum fewer to hold.
+    Of two rewards, 0 and 1 for example, the sums for each are enough: one sum fewer to hold.
     """
     values, place = np.unique(rewards, return_index=True)
     if len(values) > 2:
         return weights, np.eye(3)
-    if len(values) == 1:
-        return weights[:1], np.eye(3)[:, :1]
-    u, v = weights[1, place]
-    return weights[:2], np.array([[1.0, 0.0], [0.0, 1.0], [-u * v, u + v]])
+    return (rewards == values[:, None]).astype(np.float64), weights[:, place]
 
 
 def _pool(

@@ -31,8 +31,6 @@ from ..reading import read_yaml
 from ..validation import InputError, integer
 from ..whole_files import whole_file
 
-__all__ = ["GRID", "PRESETS", "Sweep", "sweep", "sweep_arguments"]
-
 GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
 """Settings that a grid may run over; a step has budget K = B G, which accumulation multiplies."""
 
@@ -45,12 +43,7 @@ _TAIL = 20
 
 @dataclass(frozen=True)
 class Sweep:
-    """A grid of runs.
-
-    Arguments:
-        base: settings that all runs share.
-        grid: values of some of :data:`GRID`, by their names.
-        launch: arguments of ``accelerate launch``; without them a run is one plain process.
+    """A grid of runs over values of some of :data:`GRID`; without ``launch`` a run is one plain process.
 
     >>> sweep = Sweep({"max_steps": 10}, {"num_generations": (4, 8), "seed": (0, 1)})
     >>> list(sweep.runs())[:2]

@@ -14,34 +14,18 @@ pool (an incomplete U-statistic: unbiased, for groups that the pool can fill).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
 from ..moments import Moments
 from ..predictions import CountTable, best_table, count_table
-from ..validation import InputError, finite_array, one_of
+from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .pool import ScoredPool, address
-
-__all__ = [
-    "BASELINES",
-    "TABLES",
-    "WEIGHTED",
-    "as_moments",
-    "at_best_constant",
-    "binary",
-    "group_errors",
-    "group_moments",
-    "learned_moments",
-    "names_of",
-    "raw_moments",
-    "table_moments",
-]
 
 Array = NDArray[np.float64]
 
@@ -132,10 +116,10 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     counts = _Counts(pool, pool.squared_norms, pool.sums)
     size, room = table.group_size, pool.rollouts
     if size > room - (not table.unbiased):
-        more = (
+        mean = (
             "" if table.unbiased else " and takes the mean of a biased table from one rollout more"
         )
-        raise _too_large(size, pool, f"{more}; sample more, or take smaller groups")
+        raise _too_large(size, pool, mean)
     won, lost, delta = table.successes, table.failures, table.delta
     second = counts.alone(table)
     if size > 1:
@@ -149,10 +133,10 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     )
 
 
-def _too_large(size: int, pool: ScoredPool, advice: str = "") -> InputError:
+def _too_large(size: int, pool: ScoredPool, more: str = "") -> InputError:
     return InputError(
         f"group size is {size}: groups are drawn from the pool, which has {pool.rollouts} rollouts a "
-        f"prompt{advice}"
+        f"prompt{more}; sample more, or take smaller groups"
     )
 
 
@@ -282,22 +266,19 @@ def group_errors(
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. All baselines and group sizes share the permutations. From it goes ‖g‖² from
-    pairs of the pool whose rewards are centred as the baseline centres them, by the others of the pool:
-    unbiased for any centre that looks at neither of the pair, and with nearly the noise that ‖ĝ‖² has,
-    so that it cancels. The permutations depend on the seed and on the prompt's name only.
-
-    Returns:
-        the error at each prompt, (baselines, group sizes, P).
+    U-statistic of order G. From it goes ‖g‖² from pairs of the pool whose rewards are centred as the
+    baseline centres them, by the others of the pool: unbiased for any centre that looks at neither of the
+    pair, and with nearly the noise that ‖ĝ‖² has, so that it cancels. The permutations depend on the seed
+    and on the prompt's name only. The errors are those at each prompt, (baselines, group sizes, P).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape
     (1, 2, 1)
     """
-    _refuse_alone(group_sizes)
+    if min(group_sizes) < 2:
+        raise _too_small(min(group_sizes))
     if max(group_sizes) > pool.rollouts:
-        more = "; sample more, or take smaller groups"
-        raise _too_large(max(group_sizes), pool, more)
+        raise _too_large(max(group_sizes), pool)
     if pool.gram is None:
         raise InputError(
             "this pool has no Gram matrices, of which errors of random groups are made: score it "
@@ -336,9 +317,8 @@ def group_errors(
     return total / permutations - squares[:, None]
 
 
-def _refuse_alone(sizes: Sequence[int]) -> None:
-    if min(sizes) < 2:
-        raise InputError(f"group size is {min(sizes)}: leave-one-out needs at least 2")
+def _too_small(size: int) -> InputError:
+    return InputError(f"group size is {size}: leave-one-out needs at least 2")
 
 
 def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
@@ -357,7 +337,7 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
 BASELINES = tuple(
     dict.fromkeys((*(name for name, record in RECORDS.items() if record.of_pools), *WEIGHTED))
 )
-"""What is drawn of any rewards, and ``constant`` with its number."""
+"""Baselines of any rewards."""
 TABLES = (
     "bayes:1,1",
     *(
@@ -369,92 +349,72 @@ TABLES = (
 """Tables by counts, for rewards 0 and 1; any other by its name too."""
 
 
-AGGREGATIONS = ("sequence-sum", "sequence-mean")
-"""A loss adds up the tokens of a completion, or averages them (length_weights)."""
-
-
-def names_of(baselines: Sequence[str], constant: ArrayLike | None = None) -> list[str]:
-    """Baselines by the names that they have in results; refuses none, and unknown ones."""
+def names_of(baselines: Sequence[str]) -> list[str]:
+    """Baselines by the names that they have in results."""
     if isinstance(baselines, str):
         raise InputError(f"baselines are {baselines!r}: give a list of names")
     names = [ALIASES.get(name, name) for name in baselines]
     for name in names:
-        if name in (*BASELINES, "constant"):
-            continue
         family = RECORDS.get(name.partition(":")[0])
-        if family is None or not family.by_count:
+        if name not in BASELINES and (family is None or not family.by_count):
             raise InputError(
-                f"baseline {name!r} is unknown: choose one of {', '.join([*BASELINES, 'constant'])}, "
+                f"baseline {name!r} is unknown: choose one of {', '.join(BASELINES)}, "
                 f"or a table by counts such as {', '.join(TABLES)}"
             )
-    if not names:
-        raise InputError("no baselines are given: at least one is needed")
-    if (constant is not None) != ("constant" in names):
-        raise InputError("a constant is given with, and only with, the baseline constant")
     return names
 
 
 def group_moments(
     pool: ScoredPool,
-    moments: PromptMoments | None,
+    moments: PromptMoments,
     names: Sequence[str],
     sizes: Sequence[int],
-    constant: ArrayLike | None = None,
-    aggregation: str = "sequence-sum",
 ) -> list[list[GroupMoments]]:
-    """The moments of each baseline's gradient, for each baseline those of every group size.
-
-    ``moments`` are None where the mean of scores is not 0.
-    """
-    by_length = one_of("aggregation", aggregation, AGGREGATIONS) == "sequence-mean"
-    if moments is None:
-        for name in names:
-            record = RECORDS.get(name.partition(":")[0])
-            if record is None or not record.by_count or record.needs:
-                raise InputError(
-                    f"{name} is no table by counts of its own: aggregation sequence-mean and pools "
-                    "weighted by token take these only"
-                )
-        return [
-            [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]
-            for name in names
-        ]
-    if "grpo" in names:
-        _refuse_alone(sizes)
+    """The moments of each baseline's gradient, for each baseline those of every group size."""
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
     drawn = (
         dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True)) if weighted else {}
     )
     squares = {
-        "vanilla": lambda: moments.norm_squared_reward,
-        "grpo": lambda: moments.norm_squared_advantage,
-        "oracle": lambda: moments.norm_squared_advantage,
-        "constant": lambda: moments.centred(_of_each_prompt(constant, pool)),
-        "minimum-variance": lambda: at_best_constant(pool),
+        (): lambda: moments.norm_squared_reward,
+        ("value",): lambda: moments.norm_squared_advantage,
+        ("optimal_baseline",): lambda: at_best_constant(pool),
     }
 
     def at(name: str) -> list[GroupMoments]:
         if name in drawn:
-            errors = list(drawn[name])
-        elif name in squares:
-            single = squares[name]() - moments.gradient_sq
+            return [GroupMoments.unbiased(error, moments.gradient_sq) for error in drawn[name]]
+        record, _ = parse(name)
+        if record.of_pools:
+            if min(sizes) < record.least_group:
+                raise _too_small(min(sizes))
+            # Left out or known, the value leaves the same squares of single rollouts.
+            needs = ("value",) if record.of_pairs else record.needs
+            single = squares[needs]() - moments.gradient_sq
             errors = [single / size for size in sizes]
-        elif parse(name)[0].needs:
+            if record.of_pairs:
+                pair = moments.variance_trace + moments.gradient_sq
+                errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
+            return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
+        if record.needs:
             return [learned_moments(pool, moments, size) for size in sizes]
-        else:
-            return [table_moments(pool, count_table(name, size)) for size in sizes]
-        if name == "grpo":
-            pair = moments.variance_trace + moments.gradient_sq
-            errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
-        return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
+        return [table_moments(pool, count_table(name, size)) for size in sizes]
 
     return [at(name) for name in names]
 
 
-def _of_each_prompt(constant: Any, pool: ScoredPool) -> Array:
-    value = finite_array("constant", constant)
-    if value.shape not in ((), (pool.size,)):
-        raise InputError(
-            f"constant has shape {value.shape}: give a number, or one for each of {pool.size} prompts"
-        )
-    return np.broadcast_to(value, pool.size)
+def raw_group_moments(
+    pool: ScoredPool, names: Sequence[str], sizes: Sequence[int], by_length: bool
+) -> list[list[GroupMoments]]:
+    """The same where the mean of scores is not 0."""
+    for name in names:
+        record = RECORDS.get(name.partition(":")[0])
+        if record is None or not record.by_count or record.needs:
+            raise InputError(
+                f"{name} is no table by counts of its own: aggregation sequence-mean and pools "
+                "weighted by token take these only"
+            )
+    return [
+        [raw_moments(pool, count_table(name, size), by_length=by_length) for size in sizes]
+        for name in names
+    ]

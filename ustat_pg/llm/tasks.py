@@ -1,14 +1,5 @@
 """Tasks by name: prompts of our own, of ``datasets``, or of a file, with their verifiers.
 
-======================== ==========================================================
-:func:`load_task` takes  what
-======================== ==========================================================
-``arithmetic``           the paper's synthetic arithmetic, :mod:`ustat_pg.llm.arithmetic`
-``gsm8k``, ``math``      grade-school and competition mathematics through ``datasets``
-a ``.jsonl`` file        your own prompts, with a verifier named ``module:function``
-``embedded:NAME``        the task of a model that ships with the library
-======================== ==========================================================
-
 ``datasets`` and ``math-verify`` are imported where they are used: the rest needs NumPy only.
 """
 
@@ -18,32 +9,24 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ..memory import out_of_memory
+from ..memory import refused
 from ..reading import regular
 from ..validation import InputError, integer
 from .prompts import Prompt, Task, Text, Verifier, load_verifier
 from .rollouts import lines
-
-__all__ = ["drawn", "jsonl_task", "load_task", "math_answer", "mathematics"]
 
 T = TypeVar("T")
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
-def jsonl_task(
-    path: str | Path,
-    verifier: str | Verifier,
-    *,
-    max_new_tokens: int = 256,
-    limit: int | None = None,
-) -> Task:
+def jsonl_task(path: str | Path, verifier: str | Verifier, *, max_new_tokens: int = 256) -> Task:
     """A task of your own: a JSONL file of prompts and a verifier.
 
     Arguments:
@@ -52,11 +35,6 @@ def jsonl_task(
         verifier: ``module:function``, ``file.py:function`` or a function, with the signature of
             TRL's reward functions.
         max_new_tokens: the longest completion.
-        limit: take this many prompts, the first ones.
-
-    Raises:
-        InputError: the file cannot be read, a line is no object with a prompt, or the verifier
-            cannot be found.
     """
     path = Path(path)
     function = load_verifier(verifier)
@@ -73,24 +51,13 @@ def jsonl_task(
             prompts.append(Prompt(str(name), row["prompt"], columns))
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    return _task(path.stem, prompts, function, max_new_tokens, limit)
-
-
-def _task(
-    name: str, prompts: Sequence[Prompt], verifier: Verifier, longest: int, limit: int | None
-) -> Task:
-    first = prompts[: None if limit is None else integer("limit", limit)]
-    return Task(name, tuple(first), verifier, longest)
+    return Task(path.stem, tuple(prompts), function, max_new_tokens)
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:
     """The rows of a data set: on the hub, or a local file or folder."""
-    try:
+    with refused(f"{source} needs pip install 'ustat_pg[llm]', or use a .jsonl file"):
         import datasets
-    except ImportError as error:
-        raise InputError(
-            f"{source} needs the package datasets: install ustat_pg[llm], or use a .jsonl file"
-        ) from error
     path = Path(source).expanduser()
     kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
     local = path.exists()
@@ -100,7 +67,16 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             raise InputError(
                 f"{path} is no data file that is known: it must end in {', '.join(kinds)}"
             )
-    try:
+    text = (
+        f"the data set {path} cannot be read"
+        if local
+        else (
+            f"the data set {str(source)!r} cannot be had from the hub; without a network give a local "
+            "path: a .jsonl, .json, .parquet or .csv file, a folder of save_to_disk, or a copy made by "
+            f"`hf download --repo-type dataset {source} --local-dir FOLDER`"
+        )
+    )
+    with refused(text):
         if path.is_file():
             data = datasets.load_dataset(kinds[path.suffix], data_files=str(path), split="train")
         elif (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
@@ -109,18 +85,6 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
             data = datasets.load_dataset(str(path), split=split)
         else:
             data = datasets.load_dataset(str(source), config, split=split)
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        if local:
-            raise InputError(f"the data set {path} cannot be read: {reason}") from error
-        raise InputError(
-            f"the data set {str(source)!r} cannot be had from the hub ({reason}). Without a "
-            "network give a local path instead: a .jsonl, .json, .parquet or .csv file, a folder "
-            "written by save_to_disk, or a copy of the repository made by "
-            f"`hf download --repo-type dataset {source} --local-dir FOLDER`"
-        ) from error
     if isinstance(data, datasets.DatasetDict):
         if split not in data:
             raise InputError(f"{path} has no split {split!r}: it has {sorted(data)}")
@@ -161,7 +125,6 @@ def mathematics(
     split: str = "test",
     *,
     chat: bool = True,
-    limit: int | None = None,
     max_new_tokens: int | None = None,
 ) -> Task:
     r"""GSM8K or MATH, checked by math-verify, with the right answer in the column ``gold``.
@@ -174,14 +137,13 @@ def mathematics(
             of the hub's repository. The data set's own on the hub unless given.
         split: the split to take, where there are splits.
         chat: prompts as messages for an instruct model; else plain text.
-        limit: take this many prompts, the first ones.
         max_new_tokens: the longest completion; 512 or 1024 unless given.
     """
     data = _DATA[name]
     whole = f"{name}/{split}"
     rows = _rows(source or data.source, data.config, split)
     prompts = []
-    for i, row in enumerate(rows[:limit]):
+    for i, row in enumerate(rows):
         if not isinstance(row.get(data.question), str):
             raise InputError(
                 f"row {i} of {whole} has no text in the column {data.question!r}: it has {sorted(row)}"
@@ -195,7 +157,7 @@ def mathematics(
         text: Text = [{"role": "user", "content": content}] if chat else f"{content}\nAnswer:"
         prompts.append(Prompt(f"{whole}/{i}", text, {"gold": answer}))
     longest = data.longest if max_new_tokens is None else max_new_tokens
-    return _task(whole, prompts, math_answer, longest, limit)
+    return Task(whole, tuple(prompts), math_answer, longest)
 
 
 def _boxed(text: str) -> str | None:
@@ -229,12 +191,8 @@ def math_answer(
     LaTeX. math-verify limits its time by a signal, which works in the main thread only; in another thread
     it runs without a limit.
     """
-    try:
+    with refused("this task needs pip install 'ustat_pg[llm]'"):
         from math_verify import parse, verify
-    except ImportError as error:
-        raise InputError(
-            "this task needs the package math-verify: install ustat_pg[llm]"
-        ) from error
     timeout = 5 if threading.current_thread() is threading.main_thread() else None
     rewards = []
     for completion, answer in zip(completions, gold, strict=True):
@@ -258,48 +216,49 @@ def load_task(
 
     Arguments:
         spec: a name with options, as ``arithmetic:seed=1,examples=4``, ``gsm8k:split=train``,
-            ``math:source=FOLDER,chat=no`` or ``embedded:NAME``; or the path of a ``.jsonl`` file.
+            ``math:source=FOLDER,chat=no`` or ``embedded:NAME`` (a model that ships with the library); or
+            the path of a ``.jsonl`` file of your own.
         verifier: ``module:function``, for a ``.jsonl`` file only.
         max_new_tokens: the longest completion, where it is not the task's own.
         limit: take this many prompts, the first ones.
 
-    Raises:
-        InputError: an unknown task or option, or a refusal of the task itself.
-
     >>> load_task("arithmetic:problems=2,seed=1").prompts[1].id
     'arithmetic/1/1'
     """
-    more: dict[str, Any] = {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
-    if spec.endswith(".jsonl"):
-        if verifier is None:
-            raise InputError(
-                f"the prompts {spec} have no verifier: name one as module:function "
-                "(--verifier my_rewards:exact_answer)"
-            )
-        return jsonl_task(spec, verifier, limit=limit, **more)
     name, _, rest = spec.partition(":")
-    if verifier is not None:
+    own = spec.endswith(".jsonl")
+    if own and verifier is None:
+        raise InputError(
+            f"the prompts {spec} have no verifier: name one as module:function "
+            "(--verifier my_rewards:exact_answer)"
+        )
+    if not own and verifier is not None:
         raise InputError(
             f"a verifier is given for the task {name!r}, which has its own: it goes with a "
             ".jsonl file of prompts"
         )
-    if name in _DATA:
-        options = _options(name, rest, mathematics)
-        return mathematics(name, **{"limit": limit, **more, **options})
-    if name in ("embedded", "arithmetic"):
-        from . import arithmetic, embedded
+    if own:
+        task = jsonl_task(spec, verifier or "")
+    elif name in _DATA:
+        task = mathematics(name, **_options(name, rest, mathematics))
+    elif name == "embedded":
+        from . import embedded
 
-        make: Callable[..., Task] = arithmetic.arithmetic_task
-        if name == "embedded":
-            model, _, rest = rest.partition(":")
-            make = functools.partial(embedded.task, model)
+        model, _, rest = rest.partition(":")
+        make = functools.partial(embedded.task, model)
         task = make(**_options(name, rest, make))
-        longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
-        return _task(task.name, task.prompts, task.verifier, longest, limit)
-    raise InputError(
-        f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
-        "a .jsonl file"
-    )
+    elif name == "arithmetic":
+        from .arithmetic import arithmetic_task
+
+        task = arithmetic_task(**_options(name, rest, arithmetic_task))
+    else:
+        raise InputError(
+            f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
+            "a .jsonl file"
+        )
+    first = task.prompts[: None if limit is None else integer("limit", limit)]
+    longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
+    return replace(task, prompts=first, max_new_tokens=longest)
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
@@ -319,8 +278,8 @@ def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
 def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, Any]:
     """Options ``key=value,...`` as the arguments of a function, by the type of its defaults.
 
-    >>> _options("gsm8k", "split=train,limit=5,chat=no", mathematics)
-    {'split': 'train', 'limit': 5, 'chat': False}
+    >>> _options("gsm8k", "split=train,max_new_tokens=5,chat=no", mathematics)
+    {'split': 'train', 'max_new_tokens': 5, 'chat': False}
     """
     parameters = inspect.signature(function).parameters
     defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}

@@ -27,8 +27,6 @@ from ..validation import InputError
 from .generation import Drawn, empty_cache, stripped
 from .models import LanguageModel, end_tokens
 
-__all__ = ["AT_ONCE", "vllm_draw"]
-
 AT_ONCE = 2**14
 """Completions of one call. Each call waits for its slowest, while the engine runs a few hundred at a time."""
 
@@ -42,20 +40,10 @@ def vllm_draw(
     batch: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Iterator[Drawn]:
-    """Draw completions of each prompt in turn, through vLLM.
+    """Draw completions of each prompt, its id and tokens, in turn, through vLLM.
 
-    Log-probabilities are those that vLLM has; the scoring model's differ a little.
-
-    Arguments:
-        language_model: the model; on the CPU while vLLM runs, and back on its device after.
-        prompts: ids and tokens.
-        length: the most tokens of a completion.
-        batch: completions of one call of vLLM's ``generate``; :data:`AT_ONCE` where None.
-        options: further arguments of ``vllm.LLM``.
-
-    Raises:
-        InputError: vLLM is not installed, it failed or was killed, or the model is in no folder that it
-            could load.
+    Log-probabilities are those that vLLM has; the scoring model's differ a little. That is on the CPU while
+    vLLM runs. ``batch`` completions are those of one call, :data:`AT_ONCE` where None.
     """
     if not language_model.source:
         raise InputError(

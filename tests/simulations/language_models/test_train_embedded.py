@@ -15,7 +15,7 @@ from simulations.language_models import train_embedded  # noqa: E402
 from simulations.language_models.train_embedded import RECIPES  # noqa: E402
 from ustat_pg.llm import embedded  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.llm.rollouts import collect  # noqa: E402
+from ustat_pg.llm.rollouts import sample  # noqa: E402
 
 ACCURACIES = {
     "base": (0.30, 0.45),
@@ -38,7 +38,7 @@ def test_shipped_weights_are_as_accurate_as_stated_and_of_the_recipe(name):
     assert ids == [train_embedded.TOKENS[character] for character in text]
     assert model.tokenizer.decode(ids) == text
     low, high = ACCURACIES[name]
-    found = collect(model, embedded.task(name, problems=200), 4)
+    found = sample(model, embedded.task(name, problems=200), 4)
     assert low < np.mean([each.rewards for each in found]) < high
 
 

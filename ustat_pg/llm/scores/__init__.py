@@ -5,9 +5,7 @@ parameters has N d numbers in the scores of N completions, too many to hold. The
 less: the norms ‖s_i‖², and inner products of a few weighted sums of scores, within a prompt and between
 prompts. All come from one forward and one backward pass, in which hooks catch what a layer reads and
 the gradient of what it writes. So a completion's score in one layer can be made when the gradient
-arrives, squared, added to the sums, and dropped. That product is the one by which ``backward`` makes a
-weight's gradient, only not yet summed over completions; the rest is a few operations for each of its
-entries. Completions go through in blocks that fit the memory; sums are linear, so blocks never meet.
+arrives, squared, added to the sums, and dropped. Completions go through in blocks that fit the memory.
 Sums of different prompts meet in a CountSketch of a few thousand numbers.
 
 ``method="loop"`` differentiates one completion at a time. It knows nothing of layers, takes any

@@ -18,18 +18,6 @@ from torch import Tensor, nn
 
 from ...validation import InputError
 
-__all__ = [
-    "COARSE",
-    "TOLERANCE",
-    "Hooks",
-    "Layer",
-    "Use",
-    "Uses",
-    "frozen",
-    "layers",
-    "selected",
-]
-
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """Relative difference of squared norms, hooks against loop, that is rounding."""
 
@@ -48,14 +36,6 @@ class Use:
     left: Tensor | None
     right: Tensor
     rows: int = 1
-
-    @property
-    def sparse(self) -> bool:
-        return self.left is not None and self.left.ndim == 2
-
-    @property
-    def count(self) -> int:
-        return len(self.right)
 
 
 Uses = list[Use]
@@ -104,8 +84,6 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 _Maker = Callable[[Tensor, Tensor], Use]
-
-
 Layer = dict[int, _Maker]
 """How the use of each parameter that is scored, by its number, is made in a module."""
 
@@ -135,10 +113,12 @@ def _makers(module: nn.Module, dtype: torch.dtype) -> dict[str, _Maker] | None:
     def summed(read: Tensor, slope: Tensor) -> Use:
         return Use(None, slope.to(dtype).flatten(1, -2).sum(dim=1))
 
+    from transformers.pytorch_utils import Conv1D
+
     forward = type(module).forward
     if forward is nn.Linear.forward:
         return {"weight": lambda read, slope: _outer(slope, read), "bias": summed}
-    if _is_conv1d(module):
+    if forward is Conv1D.forward:
         return {"weight": lambda read, slope: _outer(read, slope), "bias": summed}
     if forward is nn.Embedding.forward:
         return _embedding(module)
@@ -154,14 +134,6 @@ def _makers(module: nn.Module, dtype: torch.dtype) -> dict[str, _Maker] | None:
 
 def _outer(left: Tensor, right: Tensor) -> Use:
     return Use(left.flatten(1, -2), right.flatten(1, -2), left.shape[-1])
-
-
-def _is_conv1d(module: nn.Module) -> bool:
-    try:
-        from transformers.pytorch_utils import Conv1D
-    except ImportError:
-        return False
-    return type(module).forward is Conv1D.forward
 
 
 def _embedding(module: Any) -> dict[str, _Maker] | None:

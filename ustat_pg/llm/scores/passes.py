@@ -19,8 +19,6 @@ from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, select
 from .sums import PromptScores, Sketch, Sums, dot, firsts, pieces, squares
 from .tokens import Batch, Room, forward, of_tokens
 
-__all__ = ["SKETCH", "Scores"]
-
 Array = NDArray[np.float64]
 
 SKETCH = 2**14
@@ -36,22 +34,15 @@ class Scores:
     """Scores of a causal language model.
 
     Arguments:
-        model: a ``transformers`` causal language model in eval mode. Inputs are padded on the
-            right and positions counted from the prompt's first token, so that padding is nothing
-            that a completion's tokens attend to.
+        model: a ``transformers`` causal language model in eval mode.
         parameters: "all", or patterns (``*``, ``?``) of parameter names. Parameters that have no
             ``requires_grad`` now are never included.
         memory: bytes to hold besides the model; None for four fifths of what the model's device
-            has free now, and on a CPU for half of it. Completions that do not fit at once are
-            processed in blocks, with the same result to rounding.
+            has free now, and on a CPU for half of it.
         method: "hooks", or "loop" for one backward pass for each completion.
         autocast_bf16: run the forward pass under autocast to bfloat16; inner products are summed
             in float32 and float64 even so.
         sketch: k, numbers of a sketch; fewer where there are fewer parameters, and it is exact then.
-
-    Raises:
-        InputError: no such parameters, a model in training mode, a layer that the hooks do not
-            know, too little memory for one completion.
     """
 
     def __init__(
@@ -110,9 +101,8 @@ class Scores:
         """Norms, and inner products and sketches of weighted sums, of a prompt's completions.
 
         Arguments:
-            prompt_ids: the prompt's tokens, at least one.
-            completion_ids: the sampled tokens of each of N completions, at least one each. Equal
-                completions are computed once.
+            prompt_ids: the prompt's tokens.
+            completion_ids: those of each of N completions; equal ones are computed once.
             weights: w, (r, N), of the sums Σ_i w_ri s_i.
             gram: make the Gram matrix too, if one block holds all completions; that is n/3T of a
                 pass for n completions of T tokens.
@@ -128,15 +118,13 @@ class Scores:
         scores = self.room.within(lambda: self._run(batch, rows, gram), self.d)
         if not np.isfinite(scores.squared_norms).all():
             raise InputError(_NOT_FINITE)
-        matrix = scores.gram
         return replace(
             scores,
             squared_norms=scores.squared_norms[back],
-            gram=None if matrix is None else matrix[np.ix_(back, back)],
+            gram=None if scores.gram is None else scores.gram[np.ix_(back, back)],
             token_proxy=scores.token_proxy[back],
             surprise=scores.surprise[back],
             surprise_variance=scores.surprise_variance[back],
-            lengths=scores.lengths[back],
         )
 
     def log_probs(
@@ -225,8 +213,6 @@ class Scores:
             token_proxy=tokens[0],
             surprise=tokens[1],
             surprise_variance=tokens[2],
-            lengths=np.array([len(c) for c in batch.completions], dtype=np.int64),
-            passes=-(-count // block),
             whole=table is None,
         )
 

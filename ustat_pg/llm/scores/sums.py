@@ -17,15 +17,6 @@ from torch import Tensor
 from ...noise.sketch import Sketch
 from .layers import Use, Uses
 
-__all__ = [
-    "PromptScores",
-    "Sketch",
-    "Sums",
-    "dot",
-    "pieces",
-    "squares",
-]
-
 Array = NDArray[np.float64]
 
 _CONTRACTION = 2**14
@@ -71,7 +62,7 @@ def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
     # Left sides, which may be as wide as the vocabulary, are turned piecewise.
     dtype = torch.float64 if wide else torch.float32
     turned = [Use(use.left, use.right.to(dtype), use.rows) for use in uses]
-    count, columns = uses[0].count, uses[0].right.shape[-1]
+    count, columns = len(uses[0].right), uses[0].right.shape[-1]
     each = count * columns * turned[0].right.element_size() * min(len(uses), 2)
     step = max(1, budget // each)
     for start in range(0, uses[0].rows, step):
@@ -85,7 +76,7 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
     for use in uses:
         left, right = use.left, use.right
         assert left is not None
-        if use.sparse:
+        if left.ndim == 2:
             count, height = len(left), rows.stop - rows.start
             inside = (left >= rows.start) & (left < rows.stop)
             place = torch.arange(count, device=left.device)[:, None] * height + left - rows.start
@@ -100,16 +91,10 @@ def _rows(uses: Uses, rows: slice) -> Tensor:
 
 
 class Sums:
-    """Weighted sums of scores, added up over the blocks of one prompt.
+    """Weighted sums of the scores of d parameters, added up over the blocks of one prompt.
 
     They are held whole where they fit, so that their inner products are exact; where they do not,
-    as a sketch of as many numbers as do fit.
-
-    Arguments:
-        sketch: their form in the end.
-        weights: of completions, (r, N).
-        d: parameters.
-        table: rows of k numbers that hold each sum; None for the whole.
+    as a sketch of as many numbers as do fit, in ``table`` rows. ``weights`` are those of completions, (r, N).
     """
 
     def __init__(self, sketch: Sketch, weights: Tensor, d: int, table: int | None) -> None:
@@ -154,8 +139,6 @@ class PromptScores:
         token_proxy: Σ_t (1 - 2 π_t + Σ_v π_v²) over the completion's tokens, (N,).
         surprise: Σ_t (-log π_t - H_t), H the entropy, (N,).
         surprise_variance: Σ_t Var log π_v, v drawn from the policy, (N,).
-        lengths: sampled tokens, (N,).
-        passes: blocks that were differentiated; 1 where all completions fit in memory at once.
         whole: whether sums were held whole, so that ``products`` are exact.
     """
 
@@ -166,8 +149,6 @@ class PromptScores:
     token_proxy: Array
     surprise: Array
     surprise_variance: Array
-    lengths: NDArray[np.int64]
-    passes: int
     whole: bool
 
 

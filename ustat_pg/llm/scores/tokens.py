@@ -15,8 +15,6 @@ from torch import Tensor
 from ...memory import ChunkWarning, free_memory, out_of_memory
 from ...validation import InputError, integer
 
-__all__ = ["Batch", "Room", "forward", "of_tokens"]
-
 _LEAST_LOG = -1e4
 """A logarithm of a probability that is 0 in every precision."""
 
@@ -92,22 +90,12 @@ def padded(
 def of_tokens(
     log: Tensor, targets: Tensor, valid: Tensor, factors: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sums over the tokens of completions, from the softmax alone, and ∂ Σ_t w_t log π_t / ∂ logits.
+    """Sums over the tokens of completions, (3, n), and ∂ Σ_t w_t log π_t / ∂ logits, (n, T, v).
 
     With π the probability of the sampled token, H the entropy and Var log π_v the variance of the
     token's own log-probability, sums over tokens of 1 - 2π + Σ_v π_v², of -log π - H, and of the
     variance: the first is verl's stand-in for ‖s‖², the second a martingale with the third as its
-    variance if these tokens were drawn from these probabilities.
-
-    Arguments:
-        log: log-probabilities, (n, T, v); overwritten.
-        targets: sampled tokens, (n, T).
-        valid: where there is one, (n, T).
-        factors: w, 0 where there is none, (n, T); 1 for each token unless given.
-
-    Returns:
-        the three sums, (3, n) in float64; and the gradient, w times one-hot less probabilities,
-        (n, T, v).
+    variance if these tokens were drawn from these probabilities. ``log`` (n, T, v) is overwritten.
     """
     chosen = targets[..., None]
     taken = log.gather(2, chosen)[..., 0]
@@ -188,13 +176,8 @@ class Room:
     ) -> tuple[int, int | None]:
         """How many completions at once, and rows of the tables for sums that cannot be held whole.
 
-        Arguments:
-            batch: the completions.
-            each: bytes of a completion's pass.
-            entry: bytes of one entry of all sums together.
-            d: entries of a sum.
-            numbers: of a sketch.
-            most: completions that may be taken at once.
+        ``each`` are the bytes of a completion's pass, ``entry`` those of one entry of all sums together;
+        a sum has ``d`` entries, a sketch ``numbers``, and ``most`` completions may be taken at once.
         """
         room, taken, table = self.memory - self.working, entry * d, None
         if taken + each > room and d > _LEAST:
