@@ -32,7 +32,7 @@ from ustat_pg.engines import (
     of_plan,
 )
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.predictions import (
     best_two_stage,
@@ -92,15 +92,13 @@ PUBLISHED = {
 """Schemes of the figure: their plan and their estimator."""
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Plans on several prompts, and sizes fixed beforehand."""
-    checks: list[Check] = []
     for entry in suite.few_outcomes:
         for plan in PLANS if suite.size != "smoke" else PLANS[:2]:
-            checks += under_a_plan(entry, plan)
-        checks += [commits(entry), balances(entry)]
-        checks += fixed_beforehand(entry)
-    return Claim(STEM, RIVALS, tuple(checks))
+            yield from under_a_plan(entry, plan)
+        yield from (commits(entry), balances(entry))
+        yield from fixed_beforehand(entry)
 
 
 def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:

@@ -25,7 +25,7 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Coordinate, Decay, Estimator, GradientCell, Training
 from ustat_pg.estimators import kl_coefficients
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     arcsine_objective,
@@ -87,17 +87,15 @@ def wrong_objectives(group_size: int) -> dict[str, Objective]:
     }
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Work along paths, maximisers, ends of runs, the rate, and penalties."""
     size = {"smoke": 4, "quick": 8, "full": 8}[suite.size]
-    checks: list[Check] = []
     for entry in suite.unequal_rates:
         # Groups of ten arms are enumerated up to G = 4.
-        checks += climbs(entry, size if entry.problem.arms < 5 else 4)
+        yield from climbs(entry, size if entry.problem.arms < 5 else 4)
     for landscape in suite.landscapes["lenient"]:
-        checks += Pull(landscape, 8).checks(suite.size != "smoke")
-    checks += shared(suite)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from Pull(landscape, 8).checks(suite.size != "smoke")
+    yield from shared(suite)
 
 
 def shared(suite: Suite) -> Iterator[Check]:
@@ -365,10 +363,11 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         )
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
-    paths = (climbs(entry, 4) for entry in suite.winnable(4))
-    return Claim(STEM, RIVALS, (*chain.from_iterable(paths), *shared(suite)))
+    for entry in suite.winnable(4):
+        yield from climbs(entry, 4)
+    yield from shared(suite)
 
 
 FIGURES = (

@@ -30,7 +30,7 @@ from ustat_pg.engines import (
     SquaredProjection,
 )
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
@@ -112,19 +112,17 @@ def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
     return wrong
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The errors at single prompts, the means over several."""
     sizes = {"smoke": (8,), "quick": (4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
-    checks: list[Check] = []
     for entry in suite.binary_prompts:
         for group_size in sizes:
-            checks += errors(entry, group_size)
-            checks += noise(entry, group_size)
+            yield from errors(entry, group_size)
+            yield from noise(entry, group_size)
     for entry in suite.unequal_rates:
-        checks += means(entry, SMALL)
-        checks += alone(entry, SMALL)
-        checks += noise(entry, SMALL)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from means(entry, SMALL)
+        yield alone(entry, SMALL)
+        yield from noise(entry, SMALL)
 
 
 def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -139,12 +137,12 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def alone(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def alone(entry: BanditEntry, group_size: int) -> Check:
     """The MSE at the first of several prompts, by the moments of all."""
     name = ESTIMATORS[0]
     only = entry.problem.moments().at(0)
     cell = GradientCell(entry.problem.restrict([0]), group_size)
-    yield entry.check(
+    return entry.check(
         f"G={group_size}: error of {name} at one prompt",
         mean_of(cell, mse_of(name)),
         equal(gradient_mse(only, name, group_size).mse),
@@ -249,16 +247,14 @@ def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
     return number, units[number]
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
-    checks: list[Check] = []
     for entry in suite.single_prompts:
         if entry.problem.binary:
-            checks += errors(entry, SMALL)
+            yield from errors(entry, SMALL)
     for entry in suite.winnable(SMALL):
-        checks += means(entry, SMALL)
-        checks += noise(entry, SMALL)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from means(entry, SMALL)
+        yield from noise(entry, SMALL)
 
 
 CLIMBERS = ("grpo", "std", "others-std", "maxrl", "pass-at-k:2")

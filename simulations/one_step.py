@@ -20,7 +20,7 @@ import numpy as np
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import Estimator
 from ustat_pg.engines.one_step import GapAfterStep, OneStep
-from ustat_pg.experiment import Check, Claim, Linear, mean_of
+from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import bound_curve, gradient_mse, one_step_gap
 from ustat_pg.problems import TokenBandit, TokenProblem
@@ -176,7 +176,8 @@ def _short_step(learner: Learner) -> Check:
     )
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """One long step, and the recursion over a short one."""
-    long = [check for learner in learners(suite) for check in _long_step(learner)]
-    return Claim("suboptimality", RIVALS, (*long, *map(_short_step, learners(suite))))
+    for learner in learners(suite):
+        yield from _long_step(learner)
+    yield from map(_short_step, learners(suite))

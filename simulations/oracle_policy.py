@@ -35,7 +35,6 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Decay, Gap, GapTransform, GradientCell
 from ustat_pg.experiment import (
     Check,
-    Claim,
     Eigenvalue,
     Extrapolation,
     Linear,
@@ -296,7 +295,8 @@ def _ends(entry: LandscapeEntry) -> Check:
     )
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """The difference at the optimum and in whole runs, its order, and what it rests on."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["triple"]:
         yield from _gradients(entry, (2, 4, 16))
@@ -315,11 +315,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
             yield from _limits(entry, group_size, 40, 120, 2 if smoke else 3)
     yield from _variants(landscapes)
     yield from map(_ends, landscapes["mixture"])
-
-
-def claim(suite: Suite) -> Claim:
-    """The difference at the optimum and in whole runs, its order, and what it rests on."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
 
 
 def _differences(scaled: str = "") -> tuple[Line, ...]:

@@ -45,7 +45,7 @@ from collections.abc import Iterator
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Claim, Point, mean_of
+from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure
 from ustat_pg.predictions import gradient_mse
 
@@ -67,10 +67,9 @@ def _check(entry: BanditEntry, group_size: int) -> Check:
     )
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The result at every group size of the suite, on problems of one prompt."""
-    checks = (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
-    return Claim(STEM, RIVALS, tuple(checks))
+    return (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
 
 
 FIGURES = (

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GroupSize, Projection, SquaredError, SurvivorCell
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
@@ -50,22 +50,20 @@ G = 3
 """The group size: small, so that groups of one survivor and of none count."""
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Survival by output and by reward on bandits, by length on outputs of several tokens."""
-    checks: list[Check] = []
     for entry in suite.few_outcomes:
         problem, rng = entry.problem, np.random.default_rng([5, entry.problem.contexts])
         by_output = rng.uniform(0.2, 1.0, size=(problem.contexts, problem.arms, 1))
         by_reward = np.where(problem.reward_values > 0.5, 0.9, 0.35)
-        checks += _of(entry, "by output", np.broadcast_to(by_output, by_reward.shape))
-        checks += _of(entry, "by reward", by_reward)
+        yield from _of(entry, "by output", np.broadcast_to(by_output, by_reward.shape))
+        yield from _of(entry, "by reward", by_reward)
     for text in worded(suite):
         late = np.array(text.lengths) > np.median(text.lengths)
         chances = np.broadcast_to(
             np.where(late, 0.3, 0.95)[:, None], text.problem.reward_probs.shape
         )
-        checks += _of(text, "by length", chances)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from _of(text, "by length", chances)
 
 
 def doubled(problem: SoftmaxBandit, survival: Array) -> tuple[SoftmaxBandit, tuple[bool, ...]]:

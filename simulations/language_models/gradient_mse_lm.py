@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
 from ustat_pg.llm.estimates import curves as errors_of
@@ -200,7 +200,8 @@ def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
         yield above(name, cell, _error(more, "grpo", group_size), _error(less, "grpo", group_size))
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """Formulas against sampled errors on every model, and every order that the moments predict."""
     how = SIZES[suite.size]
     studies = [study(member, suite) for member in how.members]
     for one in studies:
@@ -216,11 +217,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
-
-
-def claim(suite: Suite) -> Claim:
-    """Formulas against sampled errors on every model, and every order that the moments predict."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)), RIVALS)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

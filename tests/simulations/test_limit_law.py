@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulations import Suite, curves
-from simulations.points.limit_law import STARTS, STEPS
+from simulations.limit_law import STARTS, STEPS
 from ustat_pg.engines import Decay, Estimator, Training
 from ustat_pg.experiment import Options, Store, run_points
 
