@@ -108,7 +108,6 @@ def _paint(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the figures; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")

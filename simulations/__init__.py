@@ -114,7 +114,6 @@ def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
 
 
 def figures_of(stem: str) -> tuple[Figure, ...]:
-    """The figures that the result declares."""
     declared: tuple[Figure, ...] = getattr(import_module(f"{__name__}.{stem}"), "FIGURES", ())
     return declared
 

@@ -448,8 +448,6 @@ def _stop(*_: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-
     def command() -> int:
         return run(_parser().parse_args(arguments))
 

@@ -126,7 +126,6 @@ def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def rates(suite: Suite) -> Iterator[BanditEntry]:
-    """Single prompts of two outputs, right or wrong."""
     yield Entry("half", "made-up", two_valued([0.5, 0.5], [1, 0]))
     rng = np.random.default_rng([suite.seed, 46])
     for number in range(max(suite.generated // 2, 1)):
@@ -200,21 +199,17 @@ class Pull:
 
     @property
     def landscape(self) -> LocationBandit:
-        """The problem."""
         assert isinstance(self.entry.problem, LocationBandit)
         return self.entry.problem
 
     def rates(self, u: float) -> Array:
-        """The pass rates at a parameter, (X,)."""
         return self.landscape.curve(u * self.landscape.paths[:, 0])[0]
 
     def probs(self, u: float) -> Array:
-        """The policy at a parameter, (X, K)."""
         return np.asarray(self.landscape.at([u]).policy.probs)
 
     @cached_property
     def reference(self) -> Array:
-        """The reference policy, (X, K)."""
         return self.probs(-1.0)
 
     def penalty(self, kind: str, place: str, u: float) -> float:
@@ -230,12 +225,10 @@ class Pull:
         )
 
     def height(self, objective: Objective, u: float) -> float:
-        """The mean of an objective at a parameter."""
         return float(self.landscape.context_probs @ objective(self.rates(u)))
 
     @property
     def own(self) -> Objective:
-        """The Bernstein objective."""
         return climbed("std", self.group_size)
 
     @property
@@ -413,7 +406,6 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Both panels."""
     landscape = suite.landscapes["lenient"][0]
     for group_size in (2, 4, 8, 16, 32):
         pull, at = Pull(landscape, group_size, 600), {"panel": "ends", "group_size": group_size}

@@ -68,12 +68,10 @@ NOISES: dict[str, Noise] = {
 
 
 def rivals(split: Split) -> dict[str, float]:
-    """The gaps that the rivals' curves say."""
     return {name: split.runs.expected_by(noise, split.step) for name, noise in NOISES.items()}
 
 
 def follows(split: Split, wrong: Mapping[str, float] | None = None) -> Check:
-    """The gap is the predicted one."""
     statement = equal(split.predicted, wrong, digits=split.error, relative_margin=0.1)
     return split.entry.check(split.label, split.gap, statement)
 
@@ -172,7 +170,6 @@ def _away(entry: LandscapeEntry) -> SoftmaxBandit:
 def _error(
     problem: SoftmaxBandit, group_size: int, batch_size: int = 1, design: str = "iid"
 ) -> Linear:
-    """The error of grpo's gradient."""
     return mean_of(GradientCell(problem, group_size, batch_size, design), mse_of("grpo"))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
+from ustat_pg.engines import Estimator, GradientCell, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line
@@ -27,7 +27,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
+from .shared.peers import COARSE, Setting, along, error, label, mean, mean_in, peers, scale
 
 STEM = "minibatch"
 
@@ -41,7 +41,6 @@ RIVALS = (
 
 
 def rivals(m: Moments, group_size: int, batch_size: int, design: str) -> dict[str, float]:
-    """The wrong values of grpo's MSE in a minibatch."""
     p = gradient_mse(m, "grpo", group_size, batch_size, design)
     inner, prompts = p.first_order_term + p.second_order_term, len(m)
     wrong = {"inner terms not divided by B": p.prompt_term + batch_size * inner}
@@ -150,7 +149,7 @@ def _part(entry: BanditEntry) -> Check:
     value = float(gradients(counts) @ unit)
     return entry.check(
         f"{label(cell)}: mean of grpo over two prompts along direction 0",
-        Linear(cell, ((Projection(grpo, 0), 1.0),), float(part.gradient() @ unit)),
+        mean_in(cell, grpo, 0),
         equal(value, scale=(cell.group_size * scale(cell, grpo, unit)) ** 0.5),
     )
 

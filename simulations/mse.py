@@ -65,7 +65,6 @@ Weights = tuple[tuple[Quantity, float], ...]
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
-    """The wrong values of grpo's MSE at one prompt."""
     pairs = group_size * (group_size - 1)
     first = float(m.norm_squared_advantage[0] - m.gradient_sq[0]) / group_size
     noise = float(m.reward_variance[0] * m.fisher_trace[0])
@@ -115,8 +114,6 @@ def on_networks(suite: Suite) -> Iterator[Check]:
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:
-    """The theorem's formula, with its rivals."""
-
     def functional() -> Linear:
         return mean_of(GradientCell(entry.problem, group_size), mse_of("grpo"))
 

@@ -272,7 +272,6 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
-    """The same on any problems of one prompt."""
     for entry in entries:
         limit, wrong = graded_lines(entry)
         lines = {"limit": limit, f"rival: {NAIVE}": wrong[NAIVE]}
@@ -285,5 +284,4 @@ def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """G times the error, on two prompts."""
     yield from points(islice(lopsided(suite), 2))

@@ -56,7 +56,6 @@ class Learner(Entry[TokenProblem]):
 
     @cached_property
     def bandit(self) -> TokenBandit:
-        """The problem at the policy."""
         return self.problem.bandit(self.policy)
 
     @cached_property
@@ -71,7 +70,6 @@ class Learner(Entry[TokenProblem]):
         return OneStep(self.problem.at(self.policy), 2, rate)
 
     def gap(self, theta: np.ndarray) -> float:
-        """The gap of the policy with other parameters."""
         return self.problem.gap(self.problem.bandit(self.policy.with_theta(theta)))
 
     def mean_after(self, value: Callable[[np.ndarray], float]) -> float:
@@ -106,7 +104,6 @@ class Learner(Entry[TokenProblem]):
         return min(bends), max(bends)
 
     def without_noise(self, rate: float) -> float:
-        """The gap after one step of exact ascent."""
         return self.gap(self.policy.theta + rate * self.bandit.gradient())
 
 

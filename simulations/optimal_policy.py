@@ -147,7 +147,6 @@ def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _values(entry: LandscapeEntry) -> np.ndarray:
-    """V(x) at the optimum, by outcomes."""
     outcomes = at_optimum(entry.problem).outcomes
     return np.asarray((outcomes.probs * outcomes.rewards).sum(axis=1))
 

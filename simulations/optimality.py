@@ -43,7 +43,6 @@ from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import (
     Estimator,
     GradientCell,
-    Projection,
     SquaredError,
     SquaredProjection,
 )
@@ -64,7 +63,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
-from .shared.peers import CRITIC, label, scale, slope, within
+from .shared.peers import CRITIC, label, mean_in, scale, slope, within
 from .shared.runs import GRPO, ORACLE, VANILLA, constant, critic
 
 STEM = "optimality"
@@ -385,7 +384,7 @@ def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         unit = direction(other, number)
         yield entry.check(
             f"{label(cells[1])}: mean less an action's baseline, along direction {number}",
-            Linear(cells[1], ((Projection(VANILLA, number), 1.0),), float(other.gradient() @ unit)),
+            mean_in(cells[1], VANILLA, number),
             equal(slope(problem, unit), scale=scale(cells[1], VANILLA, unit) ** 0.5),
         )
     gain = gradient_mse(problem.moments(), "oracle", group_size).mse

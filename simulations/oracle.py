@@ -136,7 +136,6 @@ def _noisy() -> BanditEntry:
 
 
 def _batches(suite: Suite) -> list[tuple[BanditEntry, int]]:
-    """Minibatch problems and their B."""
     made_up = spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
     return [*((entry, 1) for entry in (made_up, *suite.spreads())), (suite.digits, 2)]
 
@@ -235,6 +234,5 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """The excess at one prompt."""
     one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
     yield from points(one_prompt, suite.curve_sizes)

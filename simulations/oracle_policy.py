@@ -80,7 +80,6 @@ REACH = 5.0
 
 
 def pairs(group_size: int) -> int:
-    """G(G-1)."""
     return group_size * (group_size - 1)
 
 
@@ -111,7 +110,6 @@ def _between(group_sizes: tuple[int, ...]) -> str:
 
 
 def _places(group_sizes: tuple[int, ...]) -> list[float]:
-    """½ log G(G-1)."""
     return [0.5 * log(pairs(g)) for g in group_sizes]
 
 
@@ -139,7 +137,6 @@ def gaps(runs: NearOptimum, times: float = 1) -> Linear:
 
 
 def _end(runs: NearOptimum) -> float:
-    """T + t₀."""
     assert isinstance(runs.schedule, Decay)
     return runs.steps + runs.schedule.t0
 
@@ -162,13 +159,11 @@ class _Difference:
 
     @property
     def measured(self) -> Extrapolation:
-        """The functional."""
         points = tuple(gaps(runs) for runs, _ in self.runs)
         return Extrapolation(points, tuple(share for _, share in self.runs))
 
     @property
     def predicted(self) -> float:
-        """The value by the linear recursion."""
         grpo, oracle = (
             sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
             for estimator in (GRPO, ORACLE)

@@ -93,7 +93,6 @@ SHOWN = {
 
 
 def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> WeightedPrediction:
-    """The closed form at a distance."""
     return practical_mse(
         batch.away(distance),
         "std",
@@ -328,5 +327,4 @@ def points(on: str) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """Squared bias and variance against the distance."""
     yield from points(suite.on)

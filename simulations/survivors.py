@@ -19,19 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GroupSize, Projection, SquaredError, SurvivorCell
-from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Linear, Point, mean_of
+from ustat_pg.engines import Estimator, GroupSize, SquaredError, SurvivorCell
+from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
 
 from .adaptive_groups import RATES
-from .count_advantages import telling
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded
+from .shared.peers import mean_in, telling, weight_in
 
 STEM = "survivors"
 
@@ -91,7 +90,6 @@ def over_all(problem: SoftmaxBandit, survival: Array) -> Array:
 
 
 def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
-    """Means, errors and numbers of survivors of one problem."""
     twice, fates = doubled(entry.problem, survival)
     moments = survivor_moments(entry.problem, survival)
     gradients, target = moments.moments.weighted_gradient, moments.target
@@ -108,16 +106,12 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
     size = float(found.second_moment.max()) ** 0.5
-
-    def along(cell: SurvivorCell) -> Linear:
-        return Linear(cell, ((Projection(GRPO, number), 1.0),), float(twice.gradient() @ unit))
-
     rivals = {rival: float(each @ unit) for rival, each in wrong.items()}
     says = equal(float(found.mean @ unit), rivals, scale=size)
-    yield entry.check(f"{how}: mean over survivors", along(cell), says)
+    yield entry.check(f"{how}: mean over survivors", mean_in(cell, GRPO, number), says)
     dropped = {DROPPED: float(found.mean @ unit)}
     says = equal(float(lone.mean @ unit), dropped, scale=size)
-    yield entry.check(f"{how}: mean with lone rewards", along(raw), says)
+    yield entry.check(f"{how}: mean with lone rewards", mean_in(raw, GRPO, number), says)
     full = survivor_mse(survivor_moments(entry.problem, np.ones_like(survival)), G).mse
     yield entry.check(
         f"{how}: error over survivors",
@@ -172,10 +166,7 @@ def curves(suite: Suite) -> Iterator[Point]:
                 survivor_mse(survivor_moments(problem, survival), 4).mean,
                 problem.gradient(),
             )
-            drawn = None
-            if 0.1 <= p <= 0.9:
-                cell = SurvivorCell(twice, 4, survives=fates)
-                slope = float(twice.gradient() @ direction(twice, 0))
-                drawn = Linear(cell, ((Projection(GRPO, 0), 1 / slope),), 1.0)
+            cell = SurvivorCell(twice, 4, survives=fates)
+            drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
             weight = float(mean @ gradient) / float(gradient @ gradient)
             yield Point(STEM, name, {"pass_rate": p}, weight, drawn)

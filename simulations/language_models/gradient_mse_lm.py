@@ -67,7 +67,6 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
-    """The first mean less the second."""
     return Linear(cell, ((first, 1.0), (second, -1.0)))
 
 
@@ -166,12 +165,10 @@ def _excess(cell: LmCell, study: Study) -> Check:
 
 
 def _error(study: Study, baseline: str, group_size: int) -> Error:
-    """A sampled error and its prediction."""
     return drawn(study.member, baseline, group_size), 1.0, study.error(baseline, group_size)
 
 
 def _falls(cell: LmCell, study: Study) -> Check:
-    """grpo's error falls with G."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     high, low = (_error(study, "grpo", size) for size in (least, most))
     return above(f"{short(study.member)}: grpo, G={least} less G={most}", cell, high, low, (FLAT,))

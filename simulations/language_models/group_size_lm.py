@@ -36,7 +36,6 @@ RIVALS = (NO_SPREAD, HALVED, ALIKE)
 
 
 def _noise(study: Study, group_size: int) -> float:
-    """The constants' error of a minibatch, times B."""
     return float(study.constants.predictions().mse(group_size))
 
 

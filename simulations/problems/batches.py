@@ -41,7 +41,6 @@ class Batch:
 
     @property
     def problem(self) -> SoftmaxBandit:
-        """The problem at θ_old."""
         return self.entry.problem
 
     def _unit(self, vector: np.ndarray) -> np.ndarray:
