@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, SquaredProjection
+from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line
@@ -27,7 +27,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import COARSE, Setting, along, error, label, mean, mean_in, peers, scale
+from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
 
 STEM = "minibatch"
 
@@ -149,7 +149,7 @@ def _part(entry: BanditEntry) -> Check:
     value = float(gradients(counts) @ unit)
     return entry.check(
         f"{label(cell)}: mean of grpo over two prompts along direction 0",
-        mean_in(cell, grpo, 0),
+        Linear(cell, ((Projection(grpo, 0), 1.0),), float(part.gradient() @ unit)),
         equal(value, scale=(cell.group_size * scale(cell, grpo, unit)) ** 0.5),
     )
 
