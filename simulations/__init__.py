@@ -76,12 +76,8 @@ def experiment(stem: str, suite: Suite) -> ModuleType:
 
 
 def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
-    """The claim of that stem, designed on the suite's problems.
-
-    Arguments:
-        stem: the result's.
-        suite: the problems.
-        regimes: whether the checks on regimes are among its own; no draw misleads these.
+    """The claim of that stem, designed on the suite's problems; with the checks on regimes, which no draw
+    misleads, or without.
     """
     from ustat_pg.experiment import Claim
 

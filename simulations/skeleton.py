@@ -110,13 +110,7 @@ CONTRIBUTING.md, "Add a claim", says what else belongs to one; the tests ask for
 def write(stem: str, label: str | None = None, root: Path = ROOT) -> str:
     """Write a claim and its entry among the results; returns what to do next.
 
-    Arguments:
-        stem: its name, a Python module's; new.
-        label: its number in tables; "Beyond" and the next number unless given.
-        root: folder of the clone.
-
-    Raises:
-        InputError: the stem is no name or not new, or the label is another result's.
+    A stem that is no module's name or not new is refused, and a label that is another result's.
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
         raise InputError(

@@ -51,13 +51,8 @@ def groups(
 
 @dataclass(frozen=True)
 class Law:
-    """The law of one group's estimate at each prompt, by all counts of its outcomes.
-
-    Arguments:
-        problem: the problem.
-        means: E ĝ, (X, d).
-        seconds: E ĝ ĝᵀ, (X, d, d).
-        mixed: chance of unequal rewards, (X,).
+    """The law of one group's estimate at each prompt, by all counts of its outcomes: E ĝ (X, d),
+    E ĝ ĝᵀ (X, d, d) and the chance of unequal rewards.
     """
 
     problem: SoftmaxBandit

@@ -55,13 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """A baseline with a closed form.
-
-    Arguments:
-        name: name in checks.
-        problem: problem whose rewards the critic's values lie among.
-        constant: value of the constant baseline.
-    """
+    """A baseline with a closed form and a name; a critic's values lie among the problem's rewards."""
 
     baseline: str
     name: str
