@@ -106,7 +106,6 @@ RIVALS = (
 def near(
     entry: LandscapeEntry, group_size: int, c: float, t0: float, steps: int, *away: float
 ) -> NearOptimum:
-    """Runs of grpo with c/(t + t₀)."""
     return NearOptimum(entry, group_size, steps, Decay(c, t0), start=away)
 
 
@@ -202,7 +201,6 @@ def _sensitivity(runs: NearOptimum, rate: float) -> float:
 
 
 def _transform(runs: NearOptimum, times: float = 1.0) -> Check:
-    """The Laplace transform where the exponent has that mean."""
     rate = times / sum(runs.weights())
     value, wrong = _transforms_at(runs, rate)
     digits = runs.left_out * _sensitivity(runs, rate)
