@@ -38,18 +38,8 @@ def paint(
     formats: Sequence[str] = ("svg", "png"),
     look: str | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Draw what a run has data for.
-
-    Arguments:
-        results: the run's records.
-        folder: the run's, with its curves and its training sweep.
-        out: where the files go; made if it is not there.
-        names: the figures to draw; all unless given.
-        formats: of the files, of svg, png and pdf.
-        look: a Matplotlib style, a name or a file, over the figures' own.
-
-    Returns:
-        the files, and the names of figures that the run has no data for.
+    """Draw what a run has data for, all figures unless some are named; returns the files, and the names of
+    figures without data.
     """
     unknown = [name for name in names if name not in PICTURES]
     if unknown:
@@ -108,7 +98,6 @@ def _paint(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the figures; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")

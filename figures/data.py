@@ -28,10 +28,8 @@ def curves(folder: Path) -> pd.DataFrame | None:
 def sweep(folder: Path) -> pd.DataFrame | None:
     """The tables of a training sweep in a run's folder ``sweep``, in the form of :func:`curves`.
 
-    Returns:
-        a row for each mean accuracy: figure, panel (trained; final, or paper for the paper's own),
-        series (the trainer), budget, step, group_size, estimate, low, high; None where there is
-        none.
+    A row for each mean accuracy: figure, panel (trained; final, or paper for the paper's own), series (the
+    trainer), budget, step, group_size, estimate, low, high; None where there is none.
     """
     import pandas as pd
 

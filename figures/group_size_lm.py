@@ -120,12 +120,8 @@ def _joined(axis: Axes, frame: pd.DataFrame, look: Look, aside: float = 0.0) -> 
 
 
 def _sizes(axis: Axes, frame: pd.DataFrame, of: pd.DataFrame) -> None:
-    """An axis of the group sizes that there are, and one that holds all points but no wide interval.
-
-    Arguments:
-        axis: axes of a panel.
-        frame: its points.
-        of: those that the ordinate must hold, of all panels that are to be compared.
+    """An axis of the group sizes that a panel's points have, and one that holds the points ``of`` all panels
+    that are to be compared, but no wide interval.
     """
     sizes = sorted(set(frame["group_size"]))
     style.log_axis(axis, "x", sizes)

@@ -187,15 +187,8 @@ def _rows(points: pd.DataFrame, line: Line) -> pd.DataFrame:
 def _draw_line(
     axis: Axes, x: str, rows: pd.DataFrame, look: Look, floor: float | None, aside: int
 ) -> None:
-    """A series' line with the band of its prediction, if there is one, and its points.
-
-    Arguments:
-        axis: with its scales.
-        x: column of the abscissa.
-        rows: the points.
-        look: the series'.
-        floor: where bands and intervals end that would leave a logarithmic axis.
-        aside: steps by which the points stand beside their place.
+    """A series' line with the band of its prediction, if there is one, and its points ``aside`` of their
+    place; bands and intervals that would leave a logarithmic axis end at the floor.
     """
     if look.width == 1.0 and "pool_low" in rows and rows["pool_low"].notna().any():
         low, high = (rows[end].clip(lower=floor) for end in ("pool_low", "pool_high"))

@@ -93,10 +93,8 @@ CYCLE = ("blue", "orange", "pink", "green", "brown", "red", "black")
 
 @contextmanager
 def theme(look: str | None = None) -> Iterator[None]:
-    """Seaborn's ticks at print size, and everything that files depend on, within the block.
-
-    Arguments:
-        look: a Matplotlib style, a name or a file, which holds before the rest.
+    """Seaborn's ticks at print size, and everything that files depend on, within the block; a Matplotlib
+    style, a name or a file, holds before them.
     """
     import matplotlib as mpl
     import matplotlib.style as styles
@@ -182,14 +180,8 @@ def measured(
     *,
     least: float | None = None,
 ) -> None:
-    """Estimates as points, with their intervals where both ends are finite.
-
-    Arguments:
-        axis: the axis to draw on.
-        x: the abscissa of each estimate.
-        frame: the estimates, with columns ``estimate``, ``low`` and ``high``.
-        look: the look of points and intervals.
-        least: where the lower ends stop that would leave a logarithmic axis; they stay unless given.
+    """The frame's estimates as points, with their intervals where both ends are finite; lower ends stop at
+    ``least``, where that is given, and do not leave a logarithmic axis.
     """
     # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
     finite = np.isfinite(frame["low"]) & np.isfinite(frame["high"])
@@ -221,13 +213,8 @@ def label_ends(
 ) -> None:
     """Names at the right of the panel, each at its line's end, moved apart where they would touch.
 
-    Each has its points' marker before it, for those who print in grey.
-
-    Arguments:
-        axis: with its final limits and scales.
-        labels: ordinate, text and looks of each; the last look gives the colour.
-        gap: the least distance of two labels, in points.
-        x: where they start, in units of the panel's width.
+    Each has an ordinate, a text, and looks, the last of which gives its colour; and its points' marker before
+    it, for those who print in grey. Two are at least ``gap`` points apart.
     """
     figure: Any = axis.figure
     figure.draw_without_rendering()
@@ -252,16 +239,8 @@ def label_ends(
             axis.plot(
                 [x + 0.01], [top], ls="none", clip_on=False, transform=axis.transAxes, **point(look)
             )
-        axis.text(
-            x + 0.045,
-            y,
-            text,
-            color=looks[-1].colour,
-            transform=axis.transAxes,
-            va="center",
-            ha="left",
-            linespacing=1.05,
-        )
+        where: Any = {"transform": axis.transAxes, "va": "center", "ha": "left"}
+        axis.text(x + 0.045, y, text, color=looks[-1].colour, linespacing=1.05, **where)
 
 
 def mark(letter: str) -> str:

@@ -1,13 +1,12 @@
 """The experiments: one file for each result, its design as data, its checks and its rivals.
 
-A file ``<stem>.py`` here asks its result of softmax bandits (``claim``) and of policies over tokens
-(``on_networks``); one of ``language_models`` asks those. ``points`` has points and figures of a result
-on bandits where they are many.
+A file ``<stem>.py`` here has the ``RIVALS`` of a result and what it asks of softmax bandits (``checks``),
+and where that is not the same, of policies over tokens (``on_networks``); one of ``language_models`` asks
+those. Its ``FIGURES`` are drawn from the points of ``curves``.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -77,25 +76,27 @@ def experiment(stem: str, suite: Suite) -> ModuleType:
 
 
 def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
-    """The claim of that stem, designed on the suite's problems.
-
-    Arguments:
-        stem: the result's.
-        suite: the problems.
-        regimes: whether the checks on regimes are among its own; no draw misleads these.
+    """The claim of that stem, designed on the suite's problems; with the checks on regimes, which no draw
+    misleads, or without.
     """
-    module = experiment(stem, suite)
-    # Without a function of its own for networks a claim asks the same of them.
-    on_networks = getattr(module, "on_networks", module.claim)
-    built: Claim = (on_networks if suite.on in NETWORKS else module.claim)(suite)
-    if suite.on == "bandit" and regimes:
-        from .regimes import checks
+    from ustat_pg.experiment import Claim
 
-        built = replace(built, checks=(*built.checks, *checks(stem, suite)))
-    if suite.size != "smoke" or suite.on != "bandit":
-        return built
-    # Where no rival binds, a smoke run is content with intervals half again as wide.
-    return replace(built, checks=tuple(check.coarser(1.5) for check in built.checks))
+    module = experiment(stem, suite)
+    checks, rivals = module.checks, module.RIVALS
+    if suite.on in NETWORKS:
+        # What a claim does not ask otherwise of networks is the same for them.
+        checks = getattr(module, "on_networks", checks)
+        rivals = getattr(module, "RIVALS_ON_NETWORKS", rivals)
+    built = list(checks(suite))
+    if suite.on == "bandit":
+        from .regimes import checks as drawn
+
+        built += drawn(stem, suite) if regimes else ()
+        if suite.size == "smoke":
+            # Where no rival binds, a smoke run is content with intervals half again as wide.
+            built = [check.coarser(1.5) for check in built]
+    # Nothing can enumerate language models.
+    return Claim(stem, rivals, tuple(built), rivals if suite.on == "language-model" else ())
 
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
@@ -104,23 +105,13 @@ def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     if suite.on in NETWORKS:
         draw = getattr(module, "curves_on_networks", None)
         return tuple(draw(suite)) if draw else ()
-    module = module if hasattr(module, "curves") else _beside(stem)
     built: tuple[Point, ...] = tuple(module.curves(suite))
     return built
 
 
 def figures_of(stem: str) -> tuple[Figure, ...]:
-    """The figures that the result declares."""
-    module = import_module(f"{__name__}.{stem}")
-    declared: tuple[Figure, ...] = getattr(
-        module if hasattr(module, "curves") else _beside(stem), "FIGURES", ()
-    )
+    declared: tuple[Figure, ...] = getattr(import_module(f"{__name__}.{stem}"), "FIGURES", ())
     return declared
-
-
-def _beside(stem: str) -> ModuleType:
-    """The module with a result's points and figures, where its own would be long."""
-    return import_module(f"{__name__}.points.{stem}")
 
 
 def __getattr__(name: str) -> Any:

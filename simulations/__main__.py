@@ -344,10 +344,17 @@ def _stems(words: Sequence[str]) -> list[str]:
 
 
 def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
-    """Refuse results that there are none of, or none on the kind of problem."""
+    """Refuse results that there are none of, or none on the kind of problem; and what language models
+    cannot do, or a machine without their libraries.
+    """
     known = _known(options)
     if options.on == "language-model":
-        _require_language_models(options)
+        if options.engine == "exact":
+            raise InputError(
+                "--on language-model: the completions of a language model cannot be listed"
+            )
+        if not all(find_spec(name) for name in ("torch", "transformers")):
+            raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
     for stem in stems:
         if stem in known:
             continue
@@ -361,16 +368,6 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
             f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
             f"{', '.join(known)}"
         )
-
-
-def _require_language_models(options: argparse.Namespace) -> None:
-    """Refuse what language models cannot do, or a machine without the libraries."""
-    if options.engine == "exact":
-        raise InputError(
-            "--on language-model: the completions of a language model cannot be listed"
-        )
-    if not all(find_spec(name) for name in ("torch", "transformers")):
-        raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
 
 
 def _require_device(options: argparse.Namespace) -> None:
@@ -448,12 +445,8 @@ def _stop(*_: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-
     def command() -> int:
-        return run(_parser().parse_args(arguments))
-
-    def run(options: argparse.Namespace) -> int:
+        options = _parser().parse_args(arguments)
         if options.command == "list":
             return _list(options)
         if options.command == "mutants":

@@ -16,6 +16,7 @@ Cost: some 10⁵ to 10⁶ groups for the nearest rivals, by the reference engine
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -26,13 +27,11 @@ from ustat_pg.engines import (
     Estimator,
     GroupSize,
     PlanCell,
-    Projection,
     SizedCell,
     SquaredError,
     of_plan,
 )
-from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.predictions import (
     best_two_stage,
@@ -45,9 +44,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.sampling import Plan
 
-from .count_advantages import telling
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
+from .shared.peers import mean_in, telling, weight_in
 
 STEM = "adaptive_groups"
 
@@ -92,19 +91,16 @@ PUBLISHED = {
 """Schemes of the figure: their plan and their estimator."""
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Plans on several prompts, and sizes fixed beforehand."""
-    checks: list[Check] = []
     for entry in suite.few_outcomes:
         for plan in PLANS if suite.size != "smoke" else PLANS[:2]:
-            checks += under_a_plan(entry, plan)
-        checks += [commits(entry), balances(entry)]
-        checks += fixed_beforehand(entry)
-    return Claim(STEM, RIVALS, tuple(checks))
+            yield from under_a_plan(entry, plan)
+        yield from (commits(entry), balances(entry))
+        yield from fixed_beforehand(entry)
 
 
 def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:
-    """Wrong weights of the sequential estimator."""
     plain = plan_weight(plan, "grpo", p)
     pilot = plan.looks[0]
     wrong = {PLAIN: plain, PATHS: _without_first_draws(plan, p)}
@@ -142,7 +138,7 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
     number, unit = telling(problem, np.stack([_mean(entry, w - 1) for w in wrong.values()]))
     yield entry.check(
         f"{words}: sequential is unbiased",
-        _along(cell, of_plan("sequential"), number, unit),
+        mean_in(cell, of_plan("sequential"), number),
         equal(
             float(problem.gradient() @ unit),
             {rival: float(_mean(entry, weight) @ unit) for rival, weight in wrong.items()},
@@ -154,7 +150,7 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
         rivals = wrong if name == "sequential" else {}
         yield entry.check(
             f"{words}: mean of {name}",
-            _along(cell, estimator, number, unit),
+            mean_in(cell, estimator, number),
             equal(
                 float(_mean(entry, found.mean_factor) @ unit),
                 scale=float(found.second_moment.max()) ** 0.5,
@@ -227,7 +223,7 @@ def _weighted(entry: BanditEntry, words: str, name: str, wrong: dict[str, Array]
     number, unit = telling(entry.problem, np.stack([each - mean for each in means.values()]))
     return entry.check(
         f"{words}: mean of {name}",
-        _along(PlanCell.of(entry.problem, words), of_plan(name), number, unit),
+        mean_in(PlanCell.of(entry.problem, words), of_plan(name), number),
         equal(
             float(mean @ unit),
             {rival: float(each @ unit) for rival, each in means.items()},
@@ -268,9 +264,7 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
     number, unit = telling(problem, np.stack([mean - alike]))
     yield entry.check(
         "sizes by prompt: mean over all outputs",
-        _along(
-            SizedCell(problem, int(sizes.max()), sizes=cell.sizes, pooled=True), grpo, number, unit
-        ),
+        mean_in(replace(cell, pooled=True), grpo, number),
         equal(
             float(mean @ unit),
             {ALIKE: float(alike @ unit)},
@@ -280,16 +274,9 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
 
 
 def _mean(entry: BanditEntry, weight: Array) -> Array:
-    """E w(X) g(X), (d,)."""
     gradients: Callable[[Array], Array] | None = entry.problem.moments().weighted_gradient
     assert gradients is not None
     return gradients(weight)
-
-
-def _along(cell: PlanCell | SizedCell, estimator: Estimator, number: int, unit: Array) -> Linear:
-    """The mean along a direction: that of the error, and the gradient's."""
-    own = float(cell.problem.gradient() @ unit)
-    return Linear(cell, ((Projection(estimator, number), 1.0),), own)
 
 
 FIGURES = (
@@ -323,6 +310,5 @@ def curves(suite: Suite) -> Iterator[Point]:
             drawn = None
             if words == TWO_STAGES and 0.1 <= p <= 0.9:
                 cell = PlanCell.of(two_valued([p, 1 - p], [1, 0]), words)
-                slope = float(cell.problem.gradient() @ direction(cell.problem, 0))
-                drawn = Linear(cell, ((Projection(of_plan(estimator), 0), 1 / slope),), 1.0)
+                drawn = weight_in(cell, of_plan(estimator))
             yield Point(STEM, name, {"pass_rate": float(p)}, float(w), drawn)

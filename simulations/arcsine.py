@@ -25,7 +25,7 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Coordinate, Decay, Estimator, GradientCell, Training
 from ustat_pg.estimators import kl_coefficients
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     arcsine_objective,
@@ -87,17 +87,15 @@ def wrong_objectives(group_size: int) -> dict[str, Objective]:
     }
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Work along paths, maximisers, ends of runs, the rate, and penalties."""
     size = {"smoke": 4, "quick": 8, "full": 8}[suite.size]
-    checks: list[Check] = []
     for entry in suite.unequal_rates:
         # Groups of ten arms are enumerated up to G = 4.
-        checks += climbs(entry, size if entry.problem.arms < 5 else 4)
+        yield from climbs(entry, size if entry.problem.arms < 5 else 4)
     for landscape in suite.landscapes["lenient"]:
-        checks += Pull(landscape, 8).checks(suite.size != "smoke")
-    checks += shared(suite)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from Pull(landscape, 8).checks(suite.size != "smoke")
+    yield from shared(suite)
 
 
 def shared(suite: Suite) -> Iterator[Check]:
@@ -128,7 +126,6 @@ def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def rates(suite: Suite) -> Iterator[BanditEntry]:
-    """Single prompts of two outputs, right or wrong."""
     yield Entry("half", "made-up", two_valued([0.5, 0.5], [1, 0]))
     rng = np.random.default_rng([suite.seed, 46])
     for number in range(max(suite.generated // 2, 1)):
@@ -202,21 +199,17 @@ class Pull:
 
     @property
     def landscape(self) -> LocationBandit:
-        """The problem."""
         assert isinstance(self.entry.problem, LocationBandit)
         return self.entry.problem
 
     def rates(self, u: float) -> Array:
-        """The pass rates at a parameter, (X,)."""
         return self.landscape.curve(u * self.landscape.paths[:, 0])[0]
 
     def probs(self, u: float) -> Array:
-        """The policy at a parameter, (X, K)."""
         return np.asarray(self.landscape.at([u]).policy.probs)
 
     @cached_property
     def reference(self) -> Array:
-        """The reference policy, (X, K)."""
         return self.probs(-1.0)
 
     def penalty(self, kind: str, place: str, u: float) -> float:
@@ -232,12 +225,10 @@ class Pull:
         )
 
     def height(self, objective: Objective, u: float) -> float:
-        """The mean of an objective at a parameter."""
         return float(self.landscape.context_probs @ objective(self.rates(u)))
 
     @property
     def own(self) -> Objective:
-        """The Bernstein objective."""
         return climbed("std", self.group_size)
 
     @property
@@ -365,10 +356,11 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         )
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Work on the problems whose rewards are 0 and 1 and differ; the rate, and penalties on tokens."""
-    paths = (climbs(entry, 4) for entry in suite.winnable(4))
-    return Claim(STEM, RIVALS, (*chain.from_iterable(paths), *shared(suite)))
+    for entry in suite.winnable(4):
+        yield from climbs(entry, 4)
+    yield from shared(suite)
 
 
 FIGURES = (
@@ -414,7 +406,6 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Both panels."""
     landscape = suite.landscapes["lenient"][0]
     for group_size in (2, 4, 8, 16, 32):
         pull, at = Pull(landscape, group_size, 600), {"panel": "ends", "group_size": group_size}

@@ -24,7 +24,7 @@ import numpy as np
 
 from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Decay, GradientCell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
@@ -61,24 +61,22 @@ def by_rates(m: Moments, group_size: int) -> CountTable:
     return best_table(alike, group_size)
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Errors on prompts of unequal pass rates, and whole training runs."""
     sizes = {"smoke": (2, 4), "quick": (2, 4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
-    checks: list[Check] = []
     for entry in suite.unequal_rates:
-        checks += _alone(entry)
+        yield _alone(entry)
         for group_size in sizes:
-            checks += gradient_errors(entry, group_size)
+            yield from gradient_errors(entry, group_size)
     for landscape in suite.landscapes["gamble"]:
-        checks += _runs(landscape, 4, 60)
+        yield from _runs(landscape, 4, 60)
         if suite.size != "smoke":
-            checks += _runs(landscape, 12, 60)
+            yield from _runs(landscape, 12, 60)
     for landscape in suite.landscapes["diabetes"] if suite.size != "smoke" else ():
-        checks += _runs(landscape, 12, 60)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from _runs(landscape, 12, 60)
 
 
-def _alone(entry: BanditEntry) -> Iterator[Check]:
+def _alone(entry: BanditEntry) -> Check:
     """The error of the best table in groups of one: the best constant."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, 1)
     wrong = {
@@ -87,7 +85,7 @@ def _alone(entry: BanditEntry) -> Iterator[Check]:
     }
     best = best_table(moments, 1).spec
     value = gradient_mse(moments, best, 1).mse
-    yield entry.check("G=1: best table", mean_of(cell, mse_of(best)), equal(value, wrong))
+    return entry.check("G=1: best table", mean_of(cell, mse_of(best)), equal(value, wrong))
 
 
 def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -204,16 +202,17 @@ LEAST_GAIN = 1e-6
 """The least share of grpo's error that the best table must save, for the saving to be asked."""
 
 
-def on_networks(suite: Suite) -> Claim:
+RIVALS_ON_NETWORKS = OF_ERRORS
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
     """The errors at two group sizes; nothing where rewards are others, or nothing is to gain."""
-    checks: list[Check] = []
     for entry in suite.token_problems:
         for group_size in (2, 4) if entry.problem.binary else ():
             moments = entry.problem.moments()
             best, grpo = (gradient_mse(moments, n, group_size).mse for n in ("best", "grpo"))
             if grpo - best > LEAST_GAIN * grpo:
-                checks += gradient_errors(entry, group_size)
-    return Claim(STEM, OF_ERRORS, tuple(checks))
+                yield from gradient_errors(entry, group_size)
 
 
 FIGURES = (

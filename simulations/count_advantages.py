@@ -26,11 +26,9 @@ from ustat_pg.engines import (
     Estimator,
     GradientCell,
     Mixed,
-    Projection,
     SquaredProjection,
 )
-from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
@@ -41,10 +39,10 @@ from ustat_pg.predictions import (
     mean_gradient,
     silent_share,
 )
-from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
 from .problems import BanditEntry, Suite, mse_of, two_valued
+from .shared.peers import mean_in, telling, weight_in
 
 STEM = "count_advantages"
 
@@ -83,9 +81,6 @@ MOST_PARAMETERS = 1_000
 SMALL = 4
 """The group size at which means are asked: in larger ones MaxRL's orders G and G-1 are alike."""
 
-DIRECTIONS = 16
-"""Random directions, of which that is looked along in which the rivals show."""
-
 
 def wrong_weights(p: Array, group_size: int) -> dict[str, dict[str, Array]]:
     """The wrong weights w(p) of estimators, by the estimator's name."""
@@ -112,23 +107,20 @@ def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
     return wrong
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The errors at single prompts, the means over several."""
     sizes = {"smoke": (8,), "quick": (4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
-    checks: list[Check] = []
     for entry in suite.binary_prompts:
         for group_size in sizes:
-            checks += errors(entry, group_size)
-            checks += noise(entry, group_size)
+            yield from errors(entry, group_size)
+            yield from noise(entry, group_size)
     for entry in suite.unequal_rates:
-        checks += means(entry, SMALL)
-        checks += alone(entry, SMALL)
-        checks += noise(entry, SMALL)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from means(entry, SMALL)
+        yield alone(entry, SMALL)
+        yield from noise(entry, SMALL)
 
 
 def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The MSE at one prompt."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     for name in ESTIMATORS:
         value = gradient_mse(moments, name, group_size).mse
@@ -139,12 +131,12 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def alone(entry: BanditEntry, group_size: int) -> Iterator[Check]:
+def alone(entry: BanditEntry, group_size: int) -> Check:
     """The MSE at the first of several prompts, by the moments of all."""
     name = ESTIMATORS[0]
     only = entry.problem.moments().at(0)
     cell = GradientCell(entry.problem.restrict([0]), group_size)
-    yield entry.check(
+    return entry.check(
         f"G={group_size}: error of {name} at one prompt",
         mean_of(cell, mse_of(name)),
         equal(gradient_mse(only, name, group_size).mse),
@@ -200,9 +192,7 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         return float(vector @ unit)
 
     def drawn(name: str) -> Linear:
-        """The mean along the direction: that of the error, and the gradient's."""
-        error = Projection(Estimator(name), number)
-        return Linear(cell, ((error, 1.0),), along(problem.gradient()))
+        return mean_in(cell, Estimator(name), number)
 
     for name in ESTIMATORS:
         mean = along(mean_gradient(moments, name, group_size))
@@ -238,27 +228,14 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         )
 
 
-def telling(problem: SoftmaxBandit, differences: Array) -> tuple[int, Array]:
-    """The number and the vector of the random direction in which all differences (n, d) show best: its
-    least cosine with one of them is the greatest.
-    """
-    units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
-    lengths = np.linalg.norm(differences, axis=1)
-    shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
-    number = int(shown.min(axis=1, initial=1.0).argmax())
-    return number, units[number]
-
-
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Errors at single prompts, means over all; nothing where rewards are others, or never differ."""
-    checks: list[Check] = []
     for entry in suite.single_prompts:
         if entry.problem.binary:
-            checks += errors(entry, SMALL)
+            yield from errors(entry, SMALL)
     for entry in suite.winnable(SMALL):
-        checks += means(entry, SMALL)
-        checks += noise(entry, SMALL)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from means(entry, SMALL)
+        yield from noise(entry, SMALL)
 
 
 CLIMBERS = ("grpo", "std", "others-std", "maxrl", "pass-at-k:2")
@@ -304,7 +281,6 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Both figures, from problems of their own."""
     for group_size in (4, 16):
         yield from _weights(group_size)
     yield from _noise(suite)
@@ -331,10 +307,8 @@ def _along(name: str, group_size: int) -> Iterator[Linear]:
     for number in MEASURED:
         rate = number / 50
         problem = two_valued([rate, 1 - rate], [1, 0])
-        place, unit = telling(problem, problem.gradient()[None])
-        error = Projection(Estimator(name), place)
-        cell = GradientCell(problem, group_size)
-        yield Linear(cell, ((error, 1 / float(problem.gradient() @ unit)),), 1.0)
+        place, _ = telling(problem, problem.gradient()[None])
+        yield weight_in(GradientCell(problem, group_size), Estimator(name), place)
 
 
 def _noise(suite: Suite) -> Iterator[Point]:

@@ -27,7 +27,7 @@ from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Constant, Decay, GradientCell
 from ustat_pg.engines.gradients.cell import Mixed
 from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, Claim, Extrapolation, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Extrapolation, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     critical_budget,
@@ -68,12 +68,10 @@ NOISES: dict[str, Noise] = {
 
 
 def rivals(split: Split) -> dict[str, float]:
-    """The gaps that the rivals' curves say."""
     return {name: split.runs.expected_by(noise, split.step) for name, noise in NOISES.items()}
 
 
 def follows(split: Split, wrong: Mapping[str, float] | None = None) -> Check:
-    """The gap is the predicted one."""
     statement = equal(split.predicted, wrong, digits=split.error, relative_margin=0.1)
     return split.entry.check(split.label, split.gap, statement)
 
@@ -172,7 +170,6 @@ def _away(entry: LandscapeEntry) -> SoftmaxBandit:
 def _error(
     problem: SoftmaxBandit, group_size: int, batch_size: int = 1, design: str = "iid"
 ) -> Linear:
-    """The error of grpo's gradient."""
     return mean_of(GradientCell(problem, group_size, batch_size, design), mse_of("grpo"))
 
 
@@ -459,52 +456,56 @@ def _directions(entry: LandscapeEntry) -> Iterator[Check]:
         )
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The curve and its least value by enumeration, the curve on training runs, and each rival's choice
     of a group size against the best.
     """
     landscapes, full = suite.landscapes, suite.size == "full"
-    checks: list[Check] = []
     for entry in landscapes["lopsided"]:
         for part in (_constants, _lowest, _advice):
-            checks += part(entry)
-        checks += [_costly(entry), *_short(entry)]
-        checks += _universal(entry, full)
-    checks.append(_nothing_to_learn())
+            yield from part(entry)
+        yield _costly(entry)
+        yield from _short(entry)
+        yield from _universal(entry, full)
+    yield _nothing_to_learn()
     for entry in landscapes["gamble"]:
-        checks += _silent(entry)
+        yield from _silent(entry)
     for entry in landscapes["pairs"]:
-        checks += [*_finite(entry), _one_epoch(entry)]
-    checks.append(_reshuffled(landscapes["pairs"][0]))
+        yield from _finite(entry)
+        yield _one_epoch(entry)
+    yield _reshuffled(landscapes["pairs"][0])
     for entry in landscapes["crossing"]:
-        checks += _directions(entry)
+        yield from _directions(entry)
     for entry in landscapes["tug"]:
         many = full and entry.origin == "made-up"
-        checks += [*_enumerable(entry, many), *(_curve(entry) if many else ())]
+        yield from _enumerable(entry, many)
+        yield from _curve(entry) if many else ()
     for entry in landscapes["accord"]:
         nine = Split(entry, 9, 9, schedules(entry)[0], 40)
-        checks.append(_far(entry))
-        checks.append(beats(nine, replace(nine, group_size=3), (ROOT, ONE)))
+        yield _far(entry)
+        yield beats(nine, replace(nine, group_size=3), (ROOT, ONE))
     for entry in landscapes["rare"]:
         slow = Constant(0.01 / float(entry.problem.curvatures[0]))
         two = Split(entry, 6, 2, slow, 40, start=0.0)
-        checks.append(beats(two, replace(two, group_size=6), (INSIDE,)))
+        yield beats(two, replace(two, group_size=6), (INSIDE,))
     for entry in landscapes["crowd"]:
         both = full and entry.origin == "made-up"
         for schedule in schedules(entry)[: 2 if both else 1]:
-            checks += _epochs(entry, schedule, full)
+            yield from _epochs(entry, schedule, full)
     two_ways = landscapes["crossing"][0]
     for c, best, other in ((SMALL_C, 3, 8), (LARGE_C, 8, 3)) if full else ():
-        checks.append(beats(crossing(two_ways, best, c), crossing(two_ways, other, c)))
-    checks += gradient_errors(suite.digits_rows(3), 4)
-    checks += gradient_errors(suite.digits, 8)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield beats(crossing(two_ways, best, c), crossing(two_ways, other, c))
+    yield from gradient_errors(suite.digits_rows(3), 4)
+    yield from gradient_errors(suite.digits, 8)
 
 
-def on_networks(suite: Suite) -> Claim:
+RIVALS_ON_NETWORKS = (PAPER, HALVED)
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
     """The gradient's error on every problem at two group sizes and one budget."""
-    checks = [check for entry in suite.token_problems for check in gradient_errors(entry, 4)]
-    return Claim(STEM, (PAPER, HALVED), tuple(checks))
+    for entry in suite.token_problems:
+        yield from gradient_errors(entry, 4)
 
 
 GOOD = (1.0, 1.05)

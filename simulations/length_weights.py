@@ -22,10 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, Projection, TokenMeanCell
-from ustat_pg.engines.gradients.cell import direction
+from ustat_pg.engines import Estimator, GradientCell, TokenMeanCell
 from ustat_pg.estimators import token_weights
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.moments import LengthMoments
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
@@ -38,11 +37,10 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, WeightedBandit
 
-from .count_advantages import telling
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
 from .problems.paths import mean_along
-from .shared.peers import later_terms
+from .shared.peers import later_terms, mean_in, telling
 
 STEM = "length_weights"
 
@@ -83,15 +81,13 @@ MOST = 100_000
 """Minibatches that are enumerated in a moment."""
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The means of each way, and the error with 1/|y|."""
-    checks: list[Check] = []
     for entry in worded(suite):
-        checks += per_output(entry)
-        checks += token_means(entry)
+        yield from per_output(entry)
+        yield from token_means(entry)
         if entry.origin != "real":
-            checks += turns(entry)
-    return Claim(STEM, RIVALS, tuple(checks))
+            yield from turns(entry)
 
 
 def multiple(mean: Array, gradient: Array) -> float:
@@ -124,10 +120,6 @@ def per_output(entry: Worded) -> Iterator[Check]:
     )
     cell = GradientCell(problem, G)
 
-    def drawn(cell: GradientCell, name: str) -> Linear:
-        """The mean along the direction: that of the error, and the gradient's."""
-        return Linear(cell, ((Projection(Estimator(name), number), 1.0),), float(gradient @ unit))
-
     rivals = {
         "grpo": {RESCALED: rescaled["grpo"], NO_EFFECT: means["vanilla"]},
         "vanilla": {NO_EFFECT: means["grpo"]},
@@ -136,7 +128,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
         wrong = {rival: float(value @ unit) for rival, value in rivals[name].items()}
         # Without a baseline it may be near 0.
         says = equal(float(mean @ unit), wrong, scale=float(np.linalg.norm(mean)))
-        yield entry.check(f"1/|y|: mean of {name}", drawn(cell, name), says)
+        yield entry.check(f"1/|y|: mean of {name}", mean_in(cell, Estimator(name), number), says)
     error = weighted_mse(problem.weighted_moments(), "grpo", G).mse
     factor = multiple(means["grpo"], gradient)
     plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
@@ -149,7 +141,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
     half = aggregated_mean(moments, "sequence-mean", "group-mean", G)
     yield entry.check(
         "1/|y|: mean of group-mean",
-        drawn(cell, "group-mean"),
+        mean_in(cell, Estimator("group-mean"), number),
         equal(float(half @ unit), scale=float(np.linalg.norm(half))),
     )
     outputs = PROMPTS * len(entry.lengths)
@@ -163,7 +155,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
         number, unit = telling(plainly, mean[None])
         yield entry.check(
             f"{how.replace('constant:', '1/')}: mean of grpo",
-            drawn(GradientCell(plainly, G), "grpo"),
+            mean_in(GradientCell(plainly, G), GRPO, number),
             equal(float(mean @ unit)),
         )
 
@@ -183,7 +175,6 @@ def turns(entry: Worded) -> Iterator[Check]:
         curl = float(second @ length_curl(moments, how) @ first)
 
         def turned(side: float, divisor: Callable[[Array, Array], Array] = divisor) -> float:
-            """The predicted work over the loop's area."""
             return loop(problem, lengths, divisor, side * first, side * second)[1] / side**2
 
         near, nearer = turned(SIDE / 8), turned(SIDE / 16)
@@ -261,9 +252,7 @@ def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token
     cell = TokenMeanCell(
         problem, G, batch_size, lengths=entry.lengths, how=how, scale=length, less_plain=True
     )
-    # Errors are about the gradient, which a difference is not near.
-    target = float(problem.gradient() @ direction(problem, number))
-    return Linear(cell, ((Projection(GRPO, number), 1.0),), target)
+    return mean_in(cell, GRPO, number)
 
 
 def several(problem: SoftmaxBandit) -> int:
@@ -294,12 +283,11 @@ def token_means(entry: Worded) -> Iterator[Check]:
         # Names of flowers differ little in length: biases as small as theirs take many draws.
         return
     plain_cell = TokenMeanCell(problem, G, 2, lengths=entry.lengths, scale=length)
-    target = along(problem.gradient())
     for name in ("vanilla", "oracle", "group-mean"):
         mean = length * aggregated_mean(moments, "token-mean", name, G, 2)
         yield entry.check(
             f"token mean: mean of {name}",
-            Linear(plain_cell, ((Projection(Estimator(name), number), 1.0),), target),
+            mean_in(plain_cell, Estimator(name), number),
             equal(along(mean), scale=float(np.linalg.norm(mean)), relative_margin=0.3),
         )
     wrong = {UNBIASED: 0.0, ROOT: along(root), OWN_GROUP: along(one)}
@@ -395,7 +383,6 @@ FIGURES = (
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Both panels."""
     yield from _bias(suite)
     yield from _ascent()
 

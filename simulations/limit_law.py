@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import exp, inf, log, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,18 +38,27 @@ from scipy.stats import norm
 
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, Quantity, Training
+from ustat_pg.engines import (
+    Coordinate,
+    Decay,
+    Estimator,
+    GapTransform,
+    OneRun,
+    Quantity,
+    Training,
+)
 from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import (
     Below,
     Check,
     ChiSquares,
-    Claim,
     Eigenvalue,
     Extrapolation,
     LawDistance,
+    LawShare,
     Linear,
     Pit,
+    Point,
     TransformOf,
     mean_of,
 )
@@ -96,7 +106,6 @@ RIVALS = (
 def near(
     entry: LandscapeEntry, group_size: int, c: float, t0: float, steps: int, *away: float
 ) -> NearOptimum:
-    """Runs of grpo with c/(t + t₀)."""
     return NearOptimum(entry, group_size, steps, Decay(c, t0), start=away)
 
 
@@ -104,11 +113,8 @@ def scaled(
     entry: LandscapeEntry, group_size: int, exponent: float, t0: float, steps: int, *away: float
 ) -> NearOptimum:
     """Runs of grpo with c λ = ``exponent`` in the flattest direction."""
-    return near(entry, group_size, exponent / _flattest(entry), t0, steps, *away)
-
-
-def _flattest(entry: LandscapeEntry) -> float:
-    return float(entry.problem.curvatures[0])
+    flattest = float(entry.problem.curvatures[0])
+    return near(entry, group_size, exponent / flattest, t0, steps, *away)
 
 
 def _moments(runs: NearOptimum, noise: np.ndarray) -> np.ndarray:
@@ -118,9 +124,8 @@ def _moments(runs: NearOptimum, noise: np.ndarray) -> np.ndarray:
 
 def _unrotated(runs: NearOptimum) -> np.ndarray:
     """The covariance in the parameters' own coordinates, as if they were eigendirections, (r, r)."""
-    landscape, rank = runs.landscape, runs.rank
-    turned = landscape.identifiable @ runs.noise() @ landscape.identifiable.T
-    return np.asarray(turned[:rank, :rank])
+    basis, rank = runs.landscape.identifiable, runs.rank
+    return np.asarray((basis @ runs.noise() @ basis.T)[:rank, :rank])
 
 
 def _rate(runs: NearOptimum) -> tuple[float, np.ndarray]:
@@ -176,8 +181,7 @@ def rivals(runs: NearOptimum) -> dict[str, ArrayLike]:
 
 
 def _at(runs: NearOptimum) -> str:
-    c = runs.schedule.c if isinstance(runs.schedule, Decay) else 0.0
-    return f"G={runs.group_size} c={c:.3g} T={runs.steps}"
+    return f"G={runs.group_size} c={_rate(runs)[0]:.3g} T={runs.steps}"
 
 
 def _transforms_at(runs: NearOptimum, rate: float) -> tuple[float, dict[str, float]]:
@@ -197,7 +201,6 @@ def _sensitivity(runs: NearOptimum, rate: float) -> float:
 
 
 def _transform(runs: NearOptimum, times: float = 1.0) -> Check:
-    """The Laplace transform where the exponent has that mean."""
     rate = times / sum(runs.weights())
     value, wrong = _transforms_at(runs, rate)
     digits = runs.left_out * _sensitivity(runs, rate)
@@ -224,16 +227,11 @@ def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) 
     left_out = float(np.prod([stretched.left_out for stretched in longer]))
     digits = left_out * _sensitivity(runs, times / sum(runs.weights()))
     points = [stretched.transform(rate) for stretched, rate in zip(longer, rates, strict=True)]
+    value = extrapolated(v for v, _ in values)
     return runs.entry.check(
         f"{_at(runs)}: transform at {times:g}/mean, extrapolated",
         Extrapolation(tuple(points), shares),
-        equal(
-            extrapolated(v for v, _ in values),
-            wrong,
-            scale=1.0,
-            relative_margin=0.05,
-            digits=digits,
-        ),
+        equal(value, wrong, scale=1.0, relative_margin=0.05, digits=digits),
     )
 
 
@@ -273,7 +271,7 @@ def _first_step(entry: LandscapeEntry) -> Iterator[Check]:
             wrong = {LATE: late[j, k], SQUARE: square[j, k]}
             yield entry.check(
                 f"first step: E d{k + 1} d{j + 1}",
-                Linear(runs.training, ((runs.product(k, j), 1.0),)),
+                mean_of(runs.training, runs.product(k, j)),
                 equal(float(value[j, k]), wrong, scale=size),
             )
 
@@ -289,12 +287,11 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     recursion = (curvatures, runs.noise(), rates, runs.displacement)
     gamma, root = finite_covariance(*recursion), np.sqrt(curvatures)
     pairs = [(j, k) for j in range(runs.rank) for k in range(j + 1)]
-    products = {pair: Linear(runs.training, ((runs.product(*pair), 1.0),)) for pair in pairs}
-    for (j, k), product in products.items():
+    for j, k in pairs:
         size = sqrt(gamma[j, j] * gamma[k, k])
         yield entry.check(
             f"two short steps: E d{k + 1} d{j + 1}",
-            product,
+            mean_of(runs.training, runs.product(j, k)),
             equal(float(gamma[j, k]), scale=size, digits=runs.left_out * size),
         )
     for what, value in (
@@ -387,8 +384,7 @@ def _curvatures(entry: LandscapeEntry) -> Iterator[Check]:
         def gap(by: float, place: int = place, h: float = h) -> Linear:
             start = np.zeros(len(landscape.curvatures))
             start[place] = by * h
-            runs = near(entry, 2, 1.0, 10.0, 1, *start.tolist())
-            return Linear(runs.training, ((Gap(GRPO, 0), 1.0),))
+            return near(entry, 2, 1.0, 10.0, 1, *start.tolist()).gap(step=0)
 
         # λ h² + a h⁴ + … at h and at h/2, on both sides.
         shares = tuple(weight / (3 * h**2) for weight in (-1.0, -1.0, 16.0, 16.0))
@@ -401,9 +397,7 @@ def _curvatures(entry: LandscapeEntry) -> Iterator[Check]:
     start = landscape.maximiser + landscape.identifiable @ away
     runs = near(entry, 2, 1.0, 10.0, 1, *away.tolist())
     gap_there = landscape.maximum - float(landscape.objective(start))
-    yield entry.check(
-        ": gap far away", Linear(runs.training, ((Gap(GRPO, 0), 1.0),)), equal(gap_there)
-    )
+    yield entry.check(": gap far away", runs.gap(step=0), equal(gap_there))
 
 
 def _distance(distance: float, wrong: dict[str, float], off: float) -> Statement:
@@ -412,14 +406,14 @@ def _distance(distance: float, wrong: dict[str, float], off: float) -> Statement
 
 
 def _distribution(runs: NearOptimum) -> Check:
-    """The whole distribution."""
     law = runs.law()
     pit = Pit(GRPO, runs.steps, tuple(law.weights.tolist()))
     apart = {name: sup_distance(WeightedChi2(w), law) for name, w in rivals(runs).items()}
     apart[NORMAL] = sup_distance(norm(law.mean(), law.var() ** 0.5), law)
-    distance = LawDistance(runs.training, pit)
-    name = f"{_at(runs)}: distribution"
-    return runs.entry.check(name, distance, _distance(0.0, apart, runs.off_of()))
+    statement = _distance(0.0, apart, runs.off_of())
+    return runs.entry.check(
+        f"{_at(runs)}: distribution", LawDistance(runs.training, pit), statement
+    )
 
 
 def _mixture(entry: LandscapeEntry) -> Iterator[Check]:
@@ -456,10 +450,6 @@ def _leaves(entry: LandscapeEntry) -> Check:
     return entry.check(f"{_at(runs)}, t0=4: the law is another one", distance, far)
 
 
-PLACES = (0.3, 1.0, 2.5)
-"""Where cdfs are asked for, in units of the mean."""
-
-
 def _of_law(
     entry: Entry[tuple[float, ...]],
     what: str,
@@ -477,20 +467,21 @@ def _laws(suite: Suite) -> Iterator[Check]:
     """The laws as they are computed, of one, two and three terms, against quadrature and draws."""
     made_up = {"one": (0.7,), "two": (0.2, 1.5), "equal": (0.6, 0.6), "three": (0.1, 0.4, 1.1)}
     entries = [Entry(f"weights, {name}", "made-up", weights) for name, weights in made_up.items()]
+    places = (0.3, 1.0, 2.5)  # of cdfs, in units of the mean
     drawn = np.random.default_rng([suite.seed, 54]).uniform(0.1, 2.0, 3).round(6).tolist()
     for entry in (*entries, Entry("weights, drawn", "generated", tuple(drawn))):
         weights, law = entry.problem, WeightedChi2(entry.problem)
         mean = float(sum(weights))
         bell = norm(mean, (2 * sum(w**2 for w in weights)) ** 0.5)
-        low, middle, high = ((Below(weights, place * mean), 1.0) for place in PLACES)
-        for below, place in zip((low, middle, high), PLACES, strict=True):
+        low, middle, high = ((Below(weights, place * mean), 1.0) for place in places)
+        for below, place in zip((low, middle, high), places, strict=True):
             wrong = {NORMAL: float(bell.cdf(place * mean))}
             what = f": cdf at {place * mean:.3g}"
             yield _of_law(entry, what, (below,), float(law.cdf(place * mean)), wrong)
         tail = Below(weights, float(law.ppf(0.9)))
         nodes, shares = np.polynomial.legendre.leggauss(32)
-        half = (PLACES[-1] - PLACES[0]) * mean / 2
-        density = half * float(shares @ law.pdf(PLACES[0] * mean + half * (1 + nodes)))
+        half = (places[-1] - places[0]) * mean / 2
+        density = half * float(shares @ law.pdf(places[0] * mean + half * (1 + nodes)))
         by_own_law = float(conditional_transform([mean], [weights])[0])
         transform = gap_transform(weights, 1 / mean)
         yield _of_law(entry, ": cdf at the quantile 0.9", ((tail, 1.0),), 0.9)
@@ -511,7 +502,8 @@ def _laws(suite: Suite) -> Iterator[Check]:
     yield _of_law(entries[0], what, apart, distance, digits=1e-5)
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """Transforms, moments and laws by both kinds of evidence; the mixture; a failure."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     stages = 2 if smoke else 3
     for family in ("disagreement", "tilted"):
@@ -550,6 +542,58 @@ def _checks(suite: Suite) -> Iterator[Check]:
     yield from _laws(suite)
 
 
-def claim(suite: Suite) -> Claim:
-    """Transforms, moments and laws by both kinds of evidence; the mixture; a failure."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
+LEVELS = np.arange(1, 64) / 64
+
+STARTS = ((-0.8, -3.0), (1.5, -1.0), (-0.8, 1.0), (1.5, 3.0))
+"""Where the runs that are drawn on the return begin."""
+
+STEPS = (*range(64), *(round(2 ** (n / 4)) for n in range(24, 49)))
+"""The steps of these runs that are drawn."""
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Densities and quantiles of (T + t₀) gap, of the predicted law and of two rivals; a mixture."""
+    runs = near(suite.landscapes["steep"][0], 2, 10.0, 80.0, 2000, 0.2, -0.2)
+    time, law, cell = 2080.0, runs.law(), runs.training
+    pit = Pit(GRPO, runs.steps, runs.weights())
+    laws: dict[str, Any] = {
+        "weighted chi-square": law,
+        NORMAL: norm(law.mean(), law.var() ** 0.5),
+        ORACLE: WeightedChi2(rivals(runs)[ORACLE]),
+    }
+    places = np.linspace(0, float(law.ppf(0.99)), 160)
+    for name, other in laws.items():
+        for place, density in zip(places, other.pdf(places), strict=True):
+            at = {"quantile": float(place) * time}
+            yield Point(STEM, f"density: {name}", at, float(density) / time)
+        for level in LEVELS.tolist():
+            at = {"level": level, "quantile": float(other.ppf(level)) * time}
+            share = LawShare(cell, pit, level) if other is law else None
+            yield Point(STEM, name, at, level, share)
+    yield from _on_a_ridge(suite.landscapes["calm mixture"][0])
+
+
+def _on_a_ridge(entry: LandscapeEntry) -> Iterator[Point]:
+    """The shares of a mixture's runs below the quantiles of their own law, and of that of the mean weight;
+    the return with its ridge of maximisers, and runs that end at different points there.
+    """
+    mixture = Mixture(entry)
+    for series, pit, shares in (
+        ("own weight", mixture.own_law, LEVELS),
+        ("mean weight", mixture.mean_law, mixture.shares(LEVELS)),
+    ):
+        for level, share in zip(LEVELS.tolist(), shares.tolist(), strict=True):
+            at: dict[str, object] = {"problem": entry.name, "level": level}
+            yield Point("mixture", series, at, share, LawShare(mixture.training, pit, level))
+    landscape, heights = entry.problem, np.linspace(-4, 4, 9)
+    for x in np.linspace(-1.2, 2.0, 41).tolist():
+        points = np.stack([np.full(len(heights), x), heights], axis=-1)
+        for y, value in zip(heights, landscape.maximum - landscape.gap(points), strict=True):
+            yield Point("mixture", "return", {"x": x, "y": float(y)}, float(value))
+    for run, start in enumerate(STARTS):
+        cell = OneRun(landscape, 2, STEPS[-1], Decay(20.0, 60.0), start=start, number=run)
+        for step in STEPS:
+            for coordinate, axis in enumerate("xy"):
+                at = {"run": run, "step": step, "axis": axis}
+                where = mean_of(cell, Coordinate(GRPO, step, coordinate))
+                yield Point("mixture", "run", at, None, where)

@@ -21,7 +21,7 @@ import numpy as np
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
@@ -41,7 +41,6 @@ RIVALS = (
 
 
 def rivals(m: Moments, group_size: int, batch_size: int, design: str) -> dict[str, float]:
-    """The wrong values of grpo's MSE in a minibatch."""
     p = gradient_mse(m, "grpo", group_size, batch_size, design)
     inner, prompts = p.first_order_term + p.second_order_term, len(m)
     wrong = {"inner terms not divided by B": p.prompt_term + batch_size * inner}
@@ -103,7 +102,7 @@ def _drawn(suite: Suite) -> Iterator[Case]:
         yield suite.digits, 4, 4, "iid"
 
 
-def checks(cases: Iterable[Case]) -> Iterator[Check]:
+def errors(cases: Iterable[Case]) -> Iterator[Check]:
     """Grpo with its rivals, and vanilla, in every case."""
     for entry, group_size, batch_size, design in cases:
         moments = entry.problem.moments()
@@ -175,12 +174,12 @@ def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
         yield entry.check(f"{label(cell)}: {what}", mean_of(cell, quantity), statement)
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The formula in every design, by enumeration over whole minibatches."""
     enumerated = list(_cases(suite))
-    built = (*checks([*enumerated, *_drawn(suite)]), *matrices(enumerated))
-    parts = map(_part, (suite.uneven, *suite.rates()))
-    return Claim(STEM, RIVALS, (*built, *parts))
+    yield from errors([*enumerated, *_drawn(suite)])
+    yield from matrices(enumerated)
+    yield from map(_part, (suite.uneven, *suite.rates()))
 
 
 MOST_FIXED = 64
@@ -198,9 +197,9 @@ def _cases_on_networks(suite: Suite) -> Iterator[Case]:
                 yield entry, 2, contexts, "fixed"
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """The formula in every design that a problem allows."""
-    return Claim(STEM, RIVALS, tuple(checks(_cases_on_networks(suite))))
+    return errors(_cases_on_networks(suite))
 
 
 FIGURES = (

@@ -25,7 +25,7 @@ from ustat_pg.checks import Statement, at_most, equal
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, Quantity
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
@@ -65,7 +65,6 @@ Weights = tuple[tuple[Quantity, float], ...]
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
-    """The wrong values of grpo's MSE at one prompt."""
     pairs = group_size * (group_size - 1)
     first = float(m.norm_squared_advantage[0] - m.gradient_sq[0]) / group_size
     noise = float(m.reward_variance[0] * m.fisher_trace[0])
@@ -96,25 +95,25 @@ OF_ERRORS = (
 RIVALS = (*OF_ERRORS, SHORT)
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Single prompts; errors, means and noise of bandits made for what these leave open."""
-    return Claim(STEM, RIVALS, (*at_one_prompt(suite), *_of_bandits(suite)))
+    yield from on_networks(suite)
+    yield from _of_bandits(suite)
 
 
-def at_one_prompt(suite: Suite) -> list[Check]:
+RIVALS_ON_NETWORKS = OF_ERRORS
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Every single prompt at every group size; the other baselines and matrices at small ones."""
-    checks: list[Check] = []
     for entry in suite.single_prompts:
         few = entry.problem.outcomes.counts[0] <= LARGE_OUTCOMES
         sizes = dict.fromkeys((*suite.group_sizes, 8, *((LARGE,) if few else ())))
-        checks += [_grpo(entry, group_size) for group_size in sizes]
-        checks += _others(entry, suite.group_sizes[0])
-    return checks
+        yield from (_grpo(entry, group_size) for group_size in sizes)
+        yield from _others(entry, suite.group_sizes[0])
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:
-    """The theorem's formula, with its rivals."""
-
     def functional() -> Linear:
         return mean_of(GradientCell(entry.problem, group_size), mse_of("grpo"))
 
@@ -145,21 +144,20 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
     ]
 
 
-def _of_bandits(suite: Suite) -> list[Check]:
+def _of_bandits(suite: Suite) -> Iterator[Check]:
     """The checks of bandits alone: anchors, records of one prompt of several, bounds."""
     repeated, coins = [suite.repeated, *suite.repeats()], [*suite.coins()]
-    checks: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
-        checks += _anchors(entry, 8)
-    checks += [_bounded(entry) for entry in (suite.skewed, *coins, *repeated)]
+        yield from _anchors(entry, 8)
+    yield from map(_bounded, (suite.skewed, *coins, *repeated))
     for entry in (suite.several, *repeated):
-        pairs = product(range(entry.problem.contexts), ("grpo", "group-mean"))
-        checks += [_alone(entry, x, baseline) for x, baseline in pairs]
+        for x, baseline in product(range(entry.problem.contexts), ("grpo", "group-mean")):
+            yield _alone(entry, x, baseline)
     for entry in (suite.skewed, *repeated, *coins):
-        checks += _reinforce(entry)
+        yield from _reinforce(entry)
     for entry in (*suite.sure_coins(), *repeated):
-        checks += _terms(entry, suite.group_sizes[0])
-    return checks + [_mixed(entry, 3) for entry in (suite.skewed, *coins)]
+        yield from _terms(entry, suite.group_sizes[0])
+    yield from (_mixed(entry, 3) for entry in (suite.skewed, *coins))
 
 
 def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
@@ -281,11 +279,6 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
         lambda: mean_of(GradientCell(entry.problem, group_size), Mixed()),
         lambda: equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0),
     )
-
-
-def on_networks(suite: Suite) -> Claim:
-    """Errors and matrices at single prompts; the rival of a mean is left to bandits."""
-    return Claim(STEM, OF_ERRORS, tuple(at_one_prompt(suite)))
 
 
 FIGURES = (

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     count_table,
@@ -92,19 +92,15 @@ def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     return measured, group_size * value
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The slope of the distance, and both limits, at single prompts; the error with graded rewards."""
-    graded = (check for entry in suite.rare_rewards for check in _graded(entry))
-    return Claim(STEM, RIVALS, (*checks(suite.lopsided), *graded))
+    for entry in suite.lopsided:
+        yield from _binary(entry)
+    for entry in suite.rare_rewards:
+        yield from _graded(entry)
 
 
-def checks(entries: Iterable[BanditEntry]) -> Iterator[Check]:
-    """The slope of the distance, and both limits, at each."""
-    for entry in entries:
-        yield from _checks(entry)
-
-
-def _checks(entry: BanditEntry) -> Iterator[Check]:
+def _binary(entry: BanditEntry) -> Iterator[Check]:
     moments = entry.problem.moments()
     sizes = (LARGE // 4, LARGE // 2, LARGE)
     points, values = zip(*(distance(entry, size) for size in sizes), strict=True)
@@ -235,9 +231,13 @@ def told_apart(problem: SoftmaxBandit) -> bool:
     return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
 
 
-def on_networks(suite: Suite) -> Claim:
+RIVALS_ON_NETWORKS = OF_BINARY
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
     """The slope of the distance, and both limits, at prompts whose large groups are enumerated."""
-    return Claim(STEM, OF_BINARY, tuple(checks(lopsided(suite))))
+    for entry in lopsided(suite):
+        yield from _binary(entry)
 
 
 FIGURES = (
@@ -272,7 +272,6 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
-    """The same on any problems of one prompt."""
     for entry in entries:
         limit, wrong = graded_lines(entry)
         lines = {"limit": limit, f"rival: {NAIVE}": wrong[NAIVE]}
@@ -285,5 +284,4 @@ def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """G times the error, on two prompts."""
     yield from points(islice(lopsided(suite), 2))

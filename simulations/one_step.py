@@ -20,7 +20,7 @@ import numpy as np
 from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import Estimator
 from ustat_pg.engines.one_step import GapAfterStep, OneStep
-from ustat_pg.experiment import Check, Claim, Linear, mean_of
+from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import bound_curve, gradient_mse, one_step_gap
 from ustat_pg.problems import TokenBandit, TokenProblem
@@ -56,7 +56,6 @@ class Learner(Entry[TokenProblem]):
 
     @cached_property
     def bandit(self) -> TokenBandit:
-        """The problem at the policy."""
         return self.problem.bandit(self.policy)
 
     @cached_property
@@ -71,7 +70,6 @@ class Learner(Entry[TokenProblem]):
         return OneStep(self.problem.at(self.policy), 2, rate)
 
     def gap(self, theta: np.ndarray) -> float:
-        """The gap of the policy with other parameters."""
         return self.problem.gap(self.problem.bandit(self.policy.with_theta(theta)))
 
     def mean_after(self, value: Callable[[np.ndarray], float]) -> float:
@@ -106,7 +104,6 @@ class Learner(Entry[TokenProblem]):
         return min(bends), max(bends)
 
     def without_noise(self, rate: float) -> float:
-        """The gap after one step of exact ascent."""
         return self.gap(self.policy.theta + rate * self.bandit.gradient())
 
 
@@ -176,7 +173,8 @@ def _short_step(learner: Learner) -> Check:
     )
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """One long step, and the recursion over a short one."""
-    long = [check for learner in learners(suite) for check in _long_step(learner)]
-    return Claim("suboptimality", RIVALS, (*long, *map(_short_step, learners(suite))))
+    for learner in learners(suite):
+        yield from _long_step(learner)
+    yield from map(_short_step, learners(suite))

@@ -28,7 +28,7 @@ from ustat_pg.checks import equal, positive
 from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment import Check, Claim, Eigenvalue, LawExcess, LawShare, Linear, Pit, Point
+from ustat_pg.experiment import Check, Eigenvalue, LawExcess, LawShare, Linear, Pit, Point
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     gap_transform,
@@ -147,7 +147,6 @@ def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _values(entry: LandscapeEntry) -> np.ndarray:
-    """V(x) at the optimum, by outcomes."""
     outcomes = at_optimum(entry.problem).outcomes
     return np.asarray((outcomes.probs * outcomes.rewards).sum(axis=1))
 
@@ -312,7 +311,8 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """The order where the assumption holds, and what happens where it does not."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["ordered"]:
         yield from _ordered(entry, not smoke)
@@ -336,11 +336,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
         extra = _fisher(entry, np.linspace(0.05, 0.1, len(values)) ** 2)
         wrong = float(np.linalg.eigvalsh(extra)[0])
         yield _least_excess(entry, below, ORACLE, 1, {EVERYWHERE: wrong})
-
-
-def claim(suite: Suite) -> Claim:
-    """The order where the assumption holds, and what happens where it does not."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
 
 
 LEVELS = (*(k / 32 for k in range(1, 32)), 2000 / 2048, 2030 / 2048)

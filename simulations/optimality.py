@@ -43,12 +43,12 @@ from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import (
     Estimator,
     GradientCell,
-    Projection,
     SquaredError,
     SquaredProjection,
 )
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Extrapolation, Linear, Ratio, mean_of
+from ustat_pg.experiment import Check, Extrapolation, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.predictions import (
     critic_error_at_par,
     critic_excess,
@@ -63,7 +63,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
-from .shared.peers import CRITIC, label, scale, slope, within
+from .shared.peers import CRITIC, label, mean_in, scale, slope, within
 from .shared.runs import GRPO, ORACLE, VANILLA, constant, critic
 
 STEM = "optimality"
@@ -91,7 +91,7 @@ RIVALS = (
     *(ONE_LESS, WHOLE_GROUP, NO_SLOPE, FORGOTTEN, HALF_STEP, STILL),
 )
 
-FIGURES = {
+PRINTED = {
     (3, "norm-weighted"): 74.9,
     (3, "grpo"): 68.1,
     (4, "norm-weighted"): 49.3,
@@ -384,7 +384,7 @@ def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         unit = direction(other, number)
         yield entry.check(
             f"{label(cells[1])}: mean less an action's baseline, along direction {number}",
-            Linear(cells[1], ((Projection(VANILLA, number), 1.0),), float(other.gradient() @ unit)),
+            mean_in(cells[1], VANILLA, number),
             equal(slope(problem, unit), scale=scale(cells[1], VANILLA, unit) ** 0.5),
         )
     gain = gradient_mse(problem.moments(), "oracle", group_size).mse
@@ -427,7 +427,7 @@ def hessian(entry: BanditEntry) -> Iterator[Check]:
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
     """Figures worked out by hand on the skewed problem, as printed; norm-weighted is grpo at G = 2."""
-    for (group_size, baseline), figure in FIGURES.items():
+    for (group_size, baseline), figure in PRINTED.items():
         digits = 0.05 if figure > 11 else 0.0005
         yield entry.check(
             f"G={group_size}: {baseline} x 1e3 = {figure}",
@@ -440,8 +440,10 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
     yield entry.check("G=2: norm-weighted = grpo", functional, nothing)
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
-    """Fixed problems inside and outside Assumption 2, generated ones of both kinds, digits."""
+def checks(suite: Suite) -> Iterator[Check]:
+    """The corollary inside Assumption 2, its failures outside, and the printed figures: on fixed problems,
+    generated ones of both kinds, and digits.
+    """
     uniform = Entry("uniform", "made-up", two_valued([0.25] * 4, [1, 0, 0, 0]))
     yield from outside(suite.skewed, 4)
     yield from _figures(suite.skewed)
@@ -480,16 +482,15 @@ def _checks(suite: Suite) -> Iterator[Check]:
         yield from hessian(entry)
 
 
-def claim(suite: Suite) -> Claim:
-    """The corollary where it holds, its failures where it does not, and the printed figures."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
-
-
 UNCORRELATED = 1e-12
 """The largest E[‖s‖² a] that counts as 0, as a share of tr F times the greatest reward."""
 
 
-def _on_networks(suite: Suite) -> Iterator[Check]:
+RIVALS_ON_NETWORKS = OF_ONE_PROMPT
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
+    """The corollary where it holds and its failures where it does not, prompt by prompt."""
     for entry in suite.single_prompts:
         yield from outside(entry, 4)
         yield from thresholds(entry)
@@ -499,6 +500,74 @@ def _on_networks(suite: Suite) -> Iterator[Check]:
             yield from inside(entry, 4)
 
 
-def on_networks(suite: Suite) -> Claim:
-    """The corollary where it holds and its failures where it does not, prompt by prompt."""
-    return Claim(STEM, OF_ONE_PROMPT, tuple(_on_networks(suite)))
+FIGURES = (
+    Figure(
+        "optimality_map",
+        "The map of Assumption 2",
+        "Mean squared error of five baselines against the correlation of the squared score norm and "
+        "the reward: the oracle has the least error of all only where the correlation is 0, touches "
+        "the minimum-variance baseline there, and exceeds it on both sides.",
+        "map",
+        x=Axis(
+            "correlation of squared score norm and reward",
+            "correlation",
+            ticks=(-1, -0.5, 0, 0.5, 1),
+            limits=(-1.04, 1.04),
+        ),
+        y=Axis("mean squared error at G = 8", limits=(0, None)),
+        lines=("vanilla", "grpo", "norm-weighted", "oracle", "minimum-variance"),
+        panels=(Panel(uprights=(0,), notes=(("Assumption 2", 0.04, 0.02),)),),
+        names="outside upper center",
+        height=2.75,
+    ),
+)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Where grpo beats no baseline, over (pass rate, G); and the map of Assumption 2."""
+    yield from _frontier()
+    yield from _map()
+
+
+def _frontier() -> Iterator[Point]:
+    """MSE_grpo / MSE_vanilla for 64 equal arms, some of them rewarded; measured on every third."""
+    arms = 64
+    group_sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+    rewarded = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 30, 36, 42, 48, 54, 60)
+    for i, count in enumerate(rewarded):
+        problem = two_valued([1 / arms] * arms, [1] * count + [0] * (arms - count))
+        moments = problem.moments()
+        for j, group_size in enumerate(group_sizes):
+            prediction = gradient_mse(moments, "grpo", group_size)
+            functional = None
+            if i % 3 == 0 and j % 3 == 0:
+                cell = GradientCell(problem, group_size)
+                functional = Ratio(
+                    mean_of(cell, mse_of("grpo")),
+                    mean_of(cell, mse_of("vanilla")),
+                    prediction.vanilla_mse,
+                )
+            at = {"pass_rate": count / arms, "group_size": group_size}
+            yield Point(
+                "frontier", "ratio", at, prediction.mse / prediction.vanilla_mse, functional
+            )
+
+
+def _map() -> Iterator[Point]:
+    """MSE against the correlation of ‖s‖² and reward, pass rate 1/2 throughout.
+
+    One arm of probability 1/2 and four of 1/8: ‖s‖² takes two values, with probability 1/2 each, and
+    success chances (1 ∓ ρ)/2 on them give the correlation ρ.
+    """
+    group_size = 8
+    for correlation in np.linspace(-1, 1, 21).round(2).tolist():
+        chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]
+        problem = two_valued([0.5, 0.125, 0.125, 0.125, 0.125], chances)
+        moments, cell = problem.moments(), GradientCell(problem, group_size)
+        at = {"correlation": correlation, "group_size": group_size}
+        for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
+            value = gradient_mse(moments, baseline, group_size).mse
+            yield Point("map", baseline, at, value, mean_of(cell, mse_of(baseline)), True)
+        # It has no closed form; its curve is enumerated.
+        functional = mean_of(cell, mse_of("norm-weighted"))
+        yield Point("map", "norm-weighted", at, None, functional, True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Linear, LogSlope, Point, Ratio, mean_of
 from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
@@ -111,7 +111,7 @@ def _slope(
     )
 
 
-def checks(
+def ratios(
     group_sizes: Iterable[int],
     singles: Iterable[BanditEntry],
     batches: Iterable[tuple[BanditEntry, int]],
@@ -136,24 +136,22 @@ def _noisy() -> BanditEntry:
 
 
 def _batches(suite: Suite) -> list[tuple[BanditEntry, int]]:
-    """Minibatch problems and their B."""
     made_up = spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
     return [*((entry, 1) for entry in (made_up, *suite.spreads())), (suite.digits, 2)]
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Ratios at small G everywhere; orders where the excess is large, since they are the same."""
     batches = _batches(suite)
     ordered = [suite.balanced, suite.coin, *suite.coins(), *prompts(suite.digits, 1)]
     ordered += [entry for entry, _ in batches if entry.origin != "real"]
     singles = [*suite.single_prompts, _noisy()]
-    built = [*checks(suite.group_sizes[:2], singles, batches, ordered)]
+    yield from ratios(suite.group_sizes[:2], singles, batches, ordered)
     for entry in (suite.skewed, suite.balanced, suite.coin, *suite.coins()):
         for group_size in LARGER:
-            built += _ratio(entry, group_size, 1)
+            yield from _ratio(entry, group_size, 1)
     for entry, batch_size, group_size in ((suite.uneven, 2, 3), (suite.several, 3, 2)):
-        built += _ratio(entry, group_size, batch_size)
-    return Claim(STEM, RIVALS, tuple(built))
+        yield from _ratio(entry, group_size, batch_size)
 
 
 def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int]) -> Iterator[Point]:
@@ -186,12 +184,11 @@ def largest(entries: list[BanditEntry]) -> list[BanditEntry]:
     return chosen
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """Ratios at small G everywhere; orders at one prompt and in minibatches."""
     cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
     ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
-    built = checks(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
-    return Claim(STEM, RIVALS, tuple(built))
+    return ratios(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
 
 
 FIGURES = (
@@ -237,6 +234,5 @@ def curves(suite: Suite) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """The excess at one prompt."""
     one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
     yield from points(one_prompt, suite.curve_sizes)

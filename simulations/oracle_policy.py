@@ -35,7 +35,6 @@ from ustat_pg.checks import equal
 from ustat_pg.engines import Decay, Gap, GapTransform, GradientCell
 from ustat_pg.experiment import (
     Check,
-    Claim,
     Eigenvalue,
     Extrapolation,
     Linear,
@@ -81,7 +80,6 @@ REACH = 5.0
 
 
 def pairs(group_size: int) -> int:
-    """G(G-1)."""
     return group_size * (group_size - 1)
 
 
@@ -112,7 +110,6 @@ def _between(group_sizes: tuple[int, ...]) -> str:
 
 
 def _places(group_sizes: tuple[int, ...]) -> list[float]:
-    """½ log G(G-1)."""
     return [0.5 * log(pairs(g)) for g in group_sizes]
 
 
@@ -140,7 +137,6 @@ def gaps(runs: NearOptimum, times: float = 1) -> Linear:
 
 
 def _end(runs: NearOptimum) -> float:
-    """T + t₀."""
     assert isinstance(runs.schedule, Decay)
     return runs.steps + runs.schedule.t0
 
@@ -163,13 +159,11 @@ class _Difference:
 
     @property
     def measured(self) -> Extrapolation:
-        """The functional."""
         points = tuple(gaps(runs) for runs, _ in self.runs)
         return Extrapolation(points, tuple(share for _, share in self.runs))
 
     @property
     def predicted(self) -> float:
-        """The value by the linear recursion."""
         grpo, oracle = (
             sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
             for estimator in (GRPO, ORACLE)
@@ -296,7 +290,8 @@ def _ends(entry: LandscapeEntry) -> Check:
     )
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """The difference at the optimum and in whole runs, its order, and what it rests on."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["triple"]:
         yield from _gradients(entry, (2, 4, 16))
@@ -315,11 +310,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
             yield from _limits(entry, group_size, 40, 120, 2 if smoke else 3)
     yield from _variants(landscapes)
     yield from map(_ends, landscapes["mixture"])
-
-
-def claim(suite: Suite) -> Claim:
-    """The difference at the optimum and in whole runs, its order, and what it rests on."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)))
 
 
 def _differences(scaled: str = "") -> tuple[Line, ...]:

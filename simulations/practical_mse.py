@@ -21,7 +21,7 @@ import numpy as np
 
 from ustat_pg.checks import equal, positive
 from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     WeightedPrediction,
@@ -93,7 +93,6 @@ SHOWN = {
 
 
 def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> WeightedPrediction:
-    """The closed form at a distance."""
     return practical_mse(
         batch.away(distance),
         "std",
@@ -105,23 +104,22 @@ def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> W
     )
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Outputs of several tokens, where the policy moves; one token, on bandits and real data."""
     lone = (suite.skewed, *suite.strong(), suite.lopsided[-1])
-    return claim_on(suite, batches("tokens", suite.generated, suite.seed), lone)
+    return checks_on(suite, batches("tokens", suite.generated, suite.seed), lone)
 
 
-def claim_on(suite: Suite, several: Iterable[Batch], lone: Iterable[BanditEntry]) -> Claim:
-    """The claim on problems of several tokens, and prompts whose outputs have one."""
-    checks: list[Check] = []
+def checks_on(
+    suite: Suite, several: Iterable[Batch], lone: Iterable[BanditEntry]
+) -> Iterator[Check]:
+    """The checks on problems of several tokens, and prompts whose outputs have one."""
     for batch in several:
-        checks += [*slopes(batch), *amounts(batch), *in_pairs(batch)]
-        if batch.most_tokens == 2:
-            checks += drawn(batch)
+        for part in (slopes, amounts, in_pairs, *((drawn,) if batch.most_tokens == 2 else ())):
+            yield from part(batch)
     for entry in lone:
-        checks += one_token(entry)
-    checks += [bound(entry) for entry in graded_prompts(suite)]
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from one_token(entry)
+    yield from map(bound, graded_prompts(suite))
 
 
 def weights_of(batch: Batch) -> tuple[float, ...]:
@@ -272,10 +270,10 @@ def bound(entry: BanditEntry) -> Check:
     )
 
 
-def on_networks(suite: Suite) -> Claim:
+def on_networks(suite: Suite) -> Iterator[Check]:
     """The claim on a prefix softmax, or a transformer whose parameters all tokens share."""
     several = batches(suite.on, suite.generated, suite.seed)
-    return claim_on(suite, several, one_token_prompts(suite.on, suite.generated, suite.seed))
+    return checks_on(suite, several, one_token_prompts(suite.on, suite.generated, suite.seed))
 
 
 FIGURES = (
@@ -329,5 +327,4 @@ def points(on: str) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    """Squared bias and variance against the distance."""
     yield from points(suite.on)

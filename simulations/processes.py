@@ -59,12 +59,7 @@ PATIENCE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Settled:
-    """Claims with their verdicts, and what their figures show.
-
-    Arguments:
-        run: the run.
-        points: the measured points of the figures, a row each.
-    """
+    """Claims with their verdicts, and the measured points of their figures, a row each."""
 
     run: Run
     points: pd.DataFrame
@@ -77,15 +72,7 @@ def settle(
     folder: Path,
     cluster: Cluster | None = None,
 ) -> Settled:
-    """Settle claims in this process, and measure the points of their figures.
-
-    Arguments:
-        stems: claims to settle.
-        suite: the problems.
-        options: how to run.
-        folder: the store's.
-        cluster: where blocks are run, if not here.
-    """
+    """Settle claims in this process, or with blocks on a cluster, and measure the points of their figures."""
     store = Store(folder)
     designs, shown, failed = _designs(stems, suite)
     run = run_claims(designs, options, store, cluster).with_failed(failed)
@@ -96,9 +83,6 @@ def settle(
 
 def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: Path) -> Settled:
     """Settle each claim in one of as many processes as there are workers.
-
-    Arguments:
-        stems, suite, options, folder: those of :func:`settle`.
 
     Raises:
         LostWorkers: a process died; finished blocks are kept, and the same call continues.

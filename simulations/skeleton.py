@@ -45,7 +45,7 @@ from collections.abc import Iterator
 
 from ustat_pg.checks import equal
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Claim, Point, mean_of
+from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure
 from ustat_pg.predictions import gradient_mse
 
@@ -67,10 +67,9 @@ def _check(entry: BanditEntry, group_size: int) -> Check:
     )
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """The result at every group size of the suite, on problems of one prompt."""
-    checks = (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
-    return Claim(STEM, RIVALS, tuple(checks))
+    return (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
 
 
 FIGURES = (
@@ -111,13 +110,7 @@ CONTRIBUTING.md, "Add a claim", says what else belongs to one; the tests ask for
 def write(stem: str, label: str | None = None, root: Path = ROOT) -> str:
     """Write a claim and its entry among the results; returns what to do next.
 
-    Arguments:
-        stem: its name, a Python module's; new.
-        label: its number in tables; "Beyond" and the next number unless given.
-        root: folder of the clone.
-
-    Raises:
-        InputError: the stem is no name or not new, or the label is another result's.
+    A stem that is no module's name or not new is refused, and a label that is another result's.
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", stem) or keyword.iskeyword(stem):
         raise InputError(

@@ -19,19 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GroupSize, Projection, SquaredError, SurvivorCell
-from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.engines import Estimator, GroupSize, SquaredError, SurvivorCell
+from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
 
 from .adaptive_groups import RATES
-from .count_advantages import telling
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded
+from .shared.peers import mean_in, telling, weight_in
 
 STEM = "survivors"
 
@@ -50,22 +49,20 @@ G = 3
 """The group size: small, so that groups of one survivor and of none count."""
 
 
-def claim(suite: Suite) -> Claim:
+def checks(suite: Suite) -> Iterator[Check]:
     """Survival by output and by reward on bandits, by length on outputs of several tokens."""
-    checks: list[Check] = []
     for entry in suite.few_outcomes:
         problem, rng = entry.problem, np.random.default_rng([5, entry.problem.contexts])
         by_output = rng.uniform(0.2, 1.0, size=(problem.contexts, problem.arms, 1))
         by_reward = np.where(problem.reward_values > 0.5, 0.9, 0.35)
-        checks += _of(entry, "by output", np.broadcast_to(by_output, by_reward.shape))
-        checks += _of(entry, "by reward", by_reward)
+        yield from _of(entry, "by output", np.broadcast_to(by_output, by_reward.shape))
+        yield from _of(entry, "by reward", by_reward)
     for text in worded(suite):
         late = np.array(text.lengths) > np.median(text.lengths)
         chances = np.broadcast_to(
             np.where(late, 0.3, 0.95)[:, None], text.problem.reward_probs.shape
         )
-        checks += _of(text, "by length", chances)
-    return Claim(STEM, RIVALS, tuple(checks))
+        yield from _of(text, "by length", chances)
 
 
 def doubled(problem: SoftmaxBandit, survival: Array) -> tuple[SoftmaxBandit, tuple[bool, ...]]:
@@ -93,7 +90,6 @@ def over_all(problem: SoftmaxBandit, survival: Array) -> Array:
 
 
 def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
-    """Means, errors and numbers of survivors of one problem."""
     twice, fates = doubled(entry.problem, survival)
     moments = survivor_moments(entry.problem, survival)
     gradients, target = moments.moments.weighted_gradient, moments.target
@@ -110,16 +106,12 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
     size = float(found.second_moment.max()) ** 0.5
-
-    def along(cell: SurvivorCell) -> Linear:
-        return Linear(cell, ((Projection(GRPO, number), 1.0),), float(twice.gradient() @ unit))
-
     rivals = {rival: float(each @ unit) for rival, each in wrong.items()}
     says = equal(float(found.mean @ unit), rivals, scale=size)
-    yield entry.check(f"{how}: mean over survivors", along(cell), says)
+    yield entry.check(f"{how}: mean over survivors", mean_in(cell, GRPO, number), says)
     dropped = {DROPPED: float(found.mean @ unit)}
     says = equal(float(lone.mean @ unit), dropped, scale=size)
-    yield entry.check(f"{how}: mean with lone rewards", along(raw), says)
+    yield entry.check(f"{how}: mean with lone rewards", mean_in(raw, GRPO, number), says)
     full = survivor_mse(survivor_moments(entry.problem, np.ones_like(survival)), G).mse
     yield entry.check(
         f"{how}: error over survivors",
@@ -174,10 +166,7 @@ def curves(suite: Suite) -> Iterator[Point]:
                 survivor_mse(survivor_moments(problem, survival), 4).mean,
                 problem.gradient(),
             )
-            drawn = None
-            if 0.1 <= p <= 0.9:
-                cell = SurvivorCell(twice, 4, survives=fates)
-                slope = float(twice.gradient() @ direction(twice, 0))
-                drawn = Linear(cell, ((Projection(GRPO, 0), 1 / slope),), 1.0)
+            cell = SurvivorCell(twice, 4, survives=fates)
+            drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
             weight = float(mean @ gradient) / float(gradient @ gradient)
             yield Point(STEM, name, {"pass_rate": p}, weight, drawn)

@@ -29,7 +29,6 @@ from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.experiment import (
     Check,
-    Claim,
     EverySample,
     Extrapolation,
     Linear,
@@ -150,9 +149,11 @@ def rivals(cell: Groups) -> dict[str, float]:
     return {**distances, FIRST_PART: second / cell.scale / cell.scale}
 
 
-def claim(suite: Suite) -> Claim:
+RIVALS = (*WRONG, FIRST_PART, SHARED)
+
+
+def checks(suite: Suite) -> Iterator[Check]:
     """The identities on single prompts, every group where there are few, drawn groups everywhere."""
-    checks = []
     for entry in suite.single_prompts:
         for group_size, right in SIZES.items():
             groups = Groups(entry.problem, group_size)
@@ -163,13 +164,10 @@ def claim(suite: Suite) -> Claim:
                 every = EverySample(groups, ((distance, 1.0),), limit=ROUNDING**2)
                 wrong = rivals(groups) if formula == "U-statistic" and group_size < 4 else {}
                 statement = equal(0.0, wrong, scale=0.0)
-                checks.append(
-                    entry.check(f"G={group_size}: {estimator} = {formula}", every, statement)
-                )
-        checks += [_uncorrelated(entry, group_size) for group_size in (2, 3)]
-        checks += [_pairs(entry, 8), _shared(entry)]
-        checks += _estimated(entry)
-    return Claim(STEM, (*WRONG, FIRST_PART, SHARED), tuple(checks))
+                yield entry.check(f"G={group_size}: {estimator} = {formula}", every, statement)
+        yield from (_uncorrelated(entry, group_size) for group_size in (2, 3))
+        yield from (_pairs(entry, 8), _shared(entry))
+        yield from _estimated(entry)
 
 
 def _estimated(entry: BanditEntry) -> Iterator[Check]:

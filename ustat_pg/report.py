@@ -210,12 +210,8 @@ def remarks(
     set_aside: Iterable[str] = (),
     controls: Iterable[Control] = (),
 ) -> list[str]:
-    """Lines that a reader must not miss: what failed, what is open and what it would take.
-
-    Arguments:
-        claims: those of a run.
-        set_aside: names of the files that the run found damaged.
-        controls: those of the run.
+    """Lines that a reader must not miss: what failed, what is open and what it would take; and the files
+    set aside because they were damaged.
     """
     return [
         *(
@@ -293,14 +289,7 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
 
 @frozen
 class Drawing:
-    """A drawn figure for the HTML page.
-
-    Arguments:
-        name: short, the figure's anchor.
-        title: a few words.
-        alt: what is seen, in one sentence.
-        svg: the whole file.
-    """
+    """A drawn figure for the HTML page: its anchor, its title, what is seen in words, and its file."""
 
     name: str
     title: str
@@ -319,12 +308,7 @@ def markdown(results: Results) -> str:
 
 
 def html(results: Results, figures: Sequence[Drawing] = ()) -> str:
-    """The run as one HTML page that loads nothing, from here or anywhere.
-
-    Arguments:
-        results: those of a finished run.
-        figures: drawn ones, in their order.
-    """
+    """The run as one HTML page that loads nothing, from here or anywhere."""
     return _rendered("report.html", results, figures)
 
 
@@ -339,7 +323,6 @@ def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) 
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["shown"] = shown
     environment.filters |= {"plain": plain, "says": says, "shown": shown}
     claims, run, controls = results.claims, results.run, results.controls
     source = files("ustat_pg").joinpath("templates", template).read_text(encoding="utf-8")

@@ -98,12 +98,10 @@ class LmQuantity:
 
 
 def pooled(member: str, what: str, group_size: int = 0) -> LmQuantity:
-    """An estimate from scored pools."""
     return LmQuantity("pool", member, what, group_size)
 
 
 def drawn(member: str, what: str, group_size: int) -> LmQuantity:
-    """An error measured on groups of rollouts."""
     return LmQuantity("drawn", member, what, group_size)
 
 
@@ -176,7 +174,6 @@ class LmCell(Cell):
 
     @property
     def quantities(self) -> tuple[LmQuantity, ...]:
-        """Everything that can be asked."""
         averaged = [" ".join(words) for words in product((NOISE, SIGNAL), AVERAGED)]
         errors = list(product((*BASELINES, *averaged), self.group_sizes))
         constants = [(name, 0) for name in CONSTANTS]
@@ -189,7 +186,6 @@ class LmCell(Cell):
 
     @property
     def group_size(self) -> int:  # type: ignore[override]
-        """The largest."""
         return self.group_sizes[-1]
 
     @property
@@ -221,11 +217,9 @@ class LmCell(Cell):
         return max(blocks, 6.0)
 
     def engine(self, asked: str) -> str:
-        """Networks are differentiated."""
         return "autograd"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        """No bound is known."""
         return -inf, inf
 
     def rounding(self, quantity: Quantity) -> float:
@@ -233,12 +227,10 @@ class LmCell(Cell):
         return 0.0
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse a quantity that is not measured."""
         if quantity not in self.quantities:
             raise InputError(f"{quantity.label!r} is no quantity of {', '.join(self.members)}")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        """Raise :class:`InfeasibleError`, always."""
         raise InfeasibleError("the completions of a language model cannot be listed")
 
     def _measure(
@@ -355,7 +347,6 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
 
 
 def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    """Estimates from the rollouts as a pool."""
     from ustat_pg.llm.estimates import constants, curves, noise_to_signal
     from ustat_pg.llm.scores import Scores
     from ustat_pg.llm.scoring import pool_of_scores
@@ -372,7 +363,6 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
 
 
 def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    """Estimates from the groups' gradients."""
     import torch
 
     averaged = list(product(AVERAGED, group_sizes))

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Claim, Linear, Point, Ratio, mean_of
+from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
 from ustat_pg.llm.estimates import curves as errors_of
@@ -67,7 +67,6 @@ def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
-    """The first mean less the second."""
     return Linear(cell, ((first, 1.0), (second, -1.0)))
 
 
@@ -166,12 +165,10 @@ def _excess(cell: LmCell, study: Study) -> Check:
 
 
 def _error(study: Study, baseline: str, group_size: int) -> Error:
-    """A sampled error and its prediction."""
     return drawn(study.member, baseline, group_size), 1.0, study.error(baseline, group_size)
 
 
 def _falls(cell: LmCell, study: Study) -> Check:
-    """grpo's error falls with G."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     high, low = (_error(study, "grpo", size) for size in (least, most))
     return above(f"{short(study.member)}: grpo, G={least} less G={most}", cell, high, low, (FLAT,))
@@ -200,7 +197,8 @@ def _strength(cell: LmCell, *pair: Study) -> Iterator[Check]:
         yield above(name, cell, _error(more, "grpo", group_size), _error(less, "grpo", group_size))
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """Formulas against sampled errors on every model, and every order that the moments predict."""
     how = SIZES[suite.size]
     studies = [study(member, suite) for member in how.members]
     for one in studies:
@@ -216,11 +214,6 @@ def _checks(suite: Suite) -> Iterator[Check]:
     # Of the paper's three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
-
-
-def claim(suite: Suite) -> Claim:
-    """Formulas against sampled errors on every model, and every order that the moments predict."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)), RIVALS)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

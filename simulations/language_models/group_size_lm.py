@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ustat_pg.experiment import Check, Claim, Linear, Point, mean_of
+from ustat_pg.experiment import Check, Linear, Point, mean_of
 
 from ..problems import Suite
 from .cells import BATCH, LmCell, drawn, pooled
@@ -36,7 +36,6 @@ RIVALS = (NO_SPREAD, HALVED, ALIKE)
 
 
 def _noise(study: Study, group_size: int) -> float:
-    """The constants' error of a minibatch, times B."""
     return float(study.constants.predictions().mse(group_size))
 
 
@@ -92,18 +91,14 @@ def _split(cell: LmCell, study: Study) -> Iterator[Check]:
             )
 
 
-def _checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> Iterator[Check]:
+    """The constants of every model against sampled gradients, and the order that they predict."""
     how = SIZES[suite.size]
     for member in how.members:
         pool, cell = study(member, suite), cell_of(suite.size, member)
         yield from _agree(cell, pool, how.margin)
         yield from _constants(cell, pool, how.margin)
         yield from _split(cell, pool)
-
-
-def claim(suite: Suite) -> Claim:
-    """The constants of every model against sampled gradients, and the order that they predict."""
-    return Claim(STEM, RIVALS, tuple(_checks(suite)), RIVALS)
 
 
 def curves(suite: Suite) -> Iterator[Point]:

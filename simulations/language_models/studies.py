@@ -36,7 +36,6 @@ _SEED = 7_000_003
 
 
 def short(member: str) -> str:
-    """A model's name in reports."""
     return member.removeprefix("embedded:")
 
 
@@ -82,7 +81,6 @@ class Study:
     clear: float
 
     def check(self, what: str, functional: Functional, statement: Statement) -> Check:
-        """A check on the model, named as an entry's."""
         return Entry(short(self.member), "made-up", self).check(what, functional, statement)
 
     def agrees(
@@ -115,7 +113,6 @@ class Study:
 
     @cached_property
     def constants(self) -> ConstantsEstimate:
-        """c1, c2, c3."""
         return constants(self.pool)
 
 

@@ -70,7 +70,6 @@ RECIPES = {
 
 
 def new_model(seed: int) -> Qwen2ForCausalLM:
-    """Model before its first step."""
     config = Qwen2Config.from_pretrained(SHIPPED, dtype="float32")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -158,7 +157,6 @@ def _rate(recipe: Recipe, step: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the embedded models."""
     parser = argparse.ArgumentParser(description="Train the embedded models.")
     parser.add_argument("--out", type=Path, required=True, help="folder to write the models to")
     parser.add_argument("--only", choices=RECIPES, help="train this model only")

@@ -27,7 +27,6 @@ Row = dict[str, Any]
 
 
 def add_arguments(commands: Any, stems: Sequence[str]) -> None:
-    """Add the command and its arguments."""
     command = commands.add_parser(
         "mutants",
         help="plant errors in the program, one at a time, and see what verify says of each",
@@ -85,7 +84,6 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
 
 
 def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    """Run the command; returns the exit code."""
     planted = chosen(options, stems)
     if options.list:
         print(_catalogue(planted, options.on))

@@ -92,7 +92,6 @@ class PlantedError:
 
     @property
     def source(self) -> str:
-        """The changed text of its file."""
         return planted((ROOT / self.file).read_text(encoding="utf-8"), self.old, self.new)
 
 
@@ -123,7 +122,6 @@ def pattern(old: str) -> re.Pattern[str]:
 
 
 def planted(source: str, old: str, new: str) -> str:
-    """The source with each occurrence of a snippet changed."""
     changed, count = pattern(old).subn(lambda _: new.strip(), source)
     assert count, f"{old!r} is no longer there"
     assert changed != source, f"{old!r} is not changed"

@@ -29,19 +29,13 @@ SEEN = {"token": 0.01, "prefix": 0.002, "gspo": 0.003}
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A problem of one prompt or more where a batch begins, with the way that its steps lead.
-
-    Arguments:
-        entry: the problem, at θ_old.
-        most_tokens: the tokens of its longest output.
-    """
+    """A problem of one prompt or more where a batch begins, at θ_old, with the way that its steps lead."""
 
     entry: BanditEntry
     most_tokens: int
 
     @property
     def problem(self) -> SoftmaxBandit:
-        """The problem at θ_old."""
         return self.entry.problem
 
     def _unit(self, vector: np.ndarray) -> np.ndarray:

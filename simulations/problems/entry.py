@@ -17,13 +17,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Entry(Generic[P]):
-    """A problem with a name and where it comes from: made-up, generated or real.
-
-    Arguments:
-        name: for reports, unique in its claim.
-        origin: one of ``ORIGINS``.
-        problem: a bandit, or a landscape with an interior optimum.
-    """
+    """A problem with a name, unique in its claim, and where it comes from: made-up, generated or real."""
 
     name: str
     origin: str

@@ -30,15 +30,21 @@ Landscape = LocationBandit | BentBandit
 LandscapeEntry = Entry[Landscape]
 
 
+THREE = np.array([-1.0, 0.0, 1.0])
+"""The arms of most."""
+
+
 def certain(
-    directions: Any, arms: Any, tau: float, rewards: Any, *, radius: float = 1.0
+    directions: Any, arms: Any, tau: float, rewards: Any, *, radius: float = 1.0, share: float = 0.0
 ) -> LocationBandit:
-    """Equally likely prompts with directions (X, d), whose arms have sure rewards (X, K) or (K,)."""
+    """Prompts with directions (X, d), whose arms have sure rewards (X, K) or (K,): equally likely, or two of
+    which the first has the share.
+    """
     ways = np.atleast_2d(np.asarray(directions, dtype=float))
     contexts = len(ways)
     values = np.broadcast_to(rewards, (contexts, len(arms)))[..., None]
-    uniform = np.full(contexts, 1 / contexts)
-    return LocationBandit(uniform, ways, arms, tau, values, np.ones_like(values), radius)
+    shares = np.array([share, 1 - share]) if share else np.full(contexts, 1 / contexts)
+    return LocationBandit(shares, ways, arms, tau, values, np.ones_like(values), radius)
 
 
 def bowl(target: float = 0.0, tau: float = 0.4) -> LocationBandit:
@@ -52,7 +58,7 @@ def dome(tilt: float = 0.0, height: float = 1.0, tau: float = 0.47) -> LocationB
     derivative of the return is 0, so that curvature and noise are nearly the same around the optimum.
     """
     rewards = height * np.array([0.1 - tilt, 1.0, 0.1 + tilt])
-    return certain([[1.0]], [-1.0, 0.0, 1.0], tau, rewards)
+    return certain([[1.0]], THREE, tau, rewards)
 
 
 def twin() -> LocationBandit:
@@ -65,10 +71,8 @@ def shoulder(share: float = 0.68, steep: float = 1.8) -> LocationBandit:
     far from it and has its least PL ratio there: on a ball of radius 1 the least curvature at the
     optimum, L, μ and μ' are all different.
     """
-    rewards = np.array([[0.69, 0.93, 0.49], [0.7, 0.87, 0.11]])[..., None]
-    ways = np.array([[1.3], [steep]])
-    shares, arms = np.array([share, 1 - share]), np.array([-1.0, 0.0, 1.0])
-    return LocationBandit(shares, ways, arms, 1.1, rewards, np.ones_like(rewards), radius=3.0)
+    rewards = np.array([[0.69, 0.93, 0.49], [0.7, 0.87, 0.11]])
+    return certain([[1.3], [steep]], THREE, 1.1, rewards, radius=3.0, share=share)
 
 
 def disagreement(tilt: float = 0.2, far: float = 1.2) -> LocationBandit:
@@ -94,9 +98,8 @@ def tilted(angle: float = 1.1, tilt: float = 0.2) -> LocationBandit:
 def plane(ratio: float = 0.3, angle: float = 0.4) -> LocationBandit:
     """Two directions, each with a prompt of its own, of very different noise: unequal weights."""
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    arms = np.array([-1.0, 0.0, 1.0])
     rewards = np.array([[0.1, 0.9, 0.2], [0.2, 0.9, 0.1]])
-    return certain(turn * [[3.0], [3.0 * ratio]], arms, 1.2, rewards, radius=1.0)
+    return certain(turn * [[3.0], [3.0 * ratio]], THREE, 1.2, rewards)
 
 
 def twisted(
@@ -122,9 +125,8 @@ def twisted(
         ways = ways @ turn
     values = np.zeros((rank + 1, 3, 2))
     values[:-1, 1], values[0, 0], values[-1, :, 1] = 1.0, side, 1.0
-    arms = np.array([-1.0, 0.0, 1.0])
     laws = np.full(values.shape, 0.5)
-    return LocationBandit(np.array(shares), ways, arms, 0.85, values, laws, radius=1.0)
+    return LocationBandit(np.array(shares), ways, THREE, 0.85, values, laws, radius=1.0)
 
 
 def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
@@ -134,9 +136,9 @@ def triple(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> Locat
     """
     way = np.array([[0.6, 0.8]]) if flat else np.array([[1.0]])
     if not tilt:
-        return certain(way, [-1.0, 0.0, 1.0], 1.0, [lift, 1.0, 0.0])
+        return certain(way, THREE, 1.0, [lift, 1.0, 0.0])
     rewards = np.array([[lift - tilt, 1.0, lift + tilt], [lift + tilt, 1.0, lift - tilt]])
-    return certain(np.repeat(way, 2, axis=0), [-1.0, 0.0, 1.0], 1.0, rewards)
+    return certain(np.repeat(way, 2, axis=0), THREE, 1.0, rewards)
 
 
 def _untilted(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> LocationBandit:
@@ -199,20 +201,17 @@ def tug(
     With ε the probability of an outer arm, c₃/c₁ = 2 + (1 - 2ε)(height/tilt)² and
     c₂/c₁ = (1 + (1 - 2ε)²(height/tilt)²)/(2ε) - 1: rare outer arms make c₂ large alone.
     """
-    arms = np.array([-1.0, 0.0, 1.0])
-    middle = height * (arms == 0)
+    middle = height * (THREE == 0)
     # In this order one batch after another pulls the same way where prompts are not shuffled.
-    rewards = np.repeat([middle + tilt * arms, middle - tilt * arms], copies, axis=0)
-    return certain([[tau**2]] * (2 * copies), arms, tau, rewards)
+    rewards = np.repeat([middle + tilt * THREE, middle - tilt * THREE], copies, axis=0)
+    return certain([[tau**2]] * (2 * copies), THREE, tau, rewards)
 
 
 def lopsided(share: float = 0.3, tilt: float = 0.35, height: float = 0.8) -> LocationBandit:
     """Two prompts that pull apart on three arms, one more likely than the other and pulled harder."""
-    arms = np.array([-1.0, 0.0, 1.0])
-    middle, pull = height * (arms == 0), tilt * arms
-    rewards = np.stack([middle + pull, middle - share / (1 - share) * pull])[..., None]
-    shares, ways = np.array([share, 1 - share]), np.full((2, 1), 3.0)
-    return LocationBandit(shares, ways, arms, 1.5, rewards, np.ones_like(rewards), radius=1.0)
+    middle, pull = height * (THREE == 0), tilt * THREE
+    rewards = np.stack([middle + pull, middle - share / (1 - share) * pull])
+    return certain([[3.0], [3.0]], THREE, 1.5, rewards, share=share)
 
 
 def gamble(
@@ -221,24 +220,20 @@ def gamble(
     """Two prompts that pull apart on three arms, with rewards 0 and 1: a hard and an easy one, on which
     the outer arms succeed ``tilt`` more or less often, and the middle one ``height`` more often.
     """
-    arms = np.array([-1.0, 0.0, 1.0])
-    middle, pull = height * (arms == 0), tilt * arms
+    middle, pull = height * (THREE == 0), tilt * THREE
     chances = np.stack([hard + middle + pull, easy + middle - pull])
     values = np.broadcast_to([1.0, 0.0], (2, 3, 2))
     law = np.stack([chances, 1 - chances], axis=-1)
     uniform = np.full(2, 0.5)
-    return LocationBandit(uniform, np.full((2, 1), tau**2), arms, tau, values, law, radius=1.0)
+    return LocationBandit(uniform, np.full((2, 1), tau**2), THREE, tau, values, law, radius=1.0)
 
 
 def lenient(tau: float = 0.8, share: float = 0.5) -> LocationBandit:
     """Two prompts and three arms, right or wrong: the lenient prompt takes the middle arm and the one on
     its right, the strict one the middle arm alone. So the easy prompt pulls one way, the hard one back.
     """
-    arms = np.array([-1.0, 0.0, 1.0])
-    values = np.array([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]])[..., None]
-    law, ways = np.ones_like(values), np.full((2, 1), tau**2)
-    shares = np.array([share, 1 - share])
-    return LocationBandit(shares, ways, arms, tau, values, law, radius=3.0)
+    rewards = [[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
+    return certain([[tau**2], [tau**2]], THREE, tau, rewards, radius=3.0, share=share)
 
 
 def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
@@ -246,10 +241,9 @@ def crossing(flat: float = 2.8, steep: float = 4.0) -> LocationBandit:
     noise alone.
     """
     across, along = np.array([0.8, 0.6]), np.array([-0.6, 0.8])
-    arms = np.array([-1.0, 0.0, 1.0])
-    middle = 1.0 * (arms == 0)
-    rewards = np.stack([0.3 * middle + 0.3 * arms, 0.3 * middle - 0.3 * arms, 2 * middle])
-    return certain([flat * across, flat * across, steep * along], arms, 2.0, rewards)
+    middle = 1.0 * (THREE == 0)
+    rewards = np.stack([0.3 * middle + 0.3 * THREE, 0.3 * middle - 0.3 * THREE, 2 * middle])
+    return certain([flat * across, flat * across, steep * along], THREE, 2.0, rewards)
 
 
 def diabetes() -> LocationBandit:

@@ -21,12 +21,7 @@ SPECIES = ("setosa", "versicolor", "virginica")
 
 @dataclass(frozen=True)
 class Worded(Entry[SoftmaxBandit]):
-    """A problem with the tokens of its outputs.
-
-    Arguments:
-        name, origin, problem: those of the entry.
-        lengths: tokens of each output.
-    """
+    """A problem with the tokens of each output."""
 
     lengths: tuple[int, ...]
 

@@ -77,7 +77,6 @@ class Suite(Bandits):
 
     @cached_property
     def landscapes(self) -> Landscapes:
-        """Problems with an interior optimum, for whole training runs."""
         if self.on != "bandit":
             raise InputError(
                 f"whole training runs are asked of problems whose optimum is known, not of {self.on}"

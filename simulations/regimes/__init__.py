@@ -43,24 +43,14 @@ _BESIDE = GradientCell(two_valued([0.5, 0.5], [0.8, 0.2]), 2)
 
 @dataclass(frozen=True)
 class Drawn:
-    """One draw of regimes.
-
-    Arguments:
-        rng: generator of its own, from the run's seed.
-        name: of the checks' problem, with the draw's number.
-    """
+    """One draw of regimes: a generator of its own, and the name of its checks' problem."""
 
     rng: np.random.Generator
     name: str
 
     def check(self, what: str, predicted: Any, reckoned: Any, limit: float = NEAR) -> Check:
-        """A check that a function's value is the one reckoned otherwise.
-
-        Arguments:
-            what: name, unique among those of its draw.
-            predicted: number or array that the public function returns.
-            reckoned: the same by other means.
-            limit: difference allowed, relative to the largest entry reckoned.
+        """A check that a function's value, a number or an array, is the one reckoned otherwise, up to a limit
+        relative to the largest entry reckoned.
         """
         said, known = np.asarray(predicted, dtype=float), np.asarray(reckoned, dtype=float)
         if said.shape != known.shape:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines import Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
@@ -40,15 +40,19 @@ TABLES = (
 """Estimators by counts, with numbers that are drawn."""
 
 
+def groups(
+    problem: SoftmaxBandit, estimator: Estimator, group_size: int
+) -> Iterator[tuple[int, Array, Draws, Array, Array]]:
+    """Every group that there can be, prompt by prompt: the prompt, chances, outputs, advantages, scores."""
+    for draws, chance in minibatches(GradientCell(problem, group_size)):
+        x, advantages = int(draws.contexts[0, 0]), estimator.advantages(problem, draws)[:, 0]
+        yield x, chance, draws, advantages, problem.policy.scores(x)[draws.arms[:, 0]]
+
+
 @dataclass(frozen=True)
 class Law:
-    """The law of one group's estimate at each prompt, by all counts of its outcomes.
-
-    Arguments:
-        problem: the problem.
-        means: E ĝ, (X, d).
-        seconds: E ĝ ĝᵀ, (X, d, d).
-        mixed: chance of unequal rewards, (X,).
+    """The law of one group's estimate at each prompt, by all counts of its outcomes: E ĝ (X, d),
+    E ĝ ĝᵀ (X, d, d) and the chance of unequal rewards.
     """
 
     problem: SoftmaxBandit
@@ -61,11 +65,8 @@ class Law:
         probs, d = problem.context_probs, problem.d
         means, seconds = np.zeros((len(probs), d)), np.zeros((len(probs), d, d))
         mixed = np.zeros(len(probs))
-        for draws, chance in minibatches(GradientCell(problem, group_size)):
-            x = int(draws.contexts[0, 0])
+        for x, chance, draws, advantages, scores in groups(problem, estimator, group_size):
             given = chance / probs[x]
-            scores = problem.policy.scores(x)[draws.arms[:, 0]]
-            advantages = estimator.advantages(problem, draws)[:, 0]
             estimates = (advantages[..., None] * scores).mean(axis=1)
             means[x] += given @ estimates
             seconds[x] += (given[:, None] * estimates).T @ estimates

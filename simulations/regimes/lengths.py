@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import fftconvolve
 
-from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.engines.gradients.exact import minibatches
+from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import aggregated_mean
 from ustat_pg.problems import SoftmaxBandit
 
 from . import Asked, Drawn
+from .gradients import groups
 
 Array = NDArray[np.float64]
 
@@ -39,12 +39,9 @@ def _groups(
 ) -> tuple[Array, Array, Array]:
     """Chance, Σ A s and tokens of every group that there can be."""
     found = []
-    for draws, chance in minibatches(GradientCell(bandit, group_size)):
-        x = int(draws.contexts[0, 0])
-        arms = draws.arms[:, 0]
-        advantages = Estimator(name).advantages(bandit, draws)[:, 0]
-        sums = (advantages[..., None] * bandit.policy.scores(x)[arms]).sum(axis=1)
-        found.append((chance, sums, np.array(lengths)[arms].sum(axis=1)))
+    for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group_size):
+        sums = (advantages[..., None] * scores).sum(axis=1)
+        found.append((chance, sums, np.array(lengths)[draws.arms[:, 0]].sum(axis=1)))
     chances, sums, tokens = zip(*found, strict=True)
     return np.concatenate(chances), np.concatenate(sums), np.concatenate(tokens)
 
@@ -82,11 +79,9 @@ def means(drawn: Drawn) -> Iterator[Check]:
                     value,
                 )
             scaled = np.zeros(bandit.d)
-            for draws, chance in minibatches(GradientCell(bandit, group)):
-                x, arms = int(draws.contexts[0, 0]), draws.arms[:, 0]
-                weights = Estimator(name).advantages(bandit, draws)[:, 0] / each[arms]
-                estimates = (weights[..., None] * bandit.policy.scores(x)[arms]).mean(axis=1)
-                scaled += chance @ estimates
+            for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group):
+                weights = advantages / each[draws.arms[:, 0]]
+                scaled += chance @ (weights[..., None] * scores).mean(axis=1)
             yield drawn.check(
                 f"G={group} B={batch}: sequence-mean of {name}",
                 aggregated_mean(moments, "sequence-mean", name, group, batch),

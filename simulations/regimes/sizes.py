@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.engines.gradients.exact import minibatches
+from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     MseConstants,
@@ -27,7 +26,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import SoftmaxBandit
 
 from . import Asked, Drawn
-from .gradients import LARGEST_GROUP, PROMPTS, Law, problem
+from .gradients import LARGEST_GROUP, PROMPTS, Law, groups, problem
 
 Array = NDArray[np.float64]
 
@@ -82,10 +81,8 @@ def constants(drawn: Drawn) -> Iterator[Check]:
 def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float, int, float]:
     """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
     own = pairs = square = pair = 0.0
-    for draws, chance in minibatches(GradientCell(bandit, group_size)):
-        x = int(draws.contexts[0, 0])
-        scores = bandit.policy.scores(x)[draws.arms[:, 0]]
-        terms = Estimator("grpo").advantages(bandit, draws)[:, 0, :, None] * scores
+    for _, chance, _, advantages, scores in groups(bandit, Estimator("grpo"), group_size):
+        terms = advantages[..., None] * scores
         each, together = (terms**2).sum(axis=(1, 2)), (terms.sum(axis=1) ** 2).sum(axis=1)
         own += float(chance @ each) / group_size
         pairs += float(chance @ (together - each)) / group_size / (group_size - 1)

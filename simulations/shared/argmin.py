@@ -18,12 +18,8 @@ from ustat_pg.experiment.functionals import OfPoints, Sums
 
 @dataclass(frozen=True)
 class _OverSizes(OfPoints):
-    """A number of a curve over group sizes, in increasing order.
-
-    Arguments:
-        sizes: the group sizes.
-        points: functional at each.
-        predicted: their values, from which replications are planned.
+    """A number of a curve over group sizes, in increasing order: functionals, and the values predicted of
+    them, from which replications are planned.
     """
 
     sizes: tuple[int, ...]

@@ -85,17 +85,14 @@ class Basin:
 
     @property
     def pl(self) -> float:
-        """μ on the ball."""
         return self._constants.pl
 
     @property
     def smoothness(self) -> float:
-        """L on the ball."""
         return self._constants.smoothness
 
     @property
     def known(self) -> dict[str, float]:
-        """μ and L, as predictions take them."""
         return {"pl": self.pl, "smoothness": self.smoothness}
 
     @property
@@ -104,7 +101,6 @@ class Basin:
         return self._constants.weak
 
     def mse(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
-        """M on the ball."""
         return largest_mse(self.entry.problem, self.radius, baseline, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
@@ -141,7 +137,6 @@ class Basin:
     def runs(
         self, group_size: int, steps: int, schedule: Schedule, batch_size: int = 1
     ) -> NearOptimum:
-        """Runs from θ₀ on the ball."""
         start = (self.distance,)
         return NearOptimum(
             self.entry, group_size, steps, schedule, batch_size, start=start, radius=self.radius
@@ -256,7 +251,6 @@ class Scan:
         return self.spread(reach) + float(np.abs(noise[near] - 1).max())
 
     def place(self, where: float) -> np.ndarray:
-        """Parameters at a displacement, (d,)."""
         return np.asarray(self.landscape.maximiser + where * self.landscape.identifiable[:, 0])
 
     def at(self, where: float) -> SoftmaxBandit:

@@ -55,13 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """A baseline with a closed form.
-
-    Arguments:
-        name: name in checks.
-        problem: problem whose rewards the critic's values lie among.
-        constant: value of the constant baseline.
-    """
+    """A baseline with a closed form and a name; a critic's values lie among the problem's rewards."""
 
     baseline: str
     name: str
@@ -169,6 +163,33 @@ def slope(problem: SoftmaxBandit, unit: np.ndarray) -> float:
     )
 
 
+DIRECTIONS = 16
+"""Random directions, of which that is looked along in which rivals show."""
+
+
+def telling(problem: SoftmaxBandit, differences: np.ndarray) -> tuple[int, np.ndarray]:
+    """The number and the vector of the random direction in which all differences (n, d) show best: its
+    least cosine with one of them is the greatest.
+    """
+    units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
+    lengths = np.linalg.norm(differences, axis=1)
+    shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
+    number = int(shown.min(axis=1, initial=1.0).argmax())
+    return number, units[number]
+
+
+def mean_in(cell: GradientCell, estimator: Estimator, number: int) -> Linear:
+    """E ⟨ĝ, u⟩ along a fixed direction: that of the error, and the gradient's."""
+    slope = float(cell.problem.gradient() @ direction(cell.problem, number))
+    return Linear(cell, ((Projection(estimator, number), 1.0),), slope)
+
+
+def weight_in(cell: GradientCell, estimator: Estimator, number: int = 0) -> Linear:
+    """E ⟨ĝ, u⟩ over ⟨g, u⟩."""
+    slope = float(cell.problem.gradient() @ direction(cell.problem, number))
+    return Linear(cell, ((Projection(estimator, number), 1 / slope),), 1.0)
+
+
 def along(at: Setting, peer: Peer, number: int) -> Check:
     """The second moment of a baseline's error along a fixed direction, the matrix's uᵀ M u."""
 
@@ -198,10 +219,6 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
     A rival says that it is (G-1)/G of the derivative, as with the full group's mean.
     """
 
-    def functional() -> Linear:
-        target = float(at.entry.problem.gradient() @ direction(at.entry.problem, number))
-        return Linear(at.cell, ((Projection(peer.estimator, number), 1.0),), target)
-
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
         derivative = slope(at.entry.problem, unit)
@@ -212,7 +229,7 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
         )
 
     what = f"{at.name}: mean of {peer.name} along direction {number}"
-    return at.entry.check(what, functional, statement)
+    return at.entry.check(what, lambda: mean_in(at.cell, peer.estimator, number), statement)
 
 
 def no_mean_score(at: Setting, number: int) -> Check:

@@ -162,7 +162,6 @@ class NearOptimum:
         )
 
     def rates(self, steps: int | None = None) -> np.ndarray:
-        """η₁ to η_T."""
         return rates_of(self.schedule, self.steps if steps is None else steps)
 
     def within(self, deviations: float) -> NearOptimum:
@@ -237,11 +236,9 @@ class NearOptimum:
         return max(larger, smaller)
 
     def transform(self, rate: float, estimator: Estimator = GRPO) -> Linear:
-        """E exp(-rate · gap) after the last step."""
         return mean_of(self.training, GapTransform(estimator, self.steps, rate))
 
     def cosine(self, frequency: np.ndarray) -> Linear:
-        """E cos⟨k, δ⟩ after the last step."""
         return mean_of(self.training, Cosine(GRPO, self.steps, tuple(map(float, frequency))))
 
     def product(
@@ -383,13 +380,11 @@ class Limit:
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
-        """The relative error of an estimator's runs."""
         return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
 
     def entry(
         self, j: int, k: int, times: float = 1.0, estimator: Estimator = GRPO
     ) -> Extrapolation:
-        """``times`` Γ_jk of an estimator's runs."""
         schedule, curvatures = self.runs.schedule, self.runs.landscape.curvatures
         assert isinstance(schedule, Decay)
         exponent = schedule.c * float(curvatures[j] + curvatures[k]) - 1

@@ -93,6 +93,5 @@ class Split:
 
     @property
     def label(self) -> str:
-        """The name in reports."""
         epochs = ", epochs" if self.design == "epochs" else ""
         return f"K={self.budget} G={self.group_size}: {self.rate}, step {self.step}{epochs}"

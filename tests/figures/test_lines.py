@@ -30,7 +30,7 @@ def of_series(names, x, places, **at):
     return pd.DataFrame(rows)
 
 
-def test_a_line_is_the_prediction_and_its_points_are_the_estimates():
+def test_a_line_is_the_prediction_its_points_are_the_estimates_and_its_name_is_at_its_end():
     frame = of_series(SERIES, "group_size", (2, 4, 8), problem="balanced")
     (axis,) = draw(PICTURES["mse"], frame).axes
     for name in SERIES:
@@ -39,11 +39,6 @@ def test_a_line_is_the_prediction_and_its_points_are_the_estimates():
         assert has(axis, x, own["prediction"], color=look.colour, marker="None"), name
         assert has(axis, x, own["estimate"], marker=look.marker, linestyle="None"), name
     assert {(low, high) for _, low, high in spans(axis)} == heights(frame)
-
-
-def test_a_line_has_its_own_name_at_its_end():
-    frame = of_series(SERIES, "group_size", (2, 4, 8), problem="balanced")
-    (axis,) = draw(PICTURES["mse"], frame).axes
     named = {text.get_text().replace("\n", "-"): text.get_color() for text in axis.texts}
     assert named == {name: LOOKS[name].colour for name in SERIES}
 

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations import STEMS, Suite, claim, mse, optimality
-from simulations.best_baseline import OF_ERRORS
-from simulations.normalised import OF_BINARY
+from simulations import STEMS, Suite, claim
 from simulations.problems import Entry
 from simulations.regimes import checks as drawn
 from simulations.ustatistic import SHARED
@@ -21,7 +19,6 @@ from tests.support.claims import GRADIENTS, told_apart
 from ustat_pg.engines import SurvivorCell, Training
 from ustat_pg.experiment import LawExcess, Options, Store, run_claims
 from ustat_pg.experiment.chi_squares import ChiSquares
-from ustat_pg.experiment.measurements import Measurements
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,11 +48,6 @@ def test_every_rival_is_told_apart_on_made_up_and_on_generated_problems(on, size
             assert told_apart(built.checks, rival, origin), (stem, rival, origin)
         if on != "bandit":
             assert {check.origin for check in built.checks} == {"made-up", "generated"}
-
-
-FEWER = {"normalised": OF_BINARY, "best_baseline": OF_ERRORS}
-FEWER |= {"mse": mse.OF_ERRORS, "optimality": optimality.OF_ONE_PROMPT}
-"""Rivals that speak of graded rewards, or of runs to an optimum, are asked of bandits alone."""
 
 
 def test_rivals_of_the_identity_are_told_apart_where_there_are_too_many_groups_to_list():
@@ -129,7 +121,7 @@ def test_enumeration_confirms_and_refutes_every_rival(on, seed, stems, tmp_path)
     run = run_claims(built, Options("smoke", "exact", seed=seed), Store(tmp_path))
     for design, result in zip(built, run.claims, strict=True):
         if on != "bandit":
-            assert design.rivals == FEWER.get(result.stem, claim_of(result.stem).rivals)
+            assert set(design.rivals) <= set(claim_of(result.stem).rivals)
             assert {check.origin for check in design.checks} == {"made-up", "generated"}
         for asked, check in zip(design.checks, result.checks, strict=True):
             assert check.exact is None or check.exact.verdict == "CONFIRMED", check.name
@@ -142,45 +134,6 @@ def test_enumeration_confirms_and_refutes_every_rival(on, seed, stems, tmp_path)
             assert rival.exact == "REFUTED"
             origins = {name: by["exact"] for name, by in rival.origins.items() if name != "real"}
             assert origins == {"made-up": "REFUTED", "generated": "REFUTED"}
-
-
-LISTED = {
-    "suboptimality": (
-        "mu for 2 mu", "L eta/2 for L eta", "oracle's M at small G", "slope -1/2 in T",
-        "no floor for the constant schedule",
-    ),
-    "limit_law": (
-        "normal", "equal weights", "one chi-square with the same mean",
-        "oracle's weights at G = 2", 'no "-1" in the Lyapunov denominator', "no 1/2",
-        "G^2 for G(G-1)", "c1 dropped", "Hessian unprojected",
-    ),
-}  # fmt: skip
-"""The wrong formulas of the theory's section 8."""
-
-
-@pytest.mark.parametrize(("size", "seed"), [("smoke", 0), ("smoke", 1), ("quick", 31337)])
-@pytest.mark.parametrize("stem", LISTED)
-def test_a_design_on_runs_tells_every_listed_rival_apart_by_both_kinds_of_evidence(
-    stem, size, seed
-):
-    built = claim_of(stem, size, seed)
-    assert set(LISTED[stem]) <= set(built.rivals)
-    measured = Measurements((check.functional for check in built.checks), Options(size))
-    for rival, origin in itertools.product(built.rivals, ("made-up", "generated")):
-        best = 0.0
-        for check in told_apart(built.checks, rival, origin):
-            if measured.why_not_exact(check.functional) is None:
-                region, predicted = check.statement.region, check.statement.prediction
-                # A bound has no error of its own.
-                between = np.isfinite([region.low, region.high]).all()
-                off = min(region.high - predicted, predicted - region.low) if between else 0.0
-                reach = max(off, 1e-12)
-                best = max(best, check.statement.gap(rival) / reach)
-        # What the prediction may be off by is a third of the way at most: the rival may be, too.
-        assert best >= 2, (rival, origin, best)
-    for check in built.checks:
-        assert check.statement.region.contains(check.statement.prediction), check.name
-        assert np.isfinite(check.statement.margin)
 
 
 def test_anchors_of_every_problem_that_a_claim_runs_on():

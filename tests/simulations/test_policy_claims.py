@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from tests.support.claims import (
-    claim_of_runs,
-)
+from tests.support.claims import claim_of_runs
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Options, Store, options, run_claims
 from ustat_pg.experiment.runner import check_alone

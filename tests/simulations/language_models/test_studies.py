@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from simulations import Suite
+from simulations import Suite, claim
 from simulations.__main__ import main
 from simulations.language_models import cells, gradient_mse_lm, group_size_lm, studies
 from tests.support.commands import refusal_of
@@ -61,13 +61,13 @@ def test_the_claims_of_a_suite(suite):
     size = studies.SIZES["smoke"]
     members = {studies.short(member) for member in size.members}
     for module, needless in ((gradient_mse_lm, {gradient_mse_lm.READING}), (group_size_lm, set())):
-        claim = module.claim(suite)
-        statements = [check.statement for check in claim.checks]
+        built = claim(module.STEM, suite)
+        statements = [check.statement for check in built.checks]
         told = {rival for one in statements for rival in one.rivals if one.distinguishable(rival)}
         # Whether a reading fails somewhere is for the models to say.
-        assert set(claim.rivals) - needless <= told
-        assert claim.by_simulation == claim.rivals
-        assert {check.problem for check in claim.checks} == members
+        assert set(built.rivals) - needless <= told
+        assert built.by_simulation == built.rivals
+        assert {check.problem for check in built.checks} == members
     points = list(gradient_mse_lm.curves(suite))
     assert {point.at["panel"] for point in points} == members
     sampled = {point.at["group_size"] for point in points if point.functional is not None}
