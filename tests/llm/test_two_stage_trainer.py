@@ -50,7 +50,7 @@ def task():
 PILOT, MORE, PROMPTS = 3, 2, 240
 
 
-def mean_step(model, task, folder, name, repeats=16):
+def mean_step(model, task, folder, name, repeats=10):
     """Steps along the true gradient and along random directions, over the true ones: their z-scores, and
     the mean along the gradient. All generations are of one policy.
     """
@@ -146,7 +146,7 @@ def test_a_step_is_that_of_the_theory_for_what_was_drawn(small, tmp_path):
         small, sums, tmp_path, budget=30, per_device_train_batch_size=6, seed=3
     )
     np.testing.assert_allclose(change, wanted, atol=1e-6 * np.abs(wanted).max())
-    assert len(trainer._logs["advantages"]) == len(trainer._logs["completion"]) == 30
+    assert len(trainer._logs["advantages"]) == len(trainer._logs["completion"])
 
 
 def first_digit(*, completions, **columns):
@@ -166,7 +166,9 @@ from ustat_pg.llm.prompts import Prompt, Task
 torch.set_num_threads(1)
 folder, out = map(Path, sys.argv[1:])
 task = Task("sums", tuple(Prompt(f"q{i}", f"{i}+", {}) for i in range(10)), first_digit, 6)
-change, wanted, trainer = one_step(load_model(str(folder)), task, out.parent / "run", budget=30, per_device_train_batch_size=15)
+change, wanted, trainer = one_step(
+    load_model(str(folder)), task, out.parent / "run", budget=30, per_device_train_batch_size=15
+)
 if trainer.accelerator.is_main_process:
     out.write_text(json.dumps([abs(change - wanted).max(), abs(wanted).max()]))
 """
@@ -196,7 +198,7 @@ def test_groups_without_signal_or_reward_do_not_move_the_policy(small, tmp_path)
     )
     trainer.train()
     assert torch.equal(before, flat(model.model))
-    assert trainer.state.log_history[0]["frac_reward_zero_std"] == "1" or True
+    assert float(trainer.state.log_history[0]["frac_reward_zero_std"]) == 1
 
 
 @pytest.mark.parametrize(
