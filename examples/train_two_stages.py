@@ -114,8 +114,8 @@ def train(runs: list[Run]) -> list[tuple[np.ndarray, int]]:
     policy, every = start(runs[0].start), torch.arange(len(PROBLEM.prompts))
     randoms = [Generator().manual_seed(run.seed) for run in runs]
     thetas = [torch.tensor(policy.theta).requires_grad_() for _ in runs]
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[runs[0].optimizer]
-    optimizer = kind(
+    optimizer_type = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[runs[0].optimizer]
+    optimizer = optimizer_type(
         [{"params": [th], "lr": run.rate} for th, run in zip(thetas, runs, strict=True)]
     )
     all_log_probs = torch.func.vmap(model_of(policy).all_log_probs, (0, None))
