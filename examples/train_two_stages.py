@@ -39,7 +39,7 @@ TUNING = 10_000
 
 RATES = {
     ("untrained", "sgd"): (0.1, 0.2, 0.4, 0.8, 1.6),
-    ("untrained", "adam"): (0.005, 0.01, 0.02, 0.04),
+    ("untrained", "adam"): (0.0025, 0.005, 0.01, 0.02, 0.04),
     ("half trained", "sgd"): (0.0125, 0.025, 0.05, 0.1, 0.2),
     ("half trained", "adam"): (0.00125, 0.0025, 0.005, 0.01),
 }
@@ -261,8 +261,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Tune, train, print and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("results/two_stages"), metavar="FOLDER")
-    parser.add_argument("--seeds", type=int, default=32, help="runs that are shown (default: 32)")
-    parser.add_argument("--tuning", type=int, default=12, help="runs of a rate (default: 12)")
+    parser.add_argument("--seeds", type=int, default=12, help="runs that are shown (default: 12)")
+    parser.add_argument("--tuning", type=int, default=8, help="runs of a rate (default: 8)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of a run (default: {STEPS})")
     parser.add_argument("--model", help="an embedded language model, trained by TRL")
     options = parser.parse_args(arguments)
