@@ -74,7 +74,9 @@ class RunArguments:
         held_out: how many of the task's own prompts, the last ones, are held out.
         verifier: ``module:function``, for a ``.jsonl`` task.
         trainer: ``rloo`` or ``trl-grpo``, TRL's own; ``grpo-corrected``, this library's
-            :class:`~ustat_pg.llm.trl_trainers.CorrectedGRPOTrainer`; or a baseline of its
+            :class:`~ustat_pg.llm.trl_trainers.CorrectedGRPOTrainer`; ``two-stage:12``, its
+            :class:`~ustat_pg.llm.two_stage_trainer.TwoStageTrainer` with 12 more outputs for a mixed
+            pilot, or ``two-stage-uncorrected:12``; or a baseline of its
             :class:`~ustat_pg.llm.trl_trainers.BaselineTrainer`.
         dtype: of the weights.
         pad_token: for a tokenizer without one.
@@ -97,12 +99,17 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
     from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
+    from .two_stage_trainer import TwoStageTrainer
 
     named: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "rloo": (RLOOTrainer, RLOOConfig, {}),
         "trl-grpo": (GRPOTrainer, GRPOConfig, {}),
         "grpo-corrected": (CorrectedGRPOTrainer, GRPOConfig, {}),
     }
+    kind, _, more = name.partition(":")
+    if kind in ("two-stage", "two-stage-uncorrected"):
+        number = int(more) if more.isdecimal() else more or None
+        return TwoStageTrainer, RLOOConfig, {"more": number, "corrected": kind == "two-stage"}
     return named.get(name, (BaselineTrainer, RLOOConfig, {"baseline": name}))
 
 

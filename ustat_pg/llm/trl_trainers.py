@@ -66,6 +66,16 @@ def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
     return partial(advantages, name)
 
 
+def require_plain(trainer: Any, baseline: str) -> None:
+    """Refuse settings of TRL that would change the advantages."""
+    for name, plain in _PLAIN.items():
+        if (value := getattr(trainer, name)) != plain:
+            raise InputError(
+                f"{name} is {value!r}: the advantages of {baseline} are those of the rewards "
+                f"alone; take {name}={plain!r}"
+            )
+
+
 def _replace_advantages(trainer: Any, gathered: Any) -> Any:
     """Return this process's slice of the gathered advantages, and log them in place of TRL's."""
     logged = trainer._logs["advantages"]
@@ -140,12 +150,8 @@ class BaselineTrainer(RLOOTrainer):
         group = integer("num_generations", self.num_generations, 2)
         if baseline not in ("grpo", "vanilla", *_WEIGHTS):
             self.ustat_pg_table = _table_advantages(baseline, group)
-        for name, plain in _PLAIN.items():
-            if (value := getattr(self, name)) != plain and baseline != "grpo":
-                raise InputError(
-                    f"{name} is {value!r}: the advantages of {baseline} are those of the rewards "
-                    f"alone; take {name}={plain!r}"
-                )
+        if baseline != "grpo":
+            require_plain(self, baseline)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
         self._all_rewards = super()._calculate_rewards(*args, **kwargs)
