@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .completions import Alternative
 from .estimate import NoiseEstimate
 from .meter import NoiseMeter
 
-__all__ = ["NoiseEstimate", "NoiseMeter"]
+__all__ = ["Alternative", "NoiseEstimate", "NoiseMeter"]

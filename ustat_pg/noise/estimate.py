@@ -171,11 +171,6 @@ def estimate_noise(
     size = steps[:, 8].sum() / steps[:, 11].sum()
     mean = steps[:, 8].mean()
 
-    def noise_and_signal(sums: Array) -> Array:
-        gamma = _slopes(sums)[1]
-        noise = (sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8]
-        return np.stack([noise, gamma], axis=-1)
-
     def constants(sums: Array) -> Array:
         beta, gamma = _slopes(sums)
         alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
@@ -192,12 +187,12 @@ def estimate_noise(
         values[name], values[f"{name}_se"] = float(value), float(error)
         values[f"{name}_interval"] = float(low), float(high)
 
-    (noise, signal), covariance = _jackknife(noise_and_signal, steps)
+    (noise, signal), covariance = _jackknife(_noise_and_signal, steps)
     error = math.sqrt(covariance[1, 1])
     put("signal", signal, error, signal - width * error, signal + width * error)
     crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
     crit_se = _ratio_se(noise, signal, covariance)
-    low, high = _ratio_interval(noise_and_signal, steps)
+    low, high = _ratio_interval(_noise_and_signal, steps)
     put("k_crit", crit, crit_se, low, high)
     put("noise_to_signal", crit / mean, crit_se / mean, low / mean, high / mean)
     share = mean / crit if crit else math.inf
@@ -246,6 +241,27 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
         scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
         beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
+
+
+def _noise_and_signal(sums: Array) -> Array:
+    gamma = _slopes(sums)[1]
+    return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
+
+
+def log_ratio(first: Array, second: Array) -> tuple[float, Interval]:
+    """K_crit of some steps' sums over that of others', step by step from the same completions."""
+
+    def logs(both: Array) -> Array:
+        noise, signal = np.moveaxis(_noise_and_signal(both.reshape(-1, 2, first.shape[1])), -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            crit = np.log(np.where(signal > 0, noise / signal, np.nan))
+        return crit[:, :1] - crit[:, 1:]
+
+    paired = np.concatenate([first, second], axis=1)
+    value, apart = _pseudo(logs, paired)
+    half = student(len(first) - 1) * math.sqrt((apart**2).sum() / (len(first) * (len(first) - 1)))
+    middle = float(value[0, 0])
+    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
 
 
 def _ratio(sums: Array, given: float | None) -> Array:
