@@ -40,7 +40,7 @@ class NoiseEstimate:
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps. Intervals of ratios are Fieller's, with
-    quantiles by a bootstrap over steps, since gradients have heavy tails; a ratio whose denominator is
+    quantiles by a bootstrap over steps, widened by their kurtosis, since gradients have heavy tails; a ratio whose denominator is
     not told from 0 has no upper end. Constants are NaN unless advantages are leave-one-out.
 
     Arguments:
@@ -295,7 +295,9 @@ def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
 def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interval:
     """Fieller's, with the quantiles of numerator - r denominator over its error by a bootstrap over steps.
 
-    Squares of gradients have heavy tails, and a Student's interval misses on one side.
+    Squares of gradients have heavy tails, and a Student's interval misses on one side. The quantiles are
+    widened as Student's are with the degrees of freedom that a variance has at the steps' own kurtosis κ,
+    2T/(κ - 1): a bootstrap does not draw the large steps that were not seen.
     """
     (numerator, denominator), apart = _pseudo(function, steps)
     if not np.isfinite(apart).all():
@@ -307,7 +309,10 @@ def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interva
     drawn = terms[np.random.default_rng(0).integers(count, size=(_DRAWS, count))]
     spread = np.maximum(drawn.std(axis=1, ddof=1), 1e-3 * terms.std())
     pivots = drawn.mean(axis=1) * math.sqrt(count) / np.where(spread > 0, spread, 1.0)
-    below, above = np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
+    square = np.square(terms - terms.mean())
+    excess = np.square(square).mean() / max(square.mean() ** 2, 1e-300) - 1
+    wider = student(max(4.0, 2 * count / max(excess, 1e-3))) / student(math.inf)
+    below, above = wider * np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
     if count < _FEW:
         below, above = -student(count - 1), student(count - 1)
     covariance = apart.T @ apart / (count * (count - 1))
@@ -348,11 +353,11 @@ def fieller(
     return ends(above)[0], ends(below)[1]
 
 
-def student(freedom: int) -> float:
+def student(freedom: float) -> float:
     """The 97.5% point of Student's t, to 1e-3 from 4 degrees of freedom on (Cornish and Fisher)."""
     z, n = 1.959963984540054, float(freedom)
     if freedom < 4:
-        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[freedom]
+        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[int(freedom)]
     return (
         z
         + (z**3 + z) / (4 * n)
