@@ -224,6 +224,50 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
         watched(small, task, tmp_path, monitor=NoiseMonitor(3, per_completion=True))
 
 
+def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
+    """Sampling of few tokens, a verifier that gives up on short outputs, advantages of others."""
+
+    def picky(*, completions, **columns):
+        """No reward for outputs that are short."""
+        return [None if len(text) < 5 else float(len(text) % 3) for text in completions]
+
+    options = {"num_generations": 4, "max_steps": 8, "per_device_train_batch_size": 4}
+    slow = Task("picky", task.prompts, picky, LONGEST)
+    sound = {"survivors", "rollouts", "groups"}
+    monitor, _, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(8), **options)
+    assert not monitor.alarms & sound
+    for settings in (options, options | GRPO | {"scale_rewards": "group", "loss_type": "dapo"}):
+        monitor, _, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(8), top_k=3, **settings)
+        assert monitor.alarms & sound == {"rollouts"}
+    monitor, _, _ = watched(
+        small,
+        slow,
+        tmp_path,
+        monitor=NoiseMonitor(8),
+        budget=32,
+        **options | GRPO | {"scale_rewards": "none"},
+    )
+    assert monitor.alarms & sound == {"survivors"}
+    monitor = NoiseMonitor(3)
+    trainer = trl_trainer(
+        fresh(small),
+        task,
+        tmp_path,
+        callbacks=[monitor],
+        max_steps=3,
+        per_device_train_batch_size=4,
+    )
+    generate = trainer._generate_and_score_completions
+
+    def mixed(inputs):
+        given = generate(inputs)
+        return given | {"advantages": given["advantages"].roll(1)}
+
+    trainer._generate_and_score_completions = mixed
+    trainer.train()
+    assert monitor.alarms & sound == {"groups"}
+
+
 def alarmed(deviations, logs=None, sums=None):
     """The alarms of a monitor with these groups and steps."""
     monitor = NoiseMonitor(50)

@@ -40,8 +40,9 @@ class NoiseEstimate:
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps. Intervals of ratios are Fieller's, with
-    quantiles by a bootstrap over steps, widened by their kurtosis, since gradients have heavy tails; a ratio whose denominator is
-    not told from 0 has no upper end. Constants are NaN unless advantages are leave-one-out.
+    quantiles by a bootstrap over steps, widened by their kurtosis, since gradients have heavy tails; a
+    ratio whose denominator is not told from 0 has no upper end. Constants are NaN unless advantages are
+    leave-one-out.
 
     Arguments:
         signal: ‖E ĝ‖², unbiased, so it may be negative.
