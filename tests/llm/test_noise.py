@@ -203,12 +203,77 @@ def test_equal_and_nearly_equal_rewards_are_alarms(small, task, tmp_path, capsys
     assert "spikes" not in monitor.alarms
 
 
+def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
+    """The estimator in use has the monitor's own estimate; what cannot be compared is off with a warning."""
+
+    def binary(*, completions, **columns):
+        return [float("a" <= text[:1] <= "m") for text in completions]
+
+    easy = Task("first letter", task.prompts, binary, LONGEST)
+    options = GRPO | {"loss_type": "dr_grpo", "scale_rewards": "group"}
+    monitor = NoiseMonitor(3, sketch=WHOLE, per_completion=True)
+    watched(small, easy, tmp_path, monitor=monitor, per_device_train_batch_size=1, **options)
+    found, own = monitor.compare(["std-ddof1", "rloo", "maxrl"]), monitor.estimate()
+    size = max(row.group_size for row in found)
+    whole = {row.baseline: row.noise for row in found if row.group_size == size}
+    assert whole["std-ddof1"].signal == pytest.approx(own.signal, rel=1e-2)
+    assert whole["std-ddof1"].signal_interval == pytest.approx(own.signal_interval, rel=1e-2)
+    assert whole["maxrl"].signal != pytest.approx(own.signal, rel=1e-2)
+    refuses("no completion was kept", NoiseMonitor().compare, ["std"])
+    with pytest.warns(UserWarning, match="is off.*per_completion takes per_device_train"):
+        watched(small, task, tmp_path, monitor=NoiseMonitor(3, per_completion=True))
+
+
+def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
+    """Sampling of few tokens, a verifier that gives up on short outputs, advantages of others."""
+
+    def picky(*, completions, **columns):
+        """No reward for outputs that are short."""
+        return [None if len(text) < 5 else float(len(text) % 3) for text in completions]
+
+    options = {"num_generations": 4, "max_steps": 8, "per_device_train_batch_size": 4}
+    slow = Task("picky", task.prompts, picky, LONGEST)
+    sound = {"survivors", "rollouts", "groups"}
+    monitor, _, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(8), **options)
+    assert not monitor.alarms & sound
+    for settings in (options, options | GRPO | {"scale_rewards": "group", "loss_type": "dapo"}):
+        monitor, _, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(8), top_k=3, **settings)
+        assert monitor.alarms & sound == {"rollouts"}
+    monitor, _, _ = watched(
+        small,
+        slow,
+        tmp_path,
+        monitor=NoiseMonitor(8),
+        budget=32,
+        **options | GRPO | {"scale_rewards": "none"},
+    )
+    assert monitor.alarms & sound == {"survivors"}
+    monitor = NoiseMonitor(3)
+    trainer = trl_trainer(
+        fresh(small),
+        task,
+        tmp_path,
+        callbacks=[monitor],
+        max_steps=3,
+        per_device_train_batch_size=4,
+    )
+    generate = trainer._generate_and_score_completions
+
+    def mixed(inputs):
+        given = generate(inputs)
+        return given | {"advantages": given["advantages"].roll(1)}
+
+    trainer._generate_and_score_completions = mixed
+    trainer.train()
+    assert monitor.alarms & sound == {"groups"}
+
+
 def alarmed(deviations, logs=None, sums=None):
     """The alarms of a monitor with these groups and steps."""
     monitor = NoiseMonitor(50)
     scaled = SimpleNamespace(scale_rewards="group")
     monitor._trainer = SimpleNamespace(args=scaled, is_world_process_zero=lambda: True)
-    monitor._groups.append(np.asarray(deviations, dtype=float))
+    monitor._alarms._deviations.append(np.asarray(deviations, dtype=float))
     if sums is not None:
         monitor._meter = SimpleNamespace(steps=len(sums), estimate=lambda: estimate_noise(sums))
     monitor.on_log(None, None, None, logs={"loss": 0.0} | (logs or {}))

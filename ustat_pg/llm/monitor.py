@@ -14,18 +14,18 @@ step, from numbers of their own, so a training has the same gradients with them 
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..noise import NoiseEstimate, NoiseMeter
+from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
+from ..noise.alarms import SENTENCES
 from ..validation import InputError, integer
 
 __all__ = ["LayerNorms", "NoiseMonitor"]
@@ -38,12 +38,6 @@ except ImportError as error:
 
 _FEWEST = 10
 """Steps before anything is logged, if the window has as many."""
-_ALARMS = {
-    "silent": "Half of the groups and more have equal rewards: they cost outputs and give no gradient.",
-    "clipped": "A fifth of the tokens and more are clipped: rollouts are not of this policy.",
-    "lost": "The signal is lost in noise: a whole window does not tell it from 0.",
-    "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
-}
 _TOLERANCE = 1e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 
@@ -57,11 +51,9 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, and the training goes on.
 
-    Alarms are printed when they begin, and ``alarms`` has the names of those that stand: ``silent``, more
-    than half of a window's groups have equal rewards; ``spikes``, more than 5% differ by less than 1% of the
-    usual deviation, and are divided by it (at these shares either is raised in fewer than 1 of 200 windows of
-    100 groups); ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does not tell the signal
-    from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
+    Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
+    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does
+    not tell the signal from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
 
     Arguments:
         window: steps that an estimate is made of.
@@ -72,6 +64,8 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it.
         sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
+        per_completion: whether to keep each completion's gradient for :meth:`compare`, which takes rewards 0
+            and 1, ``per_device_train_batch_size=1``, and a loss without a penalty.
 
     Raises:
         InputError: numbers out of range.
@@ -86,8 +80,10 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         metric: str = "euclidean",
         sketch: int = 4096,
         seed: int = 0,
+        per_completion: bool = False,
     ) -> None:
         self.window = integer("window", window, 2)
+        self.per_completion = per_completion
         self.detail, self.phi_over_tau, self.metric = detail, phi_over_tau, metric
         self.sketch, self.seed = integer("sketch", sketch), seed
         self.saved: dict[str, Any] | None = None
@@ -98,7 +94,8 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._off = self._on = False
         self._sentence = ""
         self.alarms: set[str] = set()
-        self._groups: deque[NDArray[np.float64]] = deque(maxlen=self.window)
+        self._alarms = Alarms(self.window)
+        self._inputs: Any = None
 
     def watch(self, trainer: Any) -> NoiseMonitor:
         """Become this trainer's callback, where it was not given as one.
@@ -123,9 +120,19 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             raise InputError("0 steps count: an estimate takes at least 2")
         return self._meter.estimate()
 
+    def compare(
+        self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
+    ) -> list[Alternative]:
+        """Noise of other estimators and group sizes (:meth:`ustat_pg.noise.NoiseMeter.compare`)."""
+        if self._meter is None or not self.per_completion:
+            raise InputError("no completion was kept: NoiseMonitor(per_completion=True) does")
+        return self._meter.compare(baselines, group_sizes)
+
     def state(self) -> dict[str, Any]:
         """Of a checkpoint."""
-        names = ("window", "detail", "phi_over_tau", "metric", "sketch", "seed")
+        names = (
+            "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion",
+        )  # fmt: skip
         saved = self._meter.state_dict() if self._meter else self.saved
         return {
             "args": {name: getattr(self, name) for name in names},
@@ -183,6 +190,12 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         # A sum over the completions of a step does not depend on their order.
         self._sorts = batches % args.steps_per_generation == 0 and loss != "bnpo" and not mixing
         self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
+        if self.per_completion and (
+            args.per_device_train_batch_size > 1 or mixing or (args.beta and loss != "rloo")
+        ):
+            raise InputError(
+                "per_completion takes per_device_train_batch_size=1, and no penalty or entropy in the loss"
+            )
         ratio = self.phi_over_tau
         model = trainer.accelerator.unwrap_model(trainer.model)
         if self.detail and loo and ratio is None:
@@ -203,8 +216,17 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._shares = np.zeros(2)
         self._own: dict[int, torch.Tensor] = {}
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
-        self._compute, self._log = trainer.compute_loss, trainer.log
-        trainer.compute_loss, trainer.log = self._computed, self._logged
+        # A group may lie on several processes.
+        alone = trainer.accelerator.num_processes == 1
+        self._alarms.group_size = self._size if alone else None
+        seers = {
+            "compute_loss": self._computed,
+            "log": self._logged,
+            "_get_per_token_logps_and_entropies": self._scored,
+        }
+        self._before = {name: getattr(trainer, name) for name in seers if hasattr(trainer, name)}
+        for name in self._before:
+            setattr(trainer, name, seers[name])
         self._on = True
 
     def _stop(self) -> None:
@@ -216,7 +238,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
                 hooks.remove()
         if self._on:
             # What the class has is seen again.
-            for name, before in (("compute_loss", self._compute), ("log", self._log)):
+            for name, before in self._before.items():
                 if getattr(before, "__func__", None) is getattr(type(self._trainer), name, None):
                     vars(self._trainer).pop(name, None)
                 else:
@@ -227,12 +249,29 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         """A micro-batch's loss; its backward pass follows."""
         if model.training and torch.is_grad_enabled():
             self._safely(self._open_micro_batch, inputs)
-        return self._compute(model, inputs, *given, **named)
+        return self._before["compute_loss"](model, inputs, *given, **named)
+
+    def _scored(self, *given: Any, **named: Any) -> Any:
+        """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
+        scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
+        if self._inputs is not None and torch.is_grad_enabled():
+            self._safely(self._look, scores[0], scores[1])
+        return scores
+
+    def _look(self, log_probs: Any, entropies: Any) -> None:
+        inputs, self._inputs = self._inputs, None
+        mask = inputs["completion_mask"]
+        if inputs.get("tool_mask") is not None:
+            mask = mask * inputs["tool_mask"]
+        recorded = inputs.get("sampling_per_token_logps")
+        recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
+        arrays = (log_probs, mask, entropies, recorded)
+        self._alarms.tokens(*(_array(each) for each in arrays))  # type: ignore[arg-type]
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
         if "loss" in logs:
             logs = logs | (self._safely(self._metrics) or {})
-        return self._log(logs, *given, **named)
+        return self._before["log"](logs, *given, **named)
 
     def _open_micro_batch(self, inputs: Any) -> None:
         assert self._meter is not None
@@ -243,12 +282,20 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         else:
             batches = getattr(self._trainer, "_buffered_inputs", None)
             if batches and inputs is batches[0]:
+                self._generated(batches)
                 self._arrange(batches)
-                self._groups.append(_deviations(self._trainer))
+                self._drawn = self._trainer.state.global_step
             self._passed.append(inputs["completion_ids"])
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
-        self._meter.begin(_prompts(inputs), scale)
+        advantages = inputs["advantages"] if self.per_completion else None
+        self._meter.begin(_prompts(inputs), scale, advantages)
+        args = self._trainer.args
+        # A stopped output's tokens are chosen by what came later.
+        fresh = (
+            self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
+        )
+        self._inputs = inputs if fresh and not self._partial else None
         share = self._own.get(id(inputs))
         if self._norms is not None and share is not None:
 
@@ -258,6 +305,23 @@ class NoiseMonitor(TrainerCallback, ExportableState):
 
             self._norms.begin(self._trainer.state.global_step, see)
         self._open = True
+
+    def _generated(self, batches: list[Any]) -> None:
+        """Show the alarms a generation: its rewards, as TRL keeps them, and what is trained on."""
+        rewards, sizes = _rewards(self._trainer)
+        if len(rewards):
+            groups = np.arange(len(rewards)) // self._size
+            self._alarms.generation(
+                groups, rewards=rewards, lengths=sizes, kept=np.isfinite(rewards)
+            )
+        masks = [_array(batch["completion_mask"].sum(dim=1)) for batch in batches]
+        lengths, full = np.concatenate(masks), batches[0]["completion_ids"].shape[1]
+        self._alarms.generation(
+            np.concatenate([_prompts(batch) for batch in batches]),
+            advantages=np.concatenate([_array(batch["advantages"]) for batch in batches]),
+            lengths=np.where(lengths > 0, lengths, full),
+            kept=lengths > 0,
+        )
 
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
@@ -323,44 +387,33 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         return {f"noise/{name}": value for name, value in found.metrics(self.detail).items()}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
-        deviations = np.concatenate([*self._groups, []])
-        usual = math.sqrt(np.square(deviations).sum() / max(len(deviations), 1))
-        near = (deviations > 0) & (deviations < 0.01 * usual)
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
+        standing = self._alarms.standing() - (set() if scaled else {"spikes"})
         shares = [logs.get(name) or 0.0 for name in ("clip_ratio/region_mean", "cispo_clip_ratio")]
+        if max(shares) >= 0.2:
+            standing.add("clipped")
         full = self._meter is not None and self._meter.steps == self.window
-        standing = {
-            "silent": _more(deviations == 0, 0.5),
-            "spikes": scaled and _more(near, 0.05),
-            "clipped": max(shares) >= 0.2,
-            "lost": full and self.estimate().signal_interval[0] <= 0,
-        }
-        begun = [name for name, on in standing.items() if on and name not in self.alarms]
-        self.alarms = {name for name, on in standing.items() if on}
+        if full and self.estimate().signal_interval[0] <= 0:
+            standing.add("lost")
+        begun, self.alarms = standing - self.alarms, standing
         if self._trainer.is_world_process_zero():
-            for name in begun:
-                print(_ALARMS[name], file=sys.stderr)
+            for name in sorted(begun):
+                print(SENTENCES[name], file=sys.stderr)
 
 
-def _more(those: NDArray[np.bool_], share: float) -> bool:
-    """Whether a larger share of all groups are like those, by three binomial errors."""
-    error = math.sqrt(share * (1 - share) * len(those))
-    return bool(those.sum() > share * len(those) + 3 * error)
+def _array(values: Any) -> Any:
+    return None if values is None else values.detach().cpu().double().numpy()
 
 
-def _deviations(trainer: Any) -> NDArray[np.float64]:
-    """Standard deviations of the latest generation's rewards, group by group, where TRL keeps them."""
-    kept = getattr(trainer, "_logs", {}).get("rewards")
-    if not kept:
-        return np.zeros(0)
-    rewards = np.array([list(column) for column in kept.values()], dtype=float)
+def _rewards(trainer: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The latest generation's rewards, NaN where there is none, and letters, where TRL keeps them."""
+    logs = getattr(trainer, "_logs", {})
+    if not logs.get("rewards"):
+        return np.zeros(0), np.zeros(0)
+    rewards = np.array([list(column) for column in logs["rewards"].values()], dtype=float)
     total = np.nansum(trainer.reward_weights.cpu().numpy()[:, None] * rewards, axis=0)
-    # A completion that has no reward at all costs its group.
     total[np.isnan(rewards).all(axis=0)] = np.nan
-    groups = total.reshape(-1, trainer.num_generations)
-    groups = groups[np.isfinite(groups).all(axis=1)]
-    # Equal rewards may differ from their mean by a rounding.
-    return np.where(np.ptp(groups, axis=1) > 0, groups.std(axis=1), 0.0)
+    return total, np.array([len(str(text)) for text in logs["completion"]], dtype=float)
 
 
 def _caller() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .alarms import Alarms
+from .completions import Alternative
 from .estimate import NoiseEstimate
 from .meter import NoiseMeter
 
-__all__ = ["NoiseEstimate", "NoiseMeter"]
+__all__ = ["Alarms", "Alternative", "NoiseEstimate", "NoiseMeter"]

@@ -40,8 +40,9 @@ class NoiseEstimate:
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps. Intervals of ratios are Fieller's, with
-    quantiles by a bootstrap over steps, since gradients have heavy tails; a ratio whose denominator is
-    not told from 0 has no upper end. Constants are NaN unless advantages are leave-one-out.
+    quantiles by a bootstrap over steps, widened by their kurtosis, since gradients have heavy tails; a
+    ratio whose denominator is not told from 0 has no upper end. Constants are NaN unless advantages are
+    leave-one-out.
 
     Arguments:
         signal: ‖E ĝ‖², unbiased, so it may be negative.
@@ -171,11 +172,6 @@ def estimate_noise(
     size = steps[:, 8].sum() / steps[:, 11].sum()
     mean = steps[:, 8].mean()
 
-    def noise_and_signal(sums: Array) -> Array:
-        gamma = _slopes(sums)[1]
-        noise = (sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8]
-        return np.stack([noise, gamma], axis=-1)
-
     def constants(sums: Array) -> Array:
         beta, gamma = _slopes(sums)
         alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
@@ -192,12 +188,12 @@ def estimate_noise(
         values[name], values[f"{name}_se"] = float(value), float(error)
         values[f"{name}_interval"] = float(low), float(high)
 
-    (noise, signal), covariance = _jackknife(noise_and_signal, steps)
+    (noise, signal), covariance = _jackknife(_noise_and_signal, steps)
     error = math.sqrt(covariance[1, 1])
     put("signal", signal, error, signal - width * error, signal + width * error)
     crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
     crit_se = _ratio_se(noise, signal, covariance)
-    low, high = _ratio_interval(noise_and_signal, steps)
+    low, high = _ratio_interval(_noise_and_signal, steps)
     put("k_crit", crit, crit_se, low, high)
     put("noise_to_signal", crit / mean, crit_se / mean, low / mean, high / mean)
     share = mean / crit if crit else math.inf
@@ -248,6 +244,27 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
 
 
+def _noise_and_signal(sums: Array) -> Array:
+    gamma = _slopes(sums)[1]
+    return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
+
+
+def log_ratio(first: Array, second: Array) -> tuple[float, Interval]:
+    """K_crit of some steps' sums over that of others', step by step from the same completions."""
+
+    def logs(both: Array) -> Array:
+        noise, signal = np.moveaxis(_noise_and_signal(both.reshape(-1, 2, first.shape[1])), -1, 0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            crit = np.log(np.where(signal > 0, noise / signal, np.nan))
+        return crit[:, :1] - crit[:, 1:]
+
+    paired = np.concatenate([first, second], axis=1)
+    value, apart = _pseudo(logs, paired)
+    half = student(len(first) - 1) * math.sqrt((apart**2).sum() / (len(first) * (len(first) - 1)))
+    middle = float(value[0, 0])
+    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
+
+
 def _ratio(sums: Array, given: float | None) -> Array:
     if given is not None:
         return np.full(sums.shape[:-1], given)
@@ -279,7 +296,9 @@ def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
 def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interval:
     """Fieller's, with the quantiles of numerator - r denominator over its error by a bootstrap over steps.
 
-    Squares of gradients have heavy tails, and a Student's interval misses on one side.
+    Squares of gradients have heavy tails, and a Student's interval misses on one side. The quantiles are
+    widened as Student's are with the degrees of freedom that a variance has at the steps' own kurtosis κ,
+    2T/(κ - 1): a bootstrap does not draw the large steps that were not seen.
     """
     (numerator, denominator), apart = _pseudo(function, steps)
     if not np.isfinite(apart).all():
@@ -291,7 +310,10 @@ def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interva
     drawn = terms[np.random.default_rng(0).integers(count, size=(_DRAWS, count))]
     spread = np.maximum(drawn.std(axis=1, ddof=1), 1e-3 * terms.std())
     pivots = drawn.mean(axis=1) * math.sqrt(count) / np.where(spread > 0, spread, 1.0)
-    below, above = np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
+    square = np.square(terms - terms.mean())
+    excess = np.square(square).mean() / max(square.mean() ** 2, 1e-300) - 1
+    wider = student(max(4.0, 2 * count / max(excess, 1e-3))) / student(math.inf)
+    below, above = wider * np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
     if count < _FEW:
         below, above = -student(count - 1), student(count - 1)
     covariance = apart.T @ apart / (count * (count - 1))
@@ -332,11 +354,11 @@ def fieller(
     return ends(above)[0], ends(below)[1]
 
 
-def student(freedom: int) -> float:
+def student(freedom: float) -> float:
     """The 97.5% point of Student's t, to 1e-3 from 4 degrees of freedom on (Cornish and Fisher)."""
     z, n = 1.959963984540054, float(freedom)
     if freedom < 4:
-        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[freedom]
+        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[int(freedom)]
     return (
         z
         + (z**3 + z) / (4 * n)

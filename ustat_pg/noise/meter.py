@@ -16,7 +16,8 @@ import torch
 import torch.distributed as distributed
 from numpy.typing import ArrayLike, NDArray
 
-from ..validation import InputError, integer, one_of, positive
+from ..validation import InputError, finite_array, integer, one_of, positive
+from .completions import Alternative, Blocks, alternatives, group_blocks
 from .estimate import NoiseEstimate, estimate_noise, step_sums
 from .sketch import Sketch
 
@@ -90,6 +91,8 @@ class NoiseMeter:
         ]
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
+        self._blocks: deque[Blocks] = deque(maxlen=self.window)
+        self._unknown = "no step counts"
         self._count = 0
         self._ever = False
         self._table: torch.Tensor | None = None
@@ -106,11 +109,15 @@ class NoiseMeter:
         self._before: torch.Tensor | None = None
         self._sketches: list[torch.Tensor] = []
         self._groups: list[NDArray[np.int64]] = []
+        self._advantages: list[NDArray[np.float64] | None] = []
         self._table = None
 
     @contextmanager
     def micro_batch(
-        self, prompts: Sequence[Any] | torch.Tensor, scale: float = 1.0
+        self,
+        prompts: Sequence[Any] | torch.Tensor,
+        scale: float = 1.0,
+        advantages: ArrayLike | None = None,
     ) -> Iterator[None]:
         """Measure the backward pass inside.
 
@@ -121,11 +128,14 @@ class NoiseMeter:
             prompts: which group each completion is of, a whole number or a text, the same on every
                 process; two groups of one prompt are two.
             scale: that the loss has beyond what the optimizer sees, as of a GradScaler.
+            advantages: of its completions, which their gradients are proportional to; blocks of single
+                completions, with rewards 0 and 1, then tell :meth:`compare` what others would have.
 
         Raises:
-            InputError: prompts are none, not flat, or neither whole numbers nor texts; a block is open.
+            InputError: prompts are none, not flat, or neither whole numbers nor texts; advantages are not one
+                for each; a block is open.
         """
-        self.begin(prompts, scale)
+        self.begin(prompts, scale, advantages)
         try:
             yield
         except BaseException:
@@ -134,12 +144,25 @@ class NoiseMeter:
             raise
         self.end()
 
-    def begin(self, prompts: Sequence[Any] | torch.Tensor, scale: float = 1.0) -> None:
+    def begin(
+        self,
+        prompts: Sequence[Any] | torch.Tensor,
+        scale: float = 1.0,
+        advantages: ArrayLike | None = None,
+    ) -> None:
         """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
         if self._table is not None:
             raise InputError("a micro-batch is open already: end it before the next")
         groups, self._scale = _numbered(prompts), positive("scale", scale)
+        given = advantages
+        if given is not None:
+            if isinstance(given, torch.Tensor):
+                given = given.detach().cpu().double().numpy()
+            given = finite_array("advantages", given, 1)
+            if len(given) != len(groups):
+                raise InputError(f"there are {len(given)} advantages for {len(groups)} completions")
         self._groups.append(groups)
+        self._advantages.append(given)
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
@@ -176,14 +199,16 @@ class NoiseMeter:
         """
         if self._table is not None:
             raise InputError("a micro-batch is open: end it before the step")
-        groups, broken = self._groups, self._broken
+        groups, advantages, broken = self._groups, self._advantages, self._broken
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.stack(self._sketches or [torch.zeros(numbers)])[: len(groups)]
         own = np.asarray(shares, dtype=float)
         self.clear()
         self._count += 1
         if distributed.is_available() and distributed.is_initialized():
-            sketches, groups, own, broken = self._gathered(sketches, groups, own, broken)
+            sketches, groups, own, broken, advantages = self._gathered(
+                sketches, groups, own, broken, advantages
+            )
         if broken:
             return False
         if not groups:
@@ -195,6 +220,11 @@ class NoiseMeter:
             return False
         self._steps.append(step_sums(rows @ rows.T, groups, own))
         self._squares.append(np.square(rows).sum(axis=1))
+        if any(each is not None for each in advantages):
+            try:
+                self._blocks.append(group_blocks(rows, groups, advantages))
+            except InputError as error:
+                self._unknown = str(error)
         return True
 
     def estimate(self) -> NoiseEstimate:
@@ -209,6 +239,28 @@ class NoiseMeter:
             squares=np.concatenate([*self._squares, []]),
         )  # fmt: skip
 
+    def compare(
+        self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
+    ) -> list[Alternative]:
+        """Noise of other estimators and group sizes, from the completions of the window's steps.
+
+        It takes rewards 0 and 1, micro-batches of one completion, advantages of :meth:`micro_batch`, and
+        a loss that is linear in them: no penalty or entropy, no token clipped.
+
+        Arguments:
+            baselines: tables by counts, such as rloo, dr-grpo, std, std-ddof1, maxrl or pass-at-k:2.
+            group_sizes: up to the groups' own; all from 2 unless given.
+
+        Raises:
+            InputError: fewer than two steps had such completions, an unknown name, a size out of range, or a
+                table that needs groups which the training multiplies by 0.
+        """
+        if len(self._blocks) < 2:
+            raise InputError(
+                f"{len(self._blocks)} steps tell what other estimators do, and 2 are needed: {self._unknown}"
+            )
+        return alternatives(self._blocks, baselines, group_sizes)
+
     @property
     def steps(self) -> int:
         """Steps in the window so far."""
@@ -220,6 +272,7 @@ class NoiseMeter:
             "count": self._count,
             "steps": [each.tolist() for each in self._steps],
             "squares": [each.tolist() for each in self._squares],
+            "blocks": [[part.tolist() for part in vars(each).values()] for each in self._blocks],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -228,6 +281,8 @@ class NoiseMeter:
         for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
             kept.clear()
             kept.extend(np.array(each, dtype=float) for each in state[name])
+        self._blocks.clear()
+        self._blocks.extend(Blocks(*map(np.array, each)) for each in state.get("blocks", []))
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -290,18 +345,19 @@ class NoiseMeter:
         everything: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(everything, (sketches.cpu(), *others, self._ever))
         shares = sum(each[2] for each in everything)
+        advantages = [value for each in everything for value in each[4]]
         broken = any(each[3] for each in everything)
-        self._ever = any(each[4] for each in everything)
+        self._ever = any(each[5] for each in everything)
         if all(self._sharded):
             # Each pass averaged the gradients of all.
             together = [
                 np.concatenate(each) for each in zip(*[e[1] for e in everything], strict=True)
             ]
-            return sum(each[0] for each in everything), together, shares, broken
+            return sum(each[0] for each in everything), together, shares, broken, advantages
         if any(self._sharded):
             raise InputError("some parameters are sharded and others are not: measure either")
         rows = torch.cat([each[0] for each in everything]) / len(everything)
-        return rows, [group for each in everything for group in each[1]], shares, broken
+        return rows, [group for each in everything for group in each[1]], shares, broken, advantages
 
 
 def _numbered(prompts: Any) -> NDArray[np.int64]:

@@ -1,0 +1,148 @@
+"""What other estimators' noise is, from completions that one trained on, against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tests.support.refusals import refuses
+
+torch = pytest.importorskip("torch")
+
+from ustat_pg.noise import NoiseMeter  # noqa: E402
+from ustat_pg.noise.completions import coefficients, group_blocks  # noqa: E402
+from ustat_pg.noise.estimate import estimate_noise  # noqa: E402
+from ustat_pg.predictions import count_table  # noqa: E402
+
+GROUP, ARMS = 4, 3
+FEATURES = np.array([[[1.0, 0.2], [0.0, 0.7], [-1.0, 0.1]], [[0.8, 0.0], [0.3, 0.3], [-1.0, 1.0]]])
+REWARDS = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 1.0]])
+LOGITS = FEATURES @ [0.3, -0.2] + [[0.3, -0.2, 0.1], [-0.5, 0.4, 0.0]]
+PROBS = np.exp(LOGITS) / np.exp(LOGITS).sum(axis=1, keepdims=True)
+SCORES = FEATURES - (PROBS[:, :, None] * FEATURES).sum(axis=1, keepdims=True)
+LENGTHS = np.array([2.0, 5.0, 3.0])
+
+
+def advantages(z, name):
+    """By the formulas of papers; ``z`` is (G,)."""
+    apart, size = z - z.mean(), len(z)
+    if name == "rloo":
+        return apart * size / (size - 1)
+    if name == "dr-grpo":
+        return apart
+    if name == "std":
+        return apart / (z.std() or 1.0)
+    if name == "maxrl":
+        return apart / (z.mean() or 1.0)
+    if name == "bayes:1,1":
+        return np.array([z[i] - (np.delete(z, i).sum() + 1) / (size + 1) for i in range(size)])
+    assert name == "vanilla"
+    return z
+
+
+def groups(size):
+    """All multisets of arms with their probabilities, prompt by prompt."""
+    for x in range(2):
+        for arms in itertools.combinations_with_replacement(range(ARMS), size):
+            counts = np.bincount(arms, minlength=ARMS)
+            ways = math.factorial(size) / math.prod(math.factorial(c) for c in counts)
+            yield x, list(arms), 0.5 * ways * math.prod(PROBS[x, list(arms)])
+
+
+def enumerated(name, size, u):
+    """‖E ĝ‖² and K_crit, exactly, of one group's gradient."""
+    second, mean = 0.0, np.zeros(2)
+    for x, arms, chance in groups(size):
+        step = advantages(REWARDS[x, arms], name) @ u[x, arms] / size
+        second, mean = second + chance * step @ step, mean + chance * step
+    signal = mean @ mean
+    return signal, size * (second - signal) / signal
+
+
+@pytest.mark.parametrize("trained", ["std", "rloo", "bayes:1,1"])
+@pytest.mark.parametrize("lengths", [False, True])
+def test_expectations_are_those_of_enumeration(trained, lengths):
+    """Over all steps of two groups of 4, whatever estimator trained and however scores are weighted."""
+    u = SCORES / LENGTHS[:, None] if lengths else SCORES
+    steps = []
+    for (x, first, p), (y, second, q) in itertools.product(groups(GROUP), repeat=2):
+        a = np.concatenate(
+            [advantages(REWARDS[x, first], trained), advantages(REWARDS[y, second], trained)]
+        )
+        rows = a[:, None] * np.concatenate([u[x, first], u[y, second]])
+        places = [np.array([i // GROUP]) for i in range(2 * GROUP)]
+        steps.append((p * q, group_blocks(rows, places, list(a[:, None]))))
+    names = ["rloo", "std", "maxrl", "dr-grpo"] + ["vanilla", "bayes:1,1"] * (
+        trained == "bayes:1,1"
+    )
+    for name, size in itertools.product(names, (2, 3, 4)):
+        tables = {GROUP: coefficients(count_table(name, size), GROUP)}
+        sums = sum(chance * blocks.sums(tables) for chance, blocks in steps)
+        found = estimate_noise(np.stack([sums, sums]))
+        signal, crit = enumerated(name, size, u)
+        assert found.signal == pytest.approx(signal, rel=1e-9), (name, size)
+        assert found.k_crit == pytest.approx(crit, rel=1e-9), (name, size)
+        assert found.noise_to_signal == pytest.approx(crit / (2 * GROUP), rel=1e-9)
+
+
+def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6):
+    """A plain loop over a policy that stays."""
+    theta = torch.nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64))
+    meter, features = NoiseMeter([theta], 100), torch.as_tensor(FEATURES)
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        x = rng.integers(2, size=prompts)
+        arms = np.array([rng.choice(ARMS, GROUP, p=PROBS[i]) for i in x])
+        a = np.array([advantages(rewards[i, row], trained) for i, row in zip(x, arms, strict=True)])
+        for i in range(0, prompts * GROUP, part):
+            rows = range(i, i + part)
+            own = [(row // GROUP, row % GROUP) for row in rows]
+            with meter.micro_batch([g for g, _ in own], advantages=[a[o] for o in own]):
+                for g, j in own:
+                    logp = torch.log_softmax(
+                        features[x[g]] @ theta
+                        + torch.as_tensor(LOGITS - FEATURES @ [0.3, -0.2])[x[g]],
+                        -1,
+                    )
+                    (-a[g, j] * logp[arms[g, j]] / (prompts * GROUP)).backward()
+        meter.step()
+        theta.grad = None
+    return meter
+
+
+def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumeration():
+    meter = run("std")
+    found = meter.compare(["std", "rloo", "maxrl"])
+    own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in found}
+    assert len(rows) == 9
+    for name in ("signal", "k_crit", "noise_to_signal", "budget_over_critical", "k_crit_interval"):
+        assert getattr(rows["std", 4].noise, name) == pytest.approx(getattr(own, name), rel=1e-9)
+    for (name, size), row in rows.items():
+        low, high = row.noise.k_crit_interval
+        assert low < enumerated(name, size, SCORES)[1] < high, (name, size)
+    assert min(rows["std", size].over_best for size in (2, 3, 4)) == 1.0
+    # std and rloo are one estimator at G = 2.
+    assert rows["std", 2].over_best == pytest.approx(rows["rloo", 2].over_best)
+    low, high = rows["maxrl", 4].over_best_interval
+    best = min(enumerated("std", size, SCORES)[1] for size in (2, 3, 4))
+    assert low < enumerated("maxrl", 4, SCORES)[1] / best < high
+    state, again = json.loads(json.dumps(meter.state_dict())), NoiseMeter(meter._parameters, 100)
+    again.load_state_dict(state)
+    assert repr(again.compare(["std", "rloo", "maxrl"])) == repr(found)
+
+
+def test_refusals():
+    meter = run("rloo")
+    refuses("vanilla gives groups of equal rewards advantages", meter.compare, ["vanilla"])
+    refuses("group size is 5: groups have 4", meter.compare, ["std"], [5])
+    refuses("give a list of names", meter.compare, "std")
+    refuses("no group sizes", meter.compare, ["std"], [])
+    refuses("0 steps tell.*several completions", run("rloo", 2, part=2).compare, ["std"])
+    refuses("rewards are graded", run("rloo", 2, np.array([[0, 0.3, 1.0]] * 2)).compare, ["std"])
+    refuses("advantage 0 is beside others", run("vanilla", 2).compare, ["std"])
+    refuses("2 advantages for 1 completions", meter.begin, [1], advantages=[1.0, 2.0])
+    assert run("bayes:1,1").compare(["vanilla"])

@@ -1,0 +1,207 @@
+"""Noise of estimators and group sizes that a training does not use, from each completion's own gradient.
+
+With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes. Completion i adds
+Aᵢ uᵢ, so uᵢ is its gradient over Aᵢ, and all groups of G' among the N of a group tell what another table
+would have made of them. How many successes stand beside one or two of its completions is hypergeometric, so
+their mean takes no drawing: it is linear in sums over its successes and over its failures (those of
+:mod:`ustat_pg.llm.tables`, without a centre, since u may be weighted by length). A group of advantages 0 has
+no uᵢ, and needs none where tables give equal rewards nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import InputError, integer
+from .estimate import Interval, NoiseEstimate, estimate_noise, log_ratio
+
+__all__ = ["Alternative", "Blocks", "alternatives", "group_blocks"]
+
+Array = NDArray[np.float64]
+
+_ALIKE = 5e-3
+"""Relative difference of advantages that is a rounding, of half precision too."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """One step of per-completion gradients, reduced to what every table takes.
+
+    Arguments:
+        counts: completions, successes, and whether uᵢ are known, of each group, (B, 3).
+        alone: Σ‖uᵢ‖² over its successes and over its failures, (B, 2).
+        products: inner products of Σ uᵢ over successes and over failures, (B, 2, B, 2).
+    """
+
+    counts: Array
+    alone: Array
+    products: Array
+
+    def sums(self, tables: dict[int, Any]) -> Array:
+        """The sums of :func:`ustat_pg.noise.estimate.step_sums` had a table made this step.
+
+        ``tables`` has the coefficients for groups of each N; a step keeps its completions, in groups of G'.
+        """
+        rows = np.array([tables[int(n)][int(won)] for n, won, _ in self.counts])
+        own = np.einsum("gagb->gab", self.products)
+        pairs = np.stack(
+            [own[:, 0, 0] - self.alone[:, 0], own[:, 1, 1] - self.alone[:, 1], own[:, 0, 1]], axis=1
+        )
+        second = ((rows[:, :2] * self.alone).sum(1) + (rows[:, 2:5] * pairs).sum(1)).mean()
+        between = np.einsum("ga,gahb,hb->gh", rows[:, 5:7], self.products, rows[:, 5:7])
+        groups, size = len(rows), rows[0, 7]
+        pair_count = groups * (groups - 1)
+        apart = between.sum() - np.trace(between)
+        n = self.counts[:, 0].sum()
+        signal = apart / max(pair_count, 1)
+        total = n**2 * signal + n * size * (second - signal)
+        return np.array(
+            [0, 0, pair_count, 0, apart, 0, 0, 0, n, n**2, total, n / size, 0, 0], dtype=float
+        )
+
+
+def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[Any]) -> Blocks:
+    """What tables take of a step whose micro-batches are single completions.
+
+    Arguments:
+        rows: n times what each adds to the step, (n, k).
+        groups: its prompt, for each micro-batch.
+        advantages: its advantage; that of a success is above 0, that of a failure below.
+
+    Raises:
+        InputError: micro-batches of several completions, rewards that are graded, groups cut or advantages
+            of 0 beside others.
+    """
+    if any(each is None for each in advantages):
+        raise InputError("a micro-batch came without advantages: give them to micro_batch")
+    if any(len(group) > 1 for group in groups):
+        raise InputError("micro-batches hold several completions: tables take one in each")
+    a = np.array([each[0] for each in advantages])
+    places = np.unique(np.concatenate(groups), return_inverse=True)[1]
+    won = a > 0
+    counts = np.stack([np.bincount(places), np.bincount(places, won)], axis=1)
+    scale, zero = np.zeros(len(counts)), np.bincount(places, a == 0)
+    np.maximum.at(scale, places, np.abs(a))
+    for kind in (won, a < 0):
+        high, low = np.zeros(len(counts)), np.full(len(counts), np.inf)
+        np.maximum.at(high, places[kind], np.abs(a[kind]))
+        np.minimum.at(low, places[kind], np.abs(a[kind]))
+        if (high - np.minimum(low, high) > _ALIKE * scale).any():
+            raise InputError("advantages of a group have more than two values: rewards are graded")
+    if ((zero > 0) & (zero < counts[:, 0])).any():
+        raise InputError("a completion of advantage 0 is beside others: its gradient is not known")
+    u = rows / np.where(a == 0, 1.0, a)[:, None]
+    sums, alone = np.zeros((len(counts), 2, u.shape[1])), np.zeros((len(counts), 2))
+    np.add.at(sums, (places, 1 - won), u)
+    np.add.at(alone, (places, 1 - won), np.square(u).sum(axis=1))
+    flat = sums.reshape(-1, u.shape[1])
+    shape = (len(counts), 2, len(counts), 2)
+    return Blocks(
+        np.column_stack([counts, zero == 0]).astype(float), alone, (flat @ flat.T).reshape(shape)
+    )
+
+
+@cache
+def _beside(others: int, won: int, drawn: int) -> Array:
+    """P(m) of the successes m among ``drawn`` of ``others``, ``won`` of them successes, (drawn + 1,)."""
+    return np.array(
+        [math.comb(won, m) * math.comb(others - won, drawn - m) for m in range(drawn + 1)]
+    ) / math.comb(others, drawn)  # fmt: skip
+
+
+def coefficients(table: Any, room: int) -> Array:
+    """A table's coefficients in groups of N, by the successes in them, (N + 1, 8).
+
+    They multiply the two of ``alone``, the products of two successes, of two failures and of one each, and
+    the two sums; the last is G'.
+    """
+    won, lost, size = table.successes, table.failures, table.group_size
+    rows = np.zeros((room + 1, 8))
+    for n in range(room + 1):
+        row = rows[n]
+        row[7] = size
+        if n:
+            chance = _beside(room - 1, n - 1, size - 1)
+            row[0], row[5] = chance @ won[1:] ** 2 / size, chance @ won[1:]
+        if n < room:
+            chance = _beside(room - 1, n, size - 1)
+            row[1], row[6] = chance @ lost[:-1] ** 2 / size, chance @ lost[:-1]
+        if size > 1:
+            share = (size - 1) / (size * (room - 1))
+            if n > 1:
+                row[2] = share * _beside(room - 2, n - 2, size - 2) @ won[2:] ** 2
+            if room - n > 1:
+                row[3] = share * _beside(room - 2, n, size - 2) @ lost[:-2] ** 2
+            if 0 < n < room:
+                chance = _beside(room - 2, n - 1, size - 2)
+                row[4] = 2 * share * (chance @ (won[1:-1] * lost[1:-1]))
+        rows[n, :7] /= room
+    return rows
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """An estimator at a group size, had it made the steps of a window from the same completions.
+
+    Arguments:
+        baseline: its name.
+        group_size: G'.
+        noise: signal, noise and critical budget of a step of as many completions.
+        over_best: its K_crit over that of the first baseline at its best group size among those given.
+        over_best_interval: its 95% interval, by the paired jackknife over steps of the logarithm; the choice
+            of the best is not in it. NaN where a signal is not above 0.
+    """
+
+    baseline: str
+    group_size: int
+    noise: NoiseEstimate
+    over_best: float
+    over_best_interval: Interval
+
+
+def alternatives(
+    steps: Sequence[Blocks], baselines: Sequence[str], group_sizes: Sequence[int] | None
+) -> list[Alternative]:
+    """Each of some tables at each group size, all from the same steps.
+
+    Raises:
+        InputError: a name that is no table by counts, a group size that no group has room for, or a table
+            that gives equal rewards advantages where their gradients are not known.
+    """
+    # Formulas of counts alone take scipy.
+    from ..predictions import count_table
+
+    if isinstance(baselines, str) or not len(baselines):
+        raise InputError(f"baselines are {baselines!r}: give a list of names")
+    counts = np.concatenate([step.counts for step in steps])
+    rooms = sorted({int(n) for n in counts[:, 0]})
+    sizes = list(range(2, rooms[0] + 1) if group_sizes is None else group_sizes)
+    if not sizes:
+        raise InputError("no group sizes are given, or groups have one completion")
+    rows: list[tuple[str, int, Array]] = []
+    for name in baselines:
+        for size in sizes:
+            if integer("group size", size, 1) > rooms[0]:
+                raise InputError(f"group size is {size}: groups have {rooms[0]} completions")
+            table = count_table(name, size)
+            if (table.successes[-1] or table.failures[0]) and not counts[:, 2].all():
+                raise InputError(
+                    f"{name} gives groups of equal rewards advantages, and the gradients of such groups are "
+                    "not known: the training multiplies them by 0"
+                )
+            parts = {room: coefficients(table, room) for room in rooms}
+            rows.append((name, size, np.array([step.sums(parts) for step in steps])))
+    estimates = [estimate_noise(sums) for _, _, sums in rows]
+    crits = np.nan_to_num([each.k_crit for each in estimates[: len(sizes)]], nan=math.inf)
+    best = rows[int(np.argmin(crits))][2]
+    return [
+        Alternative(name, size, estimate, *log_ratio(sums, best))
+        for (name, size, sums), estimate in zip(rows, estimates, strict=True)
+    ]
