@@ -27,7 +27,7 @@ from .gradients import Law, problem
 
 Array = NDArray[np.float64]
 
-DENSE = 160
+DENSE = 40
 """Points of an array that is dense enough to be interpolated."""
 
 NODES = 400

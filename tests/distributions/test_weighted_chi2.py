@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mpmath
@@ -71,6 +72,7 @@ def test_the_reference_values(entry, way):
         # So many neighbours that every panel is interpolated.
         crowd = np.concatenate([x, *(x * (1 + k * 1e-4) for k in range(1, 60))])
         cdf, sf = law.cdf(crowd)[: len(x)], law.sf(crowd)[: len(x)]
+        assert [panel for panel in law._panels.values() if panel is not None]
     with mpmath.workdps(40):
         for k, point in enumerate(entry["points"]):
             wanted = {"cdf": mpf(point["cdf"]), "sf": mpf(point["sf"])}
@@ -98,6 +100,17 @@ def test_random_weights_and_points_against_many_digits(weights, x):
     assert found["density"] <= RELATIVE
 
 
+@pytest.mark.parametrize("distinct", [[1.0], [3.0, 1.0, 0.5], [1.0, 0.9, 0.5, 0.2, 0.01]])
+def test_weights_in_pairs_are_a_sum_of_exponentials(distinct):
+    law = WeightedChi2(np.repeat(distinct, 2))
+    for x in np.geomspace(1e-6, 1000.0, 40):
+        sf, density = oracle.paired(distinct, x)
+        assert close(law.sf(x), sf, RELATIVE)
+        assert close(law.pdf(x), density, RELATIVE)
+        with mpmath.workdps(60):
+            assert close(law.cdf(x), 1 - oracle.paired(distinct, x, 60)[0], RELATIVE)
+
+
 @pytest.mark.parametrize(
     ("count", "scale"), [(1, 1.0), (1, 1e-200), (2, 3.0), (7, 1e5), (500, 0.1)]
 )
@@ -110,6 +123,15 @@ def test_equal_weights_are_a_scaled_chi_square(count, scale):
     np.testing.assert_allclose(law.ppf(q), other.ppf(q), rtol=1e-10)
     np.testing.assert_allclose(law.isf(q), other.isf(q), rtol=1e-10)
     np.testing.assert_allclose([law.mean(), law.var()], other.stats("mv"), rtol=1e-13)
+
+
+def test_one_weight_is_exact_to_the_last_digits():
+    # In many digits: SciPy's own chi-square errs by 1e-12 in places.
+    law = WeightedChi2([1.0])
+    with mpmath.workdps(30):
+        for x in np.geomspace(1e-300, 1400.0, 100):
+            assert close(law.cdf(x), mpmath.erf(mpmath.sqrt(mpf(x) / 2)), 1e-13)
+            assert close(law.sf(x), mpmath.erfc(mpmath.sqrt(mpf(x) / 2)), 3e-13)
 
 
 def test_logarithms_go_on_where_tails_underflow():
@@ -125,6 +147,7 @@ def test_logarithms_go_on_where_tails_underflow():
         assert small.cdf(1e-9) == 0
         assert close(small.logcdf(1e-9), mpmath.log(cdf), 1e-14)
     assert law.logsf(1e300) == pytest.approx(-5e299, rel=1e-12)
+    assert np.isfinite(law.logsf(1.7e308))
 
 
 def test_a_sum_that_does_not_settle_warns(monkeypatch):
@@ -173,15 +196,25 @@ def test_points_together_are_as_points_alone(name):
     law = WeightedChi2(WEIGHTS[name])
     generator = np.random.default_rng(5)
     x = np.concatenate([law.rvs(1500, generator), spread_points(law, 600)])
-    for name in ("logcdf", "logsf", "logpdf"):
-        function = getattr(law, name)
-        together, alone = function(x), np.array([function(float(one)) for one in x])
-        kept = np.isfinite(alone) & (np.abs(alone) > 1e-12)
-        error = np.abs(together - alone)[kept]
-        assert (error <= 5e-13 * np.maximum(1, np.abs(alone[kept]) / 600)).all()
-    # Neither the order nor the shape matters.
+    together = law._values(x)
+    alone = law._direct(x)
+    assert [panel for panel in law._panels.values() if panel is not None]
+    error = np.abs(together[:2] - alone[:2])
+    assert (error <= 5e-13 * np.maximum(1, np.abs(alone[:2]) / 600)).all()
+    np.testing.assert_array_equal(together[2], alone[2])
+    # No earlier call matters, nor the order, nor the shape.
+    np.testing.assert_array_equal(WeightedChi2(WEIGHTS[name]).cdf(x), law.cdf(x))
     np.testing.assert_array_equal(law.cdf(x[::-1])[::-1], law.cdf(x))
     np.testing.assert_array_equal(law.cdf(x[:1500].reshape(4, 5, -1)).ravel(), law.cdf(x[:1500]))
+
+
+def test_threads_agree():
+    law = WeightedChi2(WEIGHTS["five"])
+    x = law.rvs(4000, 1)
+    wanted = WeightedChi2(WEIGHTS["five"]).cdf(x)
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: law.cdf(x), range(8)):
+            np.testing.assert_array_equal(found, wanted)
 
 
 # -- face -----------------------------------------------------------------------------------------
@@ -220,6 +253,8 @@ def test_quantile_ends_are_scipys():
     assert isinstance(law.ppf(0.5), float)
     # Below the least double.
     assert law.ppf(1e-300) == 0
+    assert WeightedChi2([1.0, 1.0]).ppf(1e-310) == pytest.approx(2e-310, rel=1e-10)
+    assert WeightedChi2([1e200, 1e200]).ppf(1e-310) == pytest.approx(2e-110, rel=1e-12)
 
 
 def test_moments():
@@ -228,6 +263,7 @@ def test_moments():
     assert law.mean() == 3.25
     assert law.var() == pytest.approx(2 * (weights**2).sum(), rel=1e-15)
     assert law.std() == pytest.approx(math.sqrt(law.var()), rel=1e-15)
+    assert law.cumulant(3) == pytest.approx(8 * (weights**3).sum(), rel=1e-15)
 
 
 def test_draws():
@@ -259,6 +295,18 @@ def test_draws():
 )
 def test_bad_weights_are_refused(weights, message):
     refuses(re.escape(message), WeightedChi2, weights)
+
+
+def test_extreme_scales_stay_finite_and_silent():
+    with np.errstate(all="raise"):
+        for weights in ([1.7e308, 1.7e308], [5e-324], [1e300, 1e-10], [1.0] * 500):
+            law = WeightedChi2(weights)
+            for name in ("cdf", "sf"):
+                values = getattr(law, name)([5e-324, 1e-300, 1e-150, 1.0, 1e150, 1.7e308])
+                assert ((values >= 0) & (values <= 1)).all()
+            law.ppf([1e-300, 0.5, 0.999])
+    assert WeightedChi2([1e300]).var() == math.inf
+    assert WeightedChi2([1e300]).std() == pytest.approx(math.sqrt(2) * 1e300, rel=1e-15)
 
 
 def test_it_prints_compares_and_pickles():
