@@ -266,7 +266,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         recorded = inputs.get("sampling_per_token_logps")
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
         arrays = (log_probs, mask, entropies, recorded)
-        self._alarms.tokens(*(_array(each) for each in arrays))  # type: ignore[arg-type]
+        self._alarms.tokens(*(_array(each) for each in arrays))
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
         if "loss" in logs:
