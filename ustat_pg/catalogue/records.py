@@ -214,14 +214,18 @@ class Framework:
         """The options that act on one thing."""
         return [option for option in self.options.values() if option.kind == kind]
 
-    def option(self, text: str) -> Option:
-        """The option that a name stands for: whole, by its last parts, or by an alias."""
+    def matching(self, text: str) -> list[Option]:
+        """The options that a name may stand for: whole, by its last parts, or by an alias."""
         asked = text.lstrip("-+").lower().replace("-", "_")
-        found = [
+        return [
             option
             for option in self.options.values()
             if any(f".{name}".endswith(f".{asked}") for name in (option.name, *option.aliases))
         ]
+
+    def option(self, text: str) -> Option:
+        """The option that a name stands for."""
+        found = self.matching(text)
         if len(found) == 1:
             return found[0]
         if found:
@@ -234,7 +238,7 @@ class Framework:
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
-            f"{known[nearest(asked, known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
+            f"{known[nearest(text.lstrip('-+'), known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
         )
 
     def row(self, values: Mapping[str, str]) -> Row:
