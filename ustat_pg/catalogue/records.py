@@ -57,12 +57,15 @@ class Aggregation:
     Arguments:
         name, title, says: what it is called, what it does, and to what effect.
         scale: what it multiplies the gradient by, where that is a constant.
+        one_factor: whether all outputs of a batch have one factor. Otherwise a baseline that leaves the
+            output out changes the mean estimate.
     """
 
     name: str
     title: str
     says: str
     scale: str | None = None
+    one_factor: bool = False
 
 
 @dataclass(frozen=True)

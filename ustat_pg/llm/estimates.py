@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..catalogue.choice import Ratio
 from ..validation import InputError, integer
 from .constants import ConstantsEstimate, constants, ratio_interval
 from .moments import (
@@ -250,8 +251,7 @@ def noise_to_signal(
     groups = group_moments(pool, moments, names, sizes, constant, aggregation)
     for name, row in zip(names, groups, strict=True):
         for size, group in zip(sizes, row, strict=True):
-            square = means(group.second[:, None], pool.looks)
-            both = beside(square, _signal(pool, group)).apply(_noise_and_signal)
+            both = _both(pool, group)
             ratio = both.apply(_divided)
             relative = _exponential(log_ratio(ratio, first.setdefault(size, ratio)))
             ends = *both.full, *both.se, ratio.full[0], *ratio_interval(both)
@@ -259,6 +259,36 @@ def noise_to_signal(
     columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
     columns += ["low", "high", "relative", "relative_low", "relative_high"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
+    """Noise over signal times G of baselines at group sizes, and over the first's, with 95% intervals."""
+    gradients(pool)
+    moments, ratios = prompt_moments(pool), []
+    for name, size in pairs:
+        try:
+            ((group,),) = group_moments(pool, moments, [name], [size])
+        except InputError:
+            if not ratios:
+                raise
+            ratios.append(None)
+        else:
+            # The group size as a default: the function is kept.
+            ratios.append(_both(pool, group).apply(lambda both, size=size: size * _divided(both)))
+    first = ratios[0]
+    missing = (np.nan,) * 4
+    return [
+        missing
+        if ratio is None
+        else (ratio.full[0], *(float(end[0]) for end in _exponential(log_ratio(ratio, first))))
+        for ratio in ratios
+    ]
+
+
+def _both(pool: ScoredPool, group: GroupMoments) -> Means:
+    """tr Cov ĝ and ‖E ĝ‖²."""
+    square = means(group.second[:, None], pool.looks)
+    return beside(square, _signal(pool, group)).apply(_noise_and_signal)
 
 
 def _signal(pool: ScoredPool, group: GroupMoments) -> Means:
