@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,7 +18,7 @@ from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, integer
 from .constants import constants
-from .model_pool import ModelPool, refuse_another_policy
+from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, records
@@ -300,6 +302,7 @@ def advise_model(
             "population write the loss that will do, --until 5% for example"
         )
     looks: list[dict[str, Any]] = []
+    progress = timed(progress, _announced(source, until))
     with closing(source.pools(progress, looks=until is not None)) as pools:
         for grown in pools:
             advice = decide(grown, budget, **costs)
@@ -321,6 +324,54 @@ def advise_model(
                 break
     advice = replace(_with_signal(advice), looks=tuple(looks))
     return _with_more(advice, stage_cost if adaptive else None, spec)
+
+
+def _announced(source: ModelPool, until: str | float | None) -> int | None:
+    """Say what is to be done, before it is; the number of prompts, where it is known."""
+    _, task = source.parts
+    if source.rollouts is not None or task is None:
+        return None
+    total = len(task.prompts)
+    sizes = look_sizes(total) if until is not None else (total,)
+    _LOG.info(
+        "%d rollouts a prompt of at most %d tokens; prompts: %s%s",
+        *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
+        " at most, until enough is known (--until)" if len(sizes) > 1 else "",
+    )
+    return total
+
+
+def timed(
+    progress: Progress | None, total: int | None, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Progress that says how long each kind of work takes, as soon as its first prompts tell.
+
+    Arguments:
+        progress: called as well.
+        total: prompts, if all are needed.
+        clock: seconds.
+    """
+    # Prompts come in batches: one is done where the next prompt takes its time.
+    starts: dict[str, tuple[int, float]] = {}
+    last: dict[str, tuple[int, float] | None] = {}
+
+    def show(what: str, done: int, of: int) -> None:
+        if progress is not None:
+            progress(what, done, of)
+        now = clock()
+        first, began = starts.setdefault(what, (done, now))
+        before = last.get(what, (first, began))
+        if before is None:
+            return
+        past, then = before
+        last[what] = (done, now)
+        if past > first and now - then > (then - began) / 2:
+            each = (then - began) / (past - first)
+            more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
+            _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
+            last[what] = None
+
+    return show
 
 
 def decide(
