@@ -12,7 +12,7 @@ from ..baselines import BASELINES
 from ..predictions import count_table
 from ..validation import InputError
 from .meaning import Meaning
-from .records import short_name
+from .records import Row, short_name
 from .specs import resolve
 
 __all__ = ["Candidate", "Choice", "choose", "in_use"]
@@ -165,14 +165,10 @@ def choose(
     assert size is not None
     rows = {used.row.written() or used.row.name: used.row}
     rows |= {row.written() or row.name: row for row in used.framework.rows}
-    labels: list[tuple[str, Callable[[int], str | None]]] = [
-        (label, lambda g, row=row: replace(used, row=row, group_size=g).estimator)
-        for label, row in rows.items()
-    ]
-    labels += [("", lambda g, name=name: name) for name in OURS]
+    rivals: list[tuple[str, Row | str]] = [*rows.items(), *(("", name) for name in OURS)]
     pairs: dict[tuple[str, int], str] = {}
-    for (label, name_of), g in product(labels, dict.fromkeys((size, *sizes))):
-        name = name_of(g)
+    for (label, rival), g in product(rivals, dict.fromkeys((size, *sizes))):
+        name = rival if isinstance(rival, str) else replace(used, row=rival, group_size=g).estimator
         # The full group mean is grpo with another learning rate.
         known = name == "grpo" and any(
             BASELINES[each].whole_group for each, _ in pairs if each in BASELINES

@@ -138,7 +138,8 @@ def _choice(spec: Any, budget: float, advice: GroupSizeAdvice, moments: Moments)
     def measure(named: list[tuple[str, int]]) -> list[Ratio]:
         pairs[:] = named
         ratios = [noise(*pair) for pair in named]
-        return [(ratio, *[ratio / ratios[0]] * 3) for ratio in ratios]
+        over = [ratio / ratios[0] for ratio in ratios]
+        return [(ratio, one, one, one) for ratio, one in zip(ratios, over, strict=True)]
 
     return choose(spec, budget, [row.group_size for row in advice.table], measure)
 

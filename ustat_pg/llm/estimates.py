@@ -18,6 +18,7 @@ too, since both are drawn anew for each prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -264,25 +265,27 @@ def noise_to_signal(
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     """Noise over signal times G of baselines at group sizes, and over the first's, with 95% intervals."""
     gradients(pool)
-    moments, ratios = prompt_moments(pool), []
+    moments, ratios = prompt_moments(pool), dict[tuple[str, int], Means]()
     for name, size in pairs:
         try:
             ((group,),) = group_moments(pool, moments, [name], [size])
         except InputError:
+            # What is in use must be known; what is not is no rival.
             if not ratios:
                 raise
-            ratios.append(None)
-        else:
-            # The group size as a default: the function is kept.
-            ratios.append(_both(pool, group).apply(lambda both, size=size: size * _divided(both)))
-    first = ratios[0]
-    missing = (np.nan,) * 4
-    return [
-        missing
-        if ratio is None
-        else (ratio.full[0], *(float(end[0]) for end in _exponential(log_ratio(ratio, first))))
-        for ratio in ratios
-    ]
+            continue
+        ratios[name, size] = _both(pool, group).apply(partial(_scaled, size))
+    first, missing = ratios[pairs[0]], (np.nan,) * 4
+    return [_beside(ratios[pair], first) if pair in ratios else missing for pair in pairs]
+
+
+def _beside(ratio: Means, first: Means) -> Ratio:
+    value, low, high = (float(end[0]) for end in _exponential(log_ratio(ratio, first)))
+    return float(ratio.full[0]), value, low, high
+
+
+def _scaled(size: int, both: Array) -> Array:
+    return size * _divided(both)
 
 
 def _both(pool: ScoredPool, group: GroupMoments) -> Means:
