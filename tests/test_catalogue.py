@@ -332,6 +332,7 @@ def test_pickles_that_are_refused(tmp_path):
         (pickle.dumps(SimpleNamespace(seed=3)), "whose options are these"),
         (pickle.dumps({"seed": 3})[:-4], "not a pickle"),
         (b"\x80\x04K\x01r\xff\xff\xff\xff.", "must hold one object"),
+        (pickle.dumps({"epsilon": 10**9000}), "not a pickle"),
         (bytes(2**18 + 1), "at most"),
     ):
         path.write_bytes(data)

@@ -219,7 +219,9 @@ def read_pickle(path: Path) -> dict[str, Any]:
             for name, part in state.items()
         }
         kinds = str | int | float | None
-        return {str(name): part for name, part in plain.items() if isinstance(part, kinds)}
+        options = {str(name): part for name, part in plain.items() if isinstance(part, kinds)}
+        repr(options)  # Whole numbers of thousands of digits cannot be printed, and are refused here.
+        return options
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
