@@ -220,7 +220,9 @@ def read_pickle(path: Path) -> dict[str, Any]:
         }
         kinds = str | int | float | None
         options = {str(name): part for name, part in plain.items() if isinstance(part, kinds)}
-        repr(options)  # Whole numbers of thousands of digits cannot be printed, and are refused here.
+        repr(
+            options
+        )  # Whole numbers of thousands of digits cannot be printed, and are refused here.
         return options
 
 

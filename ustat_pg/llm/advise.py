@@ -33,6 +33,9 @@ __all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""
 
+_SHORT = 10
+"""Seconds of work that nobody needs to be told of."""
+
 _LOG = logging.getLogger("ustat_pg.llm")
 
 
@@ -332,12 +335,11 @@ def _announced(source: ModelPool, until: str | float | None) -> int | None:
     if source.rollouts is not None or task is None:
         return None
     total = len(task.prompts)
-    sizes = look_sizes(total) if until is not None else (total,)
-    _LOG.info(
-        "%d rollouts a prompt of at most %d tokens; prompts: %s%s",
-        *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
-        " at most, until enough is known (--until)" if len(sizes) > 1 else "",
-    )
+    if until is not None and len(sizes := look_sizes(total)) > 1:
+        _LOG.info(
+            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
+            *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
+        )
     return total
 
 
@@ -368,7 +370,8 @@ def timed(
         if past > first and now - then > (then - began) / 2:
             each = (then - began) / (past - first)
             more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
-            _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
+            if each * max(of, total or 0) > _SHORT:
+                _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
             last[what] = None
 
     return show
