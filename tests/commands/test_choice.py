@@ -25,9 +25,9 @@ def test_a_problems_choice_is_of_exact_noise_over_signal():
     def noise(name, size):
         return size * gradient_mse(moments, name, size).noise_to_signal
 
-    used = choice.candidates[0]
-    assert (used.baseline, used.group_size, used.relative) == ("std-ddof1", 8, 1)
-    assert used.noise_to_signal == pytest.approx(noise("std-ddof1", 8) / 64)
+    current = choice.candidates[0]
+    assert (current.baseline, current.group_size, current.relative) == ("std-ddof1", 8, 1)
+    assert current.noise_to_signal == pytest.approx(noise("std-ddof1", 8) / 64)
     for each in choice.candidates:
         ratio = noise(each.baseline, each.group_size) / noise("std-ddof1", 8)
         assert each.relative == each.low == each.high == pytest.approx(ratio, rel=1e-9)

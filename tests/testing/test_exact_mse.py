@@ -106,6 +106,6 @@ def test_the_rounding_of_single_precision_is_no_bias_where_rtol_allows_it():
         return rloo(z).astype(np.float32) * np.float32(1 + 1e-6)
 
     problem = random_problem(0)
-    told = [exact_mse(single, problem=problem, group_size=2, rtol=rtol) for rtol in (1e-9, 1e-5)]
-    assert [report.squared_bias > 0 for report in told] == [True, False]
-    assert ["biased" in str(report) for report in told] == [True, False]
+    reports = [exact_mse(single, problem=problem, group_size=2, rtol=rtol) for rtol in (1e-9, 1e-5)]
+    assert [report.squared_bias > 0 for report in reports] == [True, False]
+    assert ["biased" in str(report) for report in reports] == [True, False]

@@ -77,15 +77,15 @@ class Choice:
         """The least noise over signal in the worst case of its interval, of the unbiased ones and the one in
         use: what is in use unless one is known to be better.
         """
-        used = self.candidates[0].label
-        same = [each for each in self.candidates if each.unbiased or each.label == used]
+        current = self.candidates[0].label
+        same = [each for each in self.candidates if each.unbiased or each.label == current]
         return min(same, key=lambda each: each.high)
 
     @property
     def best_in_use(self) -> Candidate:
         """The same of the baseline in use: its best group size."""
-        own = [each for each in self.candidates if each.label == self.candidates[0].label]
-        return min(own, key=lambda each: each.high)
+        same = [each for each in self.candidates if each.label == self.candidates[0].label]
+        return min(same, key=lambda each: each.high)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON has it."""
@@ -97,27 +97,27 @@ class Choice:
         }
 
     def __str__(self) -> str:
-        used, best, own = self.candidates[0], self.best, self.best_in_use
+        current, best, resized = self.candidates[0], self.best, self.best_in_use
         labels = list(dict.fromkeys(each.label for each in self.candidates))
         cells = {(each.label, each.group_size): each for each in self.candidates}
         width = max(map(len, labels)) + 1
         sizes = sorted({each.group_size for each in self.candidates})
         lines = [
-            f"As {self.meaning.framework.title}, {used.label} with G = {used.group_size} "
-            f"({used.baseline}): noise over signal {used.noise_to_signal:.3g} at {self.budget:g} outputs a "
-            "step. In units of that, at as many outputs:",
+            f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
+            f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} outputs "
+            "a step. In units of that, at as many outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
         for label in labels:
             row = [cells.get((label, size)) for size in sizes]
             shown = "".join(f"{each.relative:8.3g}" if each else f"{'-':>8}" for each in row)
             lines.append(f"{label:{width}}{shown}")
-        if best == used:
+        if best == current:
             lines.append("Keep it: none of these is known to have less.")
         else:
             lines.append(f"Take {best.sentence()}.")
-            if own not in (used, best):
-                lines.append(f"Without another baseline, {own.sentence()}.")
+            if resized not in (current, best):
+                lines.append(f"Without another baseline, {resized.sentence()}.")
         biased = dict.fromkeys(each.label for each in self.candidates if not each.unbiased)
         if biased:
             lines.append(
@@ -160,15 +160,17 @@ def choose(
         sizes: group sizes.
         measure: ratios of baselines at group sizes, the options in use first; NaN where there is none.
     """
-    used = in_use(spec)
-    size = used.group_size
+    current = in_use(spec)
+    size = current.group_size
     assert size is not None
-    rows = {used.row.written() or used.row.name: used.row}
-    rows |= {row.written() or row.name: row for row in used.framework.rows}
+    rows = {current.row.written() or current.row.name: current.row}
+    rows |= {row.written() or row.name: row for row in current.framework.rows}
     rivals: list[tuple[str, Row | str]] = [*rows.items(), *(("", name) for name in OURS)]
     pairs: dict[tuple[str, int], str] = {}
     for (label, rival), g in product(rivals, dict.fromkeys((size, *sizes))):
-        name = rival if isinstance(rival, str) else replace(used, row=rival, group_size=g).estimator
+        name = (
+            rival if isinstance(rival, str) else replace(current, row=rival, group_size=g).estimator
+        )
         # The full group mean is grpo with another learning rate.
         known = name == "grpo" and any(
             BASELINES[each].whole_group for each, _ in pairs if each in BASELINES
@@ -178,10 +180,10 @@ def choose(
     ratios = measure(list(pairs))
     if not isfinite(ratios[0][0]):
         raise InputError(
-            f"the noise over signal of {used.row.name} at G = {size} is not known here"
+            f"the noise over signal of {current.row.name} at G = {size} is not known here"
         )
     return Choice(
-        used,
+        current,
         budget,
         tuple(
             Candidate(name, label, g, _unbiased(name, g), ratio / budget, *relative)
