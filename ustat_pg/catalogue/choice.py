@@ -104,8 +104,8 @@ class Choice:
         sizes = sorted({each.group_size for each in self.candidates})
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
-            f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} outputs "
-            "a step. In units of that, at as many outputs:",
+            f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
+            "outputs a step. In units of that, at as many outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
         for label in labels:
