@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
+import zipfile
+from enum import Enum
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
@@ -13,6 +16,7 @@ from tests.support.refusals import refuses
 from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.commands.explain import explain
+from ustat_pg.reading import read_pickle
 
 FRAMEWORKS = list(catalogue().frameworks.values())
 ROWS = [
@@ -261,7 +265,7 @@ def test_options_and_values_apart(source):
         ("run.yaml", "learning_rate: 1", "whose options are these"),
         ("run.yaml", "scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
         ("run.json", "[1]", "must hold options by name"),
-        ("training_args.bin", "", "is a pickle, which runs code when it is opened"),
+        ("training_args.bin", "", "training_args.bin: not a pickle"),
     ],
 )
 def test_sources_that_are_refused(source, name, text, said):
@@ -277,6 +281,77 @@ def test_mappings_configs_and_json_say_the_same(source):
     sections = {"algorithm": {"adv_estimator": "rloo"}, "actor_rollout_ref": {"rollout": {"n": 4}}}
     assert resolve(MappingProxyType(sections)).framework.name == "verl"
     refuses("must be a text, a mapping of options, or a config", resolve, 3)
+
+
+class Kept(Enum):
+    """As transformers keeps some of its settings."""
+
+    STEPS = "steps"
+
+
+class Runs:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, path=None):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_pickled_config_is_read_and_nothing_in_it_runs(tmp_path, archive):
+    touched, path = tmp_path / "touched", tmp_path / "training_args.bin"
+    config = SimpleNamespace(
+        scale_rewards="none", num_generations=16, seed=3, kept=Kept.STEPS, evil=Runs(touched)
+    )
+    data = pickle.dumps(config)
+    if archive:  # As torch.save writes.
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("training_args/data.pkl", data)
+            file.writestr("training_args/version", "3")
+    else:
+        path.write_bytes(data)
+    assert read_pickle(path)["kept"] == "steps"
+    meaning = resolve(str(path))
+    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
+        "trl",
+        "group-mean",
+        16,
+    )
+    assert meaning.passed_over == ("seed", "kept")
+    assert not touched.exists()
+    pickle.loads(data)
+    assert touched.exists()
+
+
+def test_pickles_that_are_refused(tmp_path):
+    path = tmp_path / "training_args.bin"
+    for data, said in (
+        (pickle.dumps(3), "must hold one object"),
+        (pickle.dumps(SimpleNamespace(seed=3)), "whose options are these"),
+        (pickle.dumps({"seed": 3})[:-4], "not a pickle"),
+        (b"\x80\x04K\x01r\xff\xff\xff\xff.", "must hold one object"),
+        (pickle.dumps({"epsilon": 10**9000}), "not a pickle"),
+        (bytes(2**18 + 1), "at most"),
+    ):
+        path.write_bytes(data)
+        refuses(said, resolve, str(path))
+
+
+def test_what_is_no_option_is_passed_over_and_named():
+    foreign = "data.max_prompt_length=9 critic.ppo_mini_batch_size=3"
+    options = f"algorithm.adv_estimator=rloo {foreign} actor_rollout_ref.rollout.n=4"
+    command = f"CUDA_VISIBLE_DEVICES=0 python -m verl.trainer.main_ppo {options}"
+    for spec in (f"verl {options}", command, options):
+        meaning = resolve(spec)
+        assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
+            "verl",
+            "grpo",
+            4,
+        )
+        assert set(meaning.passed_over) == {word.partition("=")[0] for word in foreign.split()}
+    assert resolve("openrlhf --pretrain some/model --bf16").passed_over == ("--pretrain", "--bf16")
 
 
 # ---------------------------------------------------------------- more than one step on the same outputs

@@ -193,6 +193,13 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
             ("verl", "adv_estimator=rloo", "rollout.n=4", "use_kl_loss=true", "loss_mode=gspo"),
             ("Bias\n  None", "1.333 times that of the oracle", "KL, use_kl_loss=true"),
         ),
+        (
+            ("openrlhf", "--pretrain", "a/model", "--n_samples_per_prompt", "8", "--train_size=9"),
+            (
+                "G = 8",
+                "Passed over, for the catalogue has no such option: --pretrain, --train_size.",
+            ),
+        ),
     ],
 )
 def test_the_text_says_it(capsys, words, parts):
@@ -261,8 +268,8 @@ def test_pass_rates_come_from_a_list_or_from_a_log(capsys, tmp_path):
     rows = ({"prompt": p, "rewards": r} for p, r in (("a", [1, 1, 0, 1]), ("b", [0, 0, 1, 0])))
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = [
-        found_by(capsys, "trl num_generations=4", "--pass-rates", tmp_path / name)
-        for name in ("rates.json", "log.jsonl")
+        found_by(capsys, "trl num_generations=4", option, tmp_path / name)
+        for option, name in (("--pass-rates", "rates.json"), ("--rollouts", "log.jsonl"))
     ]
     assert shown[0] == shown[1]
 

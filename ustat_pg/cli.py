@@ -193,6 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command in ("advise", "group-size", "llm"):
             refuse_unknown(words, unknown)
+        elif options.command == "explain" and options.spec:
+            # A trainer's own options, as its command line has them.
+            options.spec += unknown
         elif unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         return run(options)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = [
     "printable",
     "read_arrays",
     "read_json",
+    "read_pickle",
     "read_text",
     "read_yaml",
     "regular",
@@ -158,6 +161,66 @@ def read_yaml(path: Path) -> Any:
         value = yaml.load(text, Bounded)
         _refuse_deep(value)
     return value
+
+
+class _Inert(dict[Any, Any]):
+    """An object of a pickle without its class: it keeps the attributes, and has no code of the file's."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __new__(cls, *given: Any, **more: Any) -> _Inert:
+        inert = super().__new__(cls)
+        inert.given, inert.state = given, {}
+        return inert
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    given: tuple[Any, ...]
+    state: Any
+
+
+class _Inertly(pickle._Unpickler):
+    """Python's unpickler, written in Python, with no class or function but :class:`_Inert`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return type(name, (_Inert,), {})
+
+    def persistent_load(self, pid: Any) -> None:
+        """No array: a reference to one stands for nothing."""
+
+
+def read_pickle(path: Path) -> dict[str, Any]:
+    """Plain attributes of the object in a pickle, or in torch's archive of one: nothing is imported or run.
+
+    Those of other kinds than text, numbers, truth values and None are left out; an Enum is its value.
+    """
+    with _one_refusal(path, "a pickle"):
+        if zipfile.is_zipfile(regular(path, MOST_OPTIONS)):
+            with zipfile.ZipFile(path) as archive:
+                (member,) = (m for m in archive.infolist() if m.filename.endswith("/data.pkl"))
+                if member.file_size > MOST_OPTIONS:
+                    raise InputError(f"it unpacks to {member.file_size} bytes")
+                data = archive.read(member)
+        else:
+            data = path.read_bytes()
+        value = _Inertly(BytesIO(data)).load()
+        state = value.state if isinstance(value, _Inert) else value
+        if not isinstance(state, dict):
+            raise InputError("it must hold one object, or options by name")
+        plain = {
+            name: part.given[0] if isinstance(part, _Inert) and len(part.given) == 1 else part
+            for name, part in state.items()
+        }
+        kinds = str | int | float | None
+        options = {str(name): part for name, part in plain.items() if isinstance(part, kinds)}
+        repr(
+            options
+        )  # Whole numbers of thousands of digits cannot be printed, and are refused here.
+        return options
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

@@ -16,7 +16,7 @@ from ustat_pg.llm.prompts import Prompt, Task
 torch = pytest.importorskip("torch")
 pytest.importorskip("trl")
 
-from trl import GRPOConfig, RLOOConfig, RLOOTrainer  # noqa: E402
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
 
 from tests.support.trainers import (  # noqa: E402
     LONGEST,
@@ -203,15 +203,53 @@ def test_what_would_be_left_out_is_refused(small, task, tmp_path, name, changes,
 
 
 def test_a_script_of_ones_own(small, task, tmp_path):
-    """Norms weight unless a baseline is named; TRL's own keeps its penalty; GRPO's settings are refused."""
+    """Norms weight unless a baseline is named; TRL's own keeps its penalty; other settings are refused."""
     args = RLOOConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, max_steps=1)
     given = {"args": args, "train_dataset": dataset(task), "processing_class": small.tokenizer}
     trainer = BaselineTrainer(fresh(small).model, letters, **given)
     assert isinstance(trainer, RLOOTrainer)
     assert trainer.ustat_pg_baseline == "norm-weighted"
     trl_trainer(fresh(small), task, tmp_path, "grpo", beta=0.05).train()
-    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
-    refuses("args is a GRPOConfig: .* a trl.RLOOConfig", BaselineTrainer, None, letters, args)
+    refuses("args is a dict: .* or a trl.GRPOConfig", BaselineTrainer, None, letters, {"beta": 0})
+
+
+@pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "luspo", "cispo", "vespo"])
+@pytest.mark.parametrize("name", ["grpo", "length-weighted", "norm-weighted"])
+def test_grpos_losses_multiply_a_baselines_step_by_one_factor(small, task, tmp_path, name, loss):
+    changes = {"epsilon_high": 0.3} if loss == "cispo" else {}
+    change, scores, rewards, weights, trainer = one_step(
+        small, task, tmp_path, name, loss_type=loss, per_device_train_batch_size=4, **changes
+    )
+    assert isinstance(trainer, GRPOTrainer)
+    tokens = float(weights["length-weighted"].mean())
+    factor = {"luspo": 1.0, "dr_grpo": 1 / LONGEST, "cispo": 0.3 / tokens}.get(loss, 1 / tokens)
+    is_step(change, gradient(scores, advantages(name, rewards, weights)), factor)
+
+
+def test_later_iterations_of_grpos_loss_are_clipped_as_trl_does(small, task, tmp_path):
+    trainer = trl_trainer(
+        fresh(small), task, tmp_path, "length-weighted", loss_type="dapo", num_iterations=2,
+        max_steps=2, beta=0.04, learning_rate=5.0,
+    )  # fmt: skip
+    trainer.train()
+    clipped = [row["clip_ratio/region_mean"] for row in trainer.state.log_history[:2]]
+    assert clipped[0] == 0 < clipped[1]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "changes", "said"),
+    [
+        ("norm-weighted", {}, "scale_rewards is 'group': .* take scale_rewards='none'"),
+        ("grpo", {"scale_rewards": "none", "loss_type": "grpo"}, "take dapo, dr_grpo, luspo"),
+        ("grpo", {"scale_rewards": "none", "loss_type": "bnpo"}, "factors of their own"),
+        ("best", {"scale_rewards": "none"}, "best takes best_table of known prompts"),
+        ("oracle", {"scale_rewards": "none"}, "oracle takes value of known prompts"),
+        ("bays:1,1", {"scale_rewards": "none"}, "did you mean bayes"),
+    ],
+)
+def test_settings_of_grpo_are_refused_before_a_model_is_loaded(tmp_path, baseline, changes, said):
+    args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False, **changes)
+    refuses(said, BaselineTrainer, "no/model", letters, args, baseline=baseline)
 
 
 TWO_PROCESSES = """

@@ -8,9 +8,11 @@ import os
 import numpy as np
 import torch
 from accelerate.utils import gather_object
+from trl import GRPOConfig
 
 from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
+from ustat_pg.llm import BaselineTrainer
 from ustat_pg.llm.training import PLAIN, dataset, trainer_class
 
 LONGEST = 6
@@ -42,6 +44,8 @@ def trl_trainer(
     made, configuration, more = trainer_class(
         "trl-grpo" if name in ("dr-grpo", "grpo-stock") else name
     )
+    if "loss_type" in settings and made is BaselineTrainer:
+        configuration, settings = GRPOConfig, {**_UNSCALED, **settings}
     settings = {
         **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True, "max_steps": 1,
         "learning_rate": 0.5, "num_generations": 4, "per_device_train_batch_size": budget,

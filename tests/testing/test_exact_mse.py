@@ -99,3 +99,13 @@ def test_mse_in_the_minibatch_layout_sees_the_other_prompts():
     )
     assert other.squared_bias < 1e-25
     assert other.mse != pytest.approx(plain.mse, rel=1e-3)
+
+
+def test_the_rounding_of_single_precision_is_no_bias_where_rtol_allows_it():
+    def single(z):
+        return rloo(z).astype(np.float32) * np.float32(1 + 1e-6)
+
+    problem = random_problem(0)
+    reports = [exact_mse(single, problem=problem, group_size=2, rtol=rtol) for rtol in (1e-9, 1e-5)]
+    assert [report.squared_bias > 0 for report in reports] == [True, False]
+    assert ["biased" in str(report) for report in reports] == [True, False]

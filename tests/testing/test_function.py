@@ -148,3 +148,11 @@ def test_an_assertion_inside_the_function_keeps_its_traceback():
     with pytest.raises(AssertionError, match="not such rewards") as found:
         assert_unbiased(guarded)
     assert found.traceback[-1].name == "guarded"
+
+
+def test_a_flat_answer_is_told_how_to_wrap_its_function():
+    def flat(z):
+        return z.reshape(-1)
+
+    with pytest.raises(AssertionError, match=r"flat\(z.reshape\(-1\), z.shape\[-1\]\)"):
+        assert_unbiased(flat)

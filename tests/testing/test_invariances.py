@@ -77,3 +77,12 @@ def test_degenerate_groups():
     assert "all scores zero: " in message
     one_over = failure(assert_finite, lambda z: rloo(z) / z.sum(axis=-1, keepdims=True))
     assert "all rewards zero" in one_over
+
+
+def test_rtol_is_how_far_a_group_may_be_from_itself_beside_others():
+    def coarse(z):
+        return estimators.grpo(z) * (1 + 1e-3 * len(z))
+
+    assert_finite(coarse, rtol=0.01)
+    with pytest.raises(AssertionError, match="mixes the groups"):
+        assert_finite(coarse)

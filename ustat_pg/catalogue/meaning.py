@@ -39,6 +39,7 @@ class Meaning:
         given: the names of those that were written.
         group_size: G; None where neither the options nor a default say.
         aggregation: how the loss adds up.
+        passed_over: names that were written and are no option of the catalogue.
     """
 
     framework: Framework
@@ -47,6 +48,7 @@ class Meaning:
     given: tuple[str, ...]
     group_size: int | None
     aggregation: Aggregation
+    passed_over: tuple[str, ...] = ()
 
     @property
     def written(self) -> str:

@@ -57,12 +57,15 @@ class Aggregation:
     Arguments:
         name, title, says: what it is called, what it does, and to what effect.
         scale: what it multiplies the gradient by, where that is a constant.
+        one_factor: whether all outputs of a batch have one factor. Otherwise a baseline that leaves the
+            output out changes the mean estimate.
     """
 
     name: str
     title: str
     says: str
     scale: str | None = None
+    one_factor: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,14 +217,18 @@ class Framework:
         """The options that act on one thing."""
         return [option for option in self.options.values() if option.kind == kind]
 
-    def option(self, text: str) -> Option:
-        """The option that a name stands for: whole, by its last parts, or by an alias."""
+    def matching(self, text: str) -> list[Option]:
+        """The options that a name may stand for: whole, by its last parts, or by an alias."""
         asked = text.lstrip("-+").lower().replace("-", "_")
-        found = [
+        return [
             option
             for option in self.options.values()
             if any(f".{name}".endswith(f".{asked}") for name in (option.name, *option.aliases))
         ]
+
+    def option(self, text: str) -> Option:
+        """The option that a name stands for."""
+        found = self.matching(text)
         if len(found) == 1:
             return found[0]
         if found:
@@ -234,7 +241,7 @@ class Framework:
         }
         raise InputError(
             f"{self.title} has no option {text!r} in the catalogue: the nearest is "
-            f"{known[nearest(asked, known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
+            f"{known[nearest(text.lstrip('-+'), known, cutoff=0.0)[0]]!r}; it knows {', '.join(self.options)}"
         )
 
     def row(self, values: Mapping[str, str]) -> Row:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_json, read_text, read_yaml
-from ..validation import InputError, integer
+from ..reading import read_json, read_pickle, read_text, read_yaml
+from ..validation import InputError, integer, nearest
 from .meaning import Meaning
 from .records import Framework, Option, as_text, catalogue, flat
 
-__all__ = ["resolve"]
+__all__ = ["NEAR", "resolve"]
 
 Named = list[tuple[str, str]]
 """Options by the names that are written, the later before the earlier; "" where no value is."""
@@ -22,18 +23,19 @@ Named = list[tuple[str, str]]
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     """Resolve the options of a framework: ``"framework option=value ..."``, with its own defaults.
 
-    A YAML or JSON file of options, or a launch script, may stand behind the framework, or alone;
-    options that follow it hold before those in it. What such a file, a mapping or a config holds
-    besides the catalogue's options is passed over.
+    A YAML or JSON file of options, a launch script, or ``training_args.bin``, of which nothing is
+    imported or run, may stand behind the framework, or alone; options that follow it hold before those in
+    it. What is no option of the catalogue is passed over, and named in the result's ``passed_over``.
 
     Arguments:
-        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"`` or ``"run.sh"``; or a
-            mapping of options, or a config that has them as attributes: ``trainer.args``.
+        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"``, ``"run.sh"``, or the command
+            that starts a run, ``"python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo ..."``;
+            or a mapping of options, or a config that has them as attributes: ``trainer.args``.
         group_size: G, in place of what the options say.
 
     Raises:
-        InputError: an unknown framework, option or value, which is named with the nearest; or a
-            file that is not as said.
+        InputError: an unknown framework or value, or an option by a name that is nearly right, which is
+            named with the nearest; or a file that is not as said.
 
     >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
@@ -44,10 +46,13 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     if not isinstance(spec, str):
         named = _of_config(spec)
         framework = _recognised(f"this {type(spec).__name__}", named)
-        return _meaning(framework, _known(framework, named), group_size)
+        return _meaning(framework, group_size, named)
     words = spec.split()
     if not words:
         raise InputError("SPEC is empty: write a framework and its options, or a file of them")
+    if _is_command(words):
+        named = _of_commands(spec)
+        return _meaning(_recognised("SPEC", named), group_size, named)
     held: Named = []
     if _is_file(words[0]):
         held = _of_file(words[0])
@@ -60,16 +65,40 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
             held = _of_file(word)
         else:
             typed.append(word)
-    given = {}
-    for name, text in _options(typed, lambda name: framework.option(name).switch):
-        option = framework.option(name)
+    passed, given = [], {}
+    for name, text in _options(typed, partial(_is_switch, framework)):
+        option = _typed(framework, name)
+        if option is None:
+            passed.append(name)
+            continue
         if not text and not option.switch:
             raise InputError(f"{name!r} has no value: write {name}=VALUE")
         given[option.name] = option.read(text or "true")
-    return _meaning(framework, {**_known(framework, held), **given}, group_size)
+    return _meaning(framework, group_size, held, given, passed)
 
 
-def _meaning(framework: Framework, given: Mapping[str, str], group_size: int | None) -> Meaning:
+def _typed(framework: Framework, name: str) -> Option | None:
+    """The option of a typed name; None where the name is like none of the framework's."""
+    known = {each.rpartition(".")[2] for each in _names(framework)}
+    last = _plain(name).rpartition(".")[2]
+    slip = last not in known and nearest(last, known, cutoff=NEAR)
+    return framework.option(name) if framework.matching(name) or slip else None
+
+
+def _is_switch(framework: Framework, name: str) -> bool:
+    matches = framework.matching(name)
+    return len(matches) == 1 and matches[0].switch
+
+
+def _meaning(
+    framework: Framework,
+    group_size: int | None,
+    held: Named,
+    typed: Mapping[str, str] | None = None,
+    passed: Iterable[str] = (),
+) -> Meaning:
+    known, foreign = _known(framework, held)
+    given = {**known, **(typed or {})}
     defaults = {option.name: option.unsaid(given) for option in framework.options.values()}
     values = {**defaults, **given}
     (grouping,) = framework.of_kind("group size")
@@ -83,17 +112,27 @@ def _meaning(framework: Framework, given: Mapping[str, str], group_size: int | N
         framework=framework,
         row=framework.row(values),
         values=values,
-        given=tuple(given),
+        # A config has every option, most of them as they are by default.
+        given=tuple(
+            name
+            for name in given
+            if name in (typed or ()) or given[name] != framework.options[name].default
+        ),
         group_size=None if size == "none" else int(size),
         aggregation=catalogue().aggregations[aggregation],
+        passed_over=tuple(dict.fromkeys((*passed, *foreign))),
     )
 
 
-def _known(framework: Framework, named: Named) -> dict[str, str]:
-    found = {}
+def _known(framework: Framework, named: Named) -> tuple[dict[str, str], list[str]]:
+    """The framework's options among what is named, and the names of the rest."""
+    found, foreign = {}, []
     for name, text in named:
         option = _names(framework).get(_plain(name))
-        if option is None or (option.kind == "group size" and text in ("none", "null")):
+        if option is None:
+            foreign.append(name)
+            continue
+        if option.kind == "group size" and text in ("none", "null"):
             continue
         if "$" in text and any(
             text.strip("${}").endswith(each) for each in (option.name, *option.aliases)
@@ -106,7 +145,7 @@ def _known(framework: Framework, named: Named) -> dict[str, str]:
         if not text and not option.switch and name.startswith("-"):
             raise InputError(f"{name!r} has no value: write {name}=VALUE")
         found[option.name] = option.read(text or ("true" if option.switch else "none"))
-    return found
+    return found, foreign
 
 
 def _names(framework: Framework) -> dict[str, Option]:
@@ -158,19 +197,23 @@ def _options(words: Iterable[str], switch: Callable[[str], bool]) -> Named:
 
 
 def _is_file(word: str) -> bool:
-    return "=" not in word and (word.endswith(tuple(_READERS)) or word.endswith(_PICKLES))
+    return "=" not in word and word.endswith(tuple(_READERS))
+
+
+def _is_command(words: list[str]) -> bool:
+    """Whether they start a run, or are options alone, so that no framework stands first."""
+    return (
+        bool(re.search("^--|=", words[0]))
+        or "-m" in words
+        or any(word.endswith(".py") for word in words)
+    )
 
 
 def _of_file(path: str) -> Named:
-    if path.endswith(_PICKLES):
-        raise InputError(
-            f"{path} is a pickle, which runs code when it is opened, and is not read: load it where "
-            "you trust it, and write json.dump(args.to_dict(), file), or call explain(args)"
-        )
     return _READERS[Path(path).suffix](Path(path))
 
 
-def _of_script(path: Path) -> Named:
+def _of_commands(text: str) -> Named:
     variables: dict[str, str] = {}
     found: Named = []
     switches = {
@@ -179,7 +222,7 @@ def _of_script(path: Path) -> Named:
         for name, option in _names(each).items()
         if option.switch
     }
-    for line in read_text(path).replace("\\\n", " ").splitlines():
+    for line in text.replace("\\\n", " ").splitlines():
         try:
             words = shlex.split(line, comments=True)
         except ValueError:
@@ -191,7 +234,7 @@ def _of_script(path: Path) -> Named:
             if equals:
                 variables[name] = value
         found += _options(words, lambda name: _plain(name) in switches)
-    return [(name, text) for name, text in found if text or name.startswith("--")]
+    return [(name, value) for name, value in found if value or name.startswith("--")]
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
@@ -221,10 +264,12 @@ _READERS: dict[str, Callable[[Path], Named]] = {
     ".yaml": lambda path: _of_sections(path, read_yaml(path)),
     ".yml": lambda path: _of_sections(path, read_yaml(path)),
     ".json": lambda path: _of_sections(path, read_json(path)),
-    ".sh": _of_script,
+    ".sh": lambda path: _of_commands(read_text(path)),
+    **dict.fromkeys((".bin", ".pt", ".pkl"), lambda path: _of_sections(path, read_pickle(path))),
 }
 
-_PICKLES = (".bin", ".pt", ".pkl")
+NEAR = 0.9
+"""Likeness of two names from which one is taken for a slip of the other."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")

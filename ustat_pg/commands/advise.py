@@ -8,18 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..catalogue.choice import Choice, Ratio, choose
+from ..moments import Moments
 from ..predictions import (
     AdaptiveAdvice,
     GroupSizeAdvice,
     MseConstants,
     adaptive_advice,
     critical_budget,
+    gradient_mse,
     group_size_advice,
     mse_constants,
     near_budget,
 )
 from ..problems import SoftmaxBandit, load_problem
+from ..validation import InputError
 from .plots import new_axes, refuse_plot, save
+from .predict import centred
 
 if TYPE_CHECKING:
     from ..llm.advise import PoolAdvice
@@ -39,6 +44,7 @@ class ProblemAdvice:
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
         adaptive: groups in two stages beside fixed ones, where that is asked.
+        choice: group size and baseline together, beside a trainer's options, where these are named.
     """
 
     sizes: GroupSizeAdvice
@@ -47,6 +53,7 @@ class ProblemAdvice:
     k_crit: float | None
     better_budget: tuple[int, int] | None
     adaptive: AdaptiveAdvice | None = None
+    choice: Choice | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -56,11 +63,12 @@ class ProblemAdvice:
             "gradient_sq": self.gradient_sq,
             "k_crit": self.k_crit,
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
+            **({} if self.choice is None else {"as": self.choice.to_dict()}),
         }
 
     def __str__(self) -> str:
         text = self.sizes.text(self.sizes.sentence(self.better_budget))
-        return text if self.adaptive is None else f"{text}\n\n{self.adaptive}"
+        return "\n\n".join(str(part) for part in (text, self.choice, self.adaptive) if part)
 
 
 def advise_problem(
@@ -72,6 +80,7 @@ def advise_problem(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float = 0.0,
+    spec: Any = None,
 ) -> ProblemAdvice:
     """Which group size gives grpo's gradient the least error on a problem.
 
@@ -81,9 +90,11 @@ def advise_problem(
             :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: what a second stage costs, in outputs.
+        spec: a trainer's options in use: group size and baseline are chosen together beside them; rewards 0
+            and 1.
 
     Raises:
-        InputError: as that function says, or a file that is no problem.
+        InputError: as that function says, a file that is no problem, or options without a closed form.
 
     >>> found = advise_problem("ustat:uneven", 64)
     >>> found.sizes.g_best, round(found.k_crit, 1)
@@ -108,7 +119,29 @@ def advise_problem(
         critical_budget(known, signal) if signal > 0 else None,
         near_budget(known, int(budget)) if free else None,
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
+        None if spec is None else _choice(spec, budget, advice, moments),
     )
+
+
+def _choice(spec: Any, budget: float, advice: GroupSizeAdvice, moments: Moments) -> Choice:
+    def noise(name: str, size: int) -> float:
+        try:
+            ratio = gradient_mse(moments, centred(name, moments), size).noise_to_signal
+        except InputError:
+            if (name, size) == pairs[0]:
+                raise
+            return float("nan")
+        return float("nan") if ratio is None else ratio * size
+
+    pairs: list[tuple[str, int]] = []
+
+    def measure(named: list[tuple[str, int]]) -> list[Ratio]:
+        pairs[:] = named
+        ratios = [noise(*pair) for pair in named]
+        over = [ratio / ratios[0] for ratio in ratios]
+        return [(ratio, one, one, one) for ratio, one in zip(ratios, over, strict=True)]
+
+    return choose(spec, budget, [row.group_size for row in advice.table], measure)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -57,14 +57,15 @@ def add_explain(commands: Any) -> None:
         help="what the options of a trainer mean: what it climbs, how biased, how noisy",
         description="What the options of a trainer mean, for rewards 0 and 1: which estimator it is, "
         "what it climbs, how biased and how noisy it is, which options change nothing.",
+        allow_abbrev=False,
     )
     explain.add_argument(
         "spec",
         nargs="*",
         metavar="SPEC",
-        help="a framework and its own options, 'trl scale_rewards=group num_generations=8', or a "
-        "file of options (.yaml, .json), or the script that starts a run (.sh); or a published way of "
-        "sampling (dapo, pilot-commit, speed, reinforce-ada, ...)",
+        help="a framework and its own options, trl scale_rewards=group num_generations=8 or openrlhf "
+        "--n_samples_per_prompt 8; a file of options (.yaml, .json, training_args.bin); the script "
+        "(.sh) or the command that starts a run; or a published way of sampling (dapo, pilot-commit, ...)",
     )
     explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
     explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")
@@ -77,9 +78,12 @@ def add_explain(commands: Any) -> None:
     )
     explain.add_argument(
         "--pass-rates",
+        "--rollouts",
         metavar="FILE",
         help="a JSON list of them, or rewards or a trainer's log, as for ustat-pg rewards",
     )
+    text = "of a log: the rewards, where it has several"
+    explain.add_argument("--reward", metavar="COLUMN", help=text)
     explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
     explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")

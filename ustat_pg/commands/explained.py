@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from ..catalogue import Meaning, catalogue, short_name
+from ..catalogue.specs import NEAR
 from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
-from ..validation import InputError
+from ..validation import InputError, nearest
 from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
 from .schemes import SchemeExplanation, explain_scheme
@@ -24,6 +25,9 @@ __all__ = ["as_json", "as_text", "draw", "run"]
 
 _WIDTH = 100
 """Characters of a line that a person reads."""
+
+_NAMED = 12
+"""Names that were passed over and are shown; JSON has all."""
 
 _FIELDS = (
     *("name", "unbiased", "weight", "scale", "silent_share", "mse", "noise_to_signal", "cosine"),
@@ -37,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
-        rates += _pass_rates(Path(options.pass_rates))
+        rates += _pass_rates(Path(options.pass_rates), options.reward)
     if len(options.spec) == 1 and options.spec[0] in SCHEMES:
         scheme = explain_scheme(options.spec[0], rates or None)
         lines = scheme.lines(_curve(scheme))
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
         print(as_text(explanation))
 
 
-def _pass_rates(path: Path) -> list[float]:
+def _pass_rates(path: Path, reward: str | None) -> list[float]:
     """The pass rates in a JSON list, or of the prompts of a log."""
     if path.suffix == ".json" and isinstance(numbers := read_json(path), list):
         if not numbers:
@@ -66,7 +70,7 @@ def _pass_rates(path: Path) -> list[float]:
         return numbers
     from ..llm.rewards import summarise_rewards
 
-    return [*summarise_rewards(path).pass_rates.values()]
+    return [*summarise_rewards(path, reward=reward).pass_rates.values()]
 
 
 def _wrapped(line: str) -> str:
@@ -95,6 +99,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         plain["framework"] = meaning.framework.name
         plain["own_name"] = meaning.row.name
         plain["aggregation"] = meaning.aggregation.name
+        plain["passed_over"] = list(meaning.passed_over)
         plain["changes_nothing"] = meaning.unchanged()
     return plain | {"called": explanation.called, "advice": explanation.family.advice}
 
@@ -136,7 +141,7 @@ def _heading(explanation: Explanation) -> list[str]:
     lines = []
     if meaning is not None:
         title = f"{meaning.framework.title} {meaning.written}".rstrip()
-        lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}"]
+        lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}", *_passed(meaning)]
     lines += [f"{explanation.name}: {family.title}", f"  {family.formula}", f"  {family.what}"]
     if meaning is not None:
         row = meaning.row
@@ -158,6 +163,18 @@ def _heading(explanation: Explanation) -> list[str]:
         lines += [f"  Source: {source}, {framework.checked(row)}."]
         lines += [f"  {note}" for note in framework.notes]
     return lines
+
+
+def _passed(meaning: Meaning) -> list[str]:
+    """A line on what was not understood; names like those of options first."""
+    names = meaning.passed_over
+    if not names:
+        return []
+    known = [option.rpartition(".")[2] for option in meaning.framework.options]
+    alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
+    first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return [f"  Passed over, for the catalogue has no such option: {', '.join(first)}{more}."]
 
 
 def _bias(explanation: Explanation) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, integer
 from .constants import constants
-from .model_pool import ModelPool, refuse_another_policy
+from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, records
@@ -29,6 +32,9 @@ __all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""
+
+_SHORT = 10
+"""Seconds of work that nobody needs to be told of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -49,6 +55,7 @@ class PoolAdvice:
             a population.
         looks: the numbers at each look at a growing pool; empty where it did not grow.
         adaptive: groups in two stages beside fixed ones, where that is asked.
+        choice: group size and baseline together, beside a trainer's options, where these are named.
     """
 
     pool: ScoredPool
@@ -60,6 +67,7 @@ class PoolAdvice:
     better_budget: tuple[int, int] | None
     looks: tuple[dict[str, Any], ...] = ()
     adaptive: AdaptiveAdvice | None = None
+    choice: Choice | None = None
 
     def settles(self, until: str | float) -> bool:
         """Whether the group size is known well enough.
@@ -131,6 +139,7 @@ class PoolAdvice:
             },
             "taken_as_zero": list(estimates.clipped),
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
+            **({} if self.choice is None else {"as": self.choice.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -175,8 +184,7 @@ class PoolAdvice:
             lines.append(
                 "The prompts are used up, and not enough is known for --until: give more of them."
             )
-        if self.adaptive is not None:
-            lines.append(f"\n{self.adaptive}")
+        lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
         return "\n".join(lines)
 
     def _advised(self) -> str | None:
@@ -218,6 +226,7 @@ def advise_pool(
     off_policy: bool = False,
     adaptive: bool = False,
     stage_cost: float = 0.0,
+    spec: Any = None,
 ) -> PoolAdvice:
     """Which group size a scored pool advises, and how sure that is.
 
@@ -228,6 +237,7 @@ def advise_pool(
         off_policy: go on with rollouts that another policy seems to have drawn.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: what a second stage costs, in outputs.
+        spec: a trainer's options in use: group size and baseline are chosen together beside them.
 
     Raises:
         InputError: as that function says, rollouts of another policy, or no group with a signal.
@@ -241,7 +251,7 @@ def advise_pool(
         "population": population,
     }
     advice = _with_signal(decide(pool, budget, **costs))
-    return _with_stages(advice, stage_cost) if adaptive else advice
+    return _with_more(advice, stage_cost if adaptive else None, spec)
 
 
 def advise_model(
@@ -254,6 +264,7 @@ def advise_model(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float = 0.0,
+    spec: Any = None,
     progress: Progress | None = None,
     **pool: Any,
 ) -> PoolAdvice:
@@ -266,7 +277,7 @@ def advise_model(
         until: take more and more prompts until the advised G costs at most this share over the least error,
             or every G in the interval of G* is within 5% of it ("flat"), or all are taken ("all"). 0.05
             unless given, and all where ``limit`` or ``rollouts`` say how many.
-        adaptive, stage_cost: as for :func:`advise_pool`.
+        adaptive, stage_cost, spec: as for :func:`advise_pool`.
         progress: called after each prompt.
         pool: prompts, samples and the other settings of :class:`~ustat_pg.llm.model_pool.ModelPool`.
 
@@ -283,6 +294,8 @@ def advise_model(
     if not costly:
         # Before anything is sampled.
         integer("budget", budget, 2)
+    if spec is not None and (size := in_use(spec).group_size or 0) >= source.samples:
+        raise InputError(f"samples is {source.samples}: the noise at G = {size} takes more")
     if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
     until = None if until == "all" else until
@@ -292,6 +305,7 @@ def advise_model(
             "population write the loss that will do, --until 5% for example"
         )
     looks: list[dict[str, Any]] = []
+    progress = timed(progress, _announced(source, until))
     with closing(source.pools(progress, looks=until is not None)) as pools:
         for grown in pools:
             advice = decide(grown, budget, **costs)
@@ -312,7 +326,55 @@ def advise_model(
             if settled:
                 break
     advice = replace(_with_signal(advice), looks=tuple(looks))
-    return _with_stages(advice, stage_cost) if adaptive else advice
+    return _with_more(advice, stage_cost if adaptive else None, spec)
+
+
+def _announced(source: ModelPool, until: str | float | None) -> int | None:
+    """Say what is to be done, before it is; the number of prompts, where it is known."""
+    _, task = source.parts
+    if source.rollouts is not None or task is None:
+        return None
+    total = len(task.prompts)
+    if until is not None and len(sizes := look_sizes(total)) > 1:
+        _LOG.info(
+            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
+            *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
+        )
+    return total
+
+
+def timed(
+    progress: Progress | None, total: int | None, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Progress that says how long each kind of work takes, as soon as its first prompts tell.
+
+    Arguments:
+        progress: called as well.
+        total: prompts, if all are needed.
+        clock: seconds.
+    """
+    # Prompts come in batches: one is done where the next prompt takes its time.
+    starts: dict[str, tuple[int, float]] = {}
+    last: dict[str, tuple[int, float] | None] = {}
+
+    def show(what: str, done: int, of: int) -> None:
+        if progress is not None:
+            progress(what, done, of)
+        now = clock()
+        first, began = starts.setdefault(what, (done, now))
+        before = last.get(what, (first, began))
+        if before is None:
+            return
+        past, then = before
+        last[what] = (done, now)
+        if past > first and now - then > (then - began) / 2:
+            each = (then - began) / (past - first)
+            more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
+            if each * max(of, total or 0) > _SHORT:
+                _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
+            last[what] = None
+
+    return show
 
 
 def decide(
@@ -361,10 +423,19 @@ def _with_signal(advice: PoolAdvice | None) -> PoolAdvice:
     return advice
 
 
-def _with_stages(advice: PoolAdvice, stage_cost: float) -> PoolAdvice:
-    from .plans import adaptive_pool_advice
+def _with_more(advice: PoolAdvice, stage_cost: float | None, spec: Any) -> PoolAdvice:
+    """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
+    if stage_cost is not None:
+        from .plans import adaptive_pool_advice
 
-    return replace(advice, adaptive=adaptive_pool_advice(advice.pool, stage_cost=stage_cost))
+        advice = replace(advice, adaptive=adaptive_pool_advice(advice.pool, stage_cost=stage_cost))
+    if spec is None:
+        return advice
+    from .estimates import compared
+
+    pool = advice.pool
+    sizes = [row.group_size for row in advice.sizes.table if row.group_size < pool.rollouts]
+    return replace(advice, choice=choose(spec, advice.budget, sizes, partial(compared, pool)))
 
 
 def _upwards(end: float) -> str:

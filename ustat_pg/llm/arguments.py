@@ -86,6 +86,8 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     costs("--output-cost", type=float, metavar="R", help=text)
     text = "prompts are drawn without replacement from N (default: independently)"
     costs("--population", type=int, metavar="N", help=text)
+    text = "options in use, 'trl scale_rewards=group' or run.yaml: group size and baseline beside these"
+    add("--as", dest="spec", metavar="SPEC", help=text)
     form = command.add_mutually_exclusive_group()
     _form(form, "json", "one JSON object on stdout")
     _form(form, "csv", "the table of group sizes alone, as CSV")

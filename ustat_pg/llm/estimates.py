@@ -18,12 +18,14 @@ too, since both are drawn anew for each prompt.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..catalogue.choice import Ratio
 from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants, ratio_interval
 from .moments import (
@@ -231,8 +233,7 @@ def noise_to_signal(
         groups = group_moments(pool, prompt_moments(pool), names, sizes)
     for name, row in zip(names, groups, strict=True):
         for size, group in zip(sizes, row, strict=True):
-            square = means(group.second[:, None], pool.looks)
-            both = beside(square, _signal(pool, group)).apply(_noise_and_signal)
+            both = _both(pool, group)
             ratio = both.apply(_divided)
             relative = _exponential(log_ratio(ratio, first.setdefault(size, ratio)))
             ends = *both.full, *both.se, ratio.full[0], *ratio_interval(both)
@@ -240,6 +241,38 @@ def noise_to_signal(
     columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
     columns += ["low", "high", "relative", "relative_low", "relative_high"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
+    """Noise over signal times G of baselines at group sizes, and over the first's, with 95% intervals."""
+    gradients(pool)
+    moments, ratios = prompt_moments(pool), dict[tuple[str, int], Means]()
+    for name, size in pairs:
+        try:
+            ((group,),) = group_moments(pool, moments, [name], [size])
+        except InputError:
+            # What is in use must be known; what is not is no rival.
+            if not ratios:
+                raise
+            continue
+        ratios[name, size] = _both(pool, group).apply(partial(_scaled, size))
+    first, missing = ratios[pairs[0]], (np.nan,) * 4
+    return [_beside(ratios[pair], first) if pair in ratios else missing for pair in pairs]
+
+
+def _beside(ratio: Means, first: Means) -> Ratio:
+    value, low, high = (float(end[0]) for end in _exponential(log_ratio(ratio, first)))
+    return float(ratio.full[0]), value, low, high
+
+
+def _scaled(size: int, both: Array) -> Array:
+    return size * _divided(both)
+
+
+def _both(pool: ScoredPool, group: GroupMoments) -> Means:
+    """tr Cov ĝ and ‖E ĝ‖²."""
+    square = means(group.second[:, None], pool.looks)
+    return beside(square, _signal(pool, group)).apply(_noise_and_signal)
 
 
 def _signal(pool: ScoredPool, group: GroupMoments) -> Means:

@@ -11,7 +11,9 @@ A script that has ``RLOOTrainer`` takes another baseline by one line::
         args=RLOOConfig("out", beta=0.0, num_generations=8),
     )
 
-Its step is then (1/BG) Σ sᵢ Aᵢ with the advantages of that baseline, at TRL's other settings. They need
+Its step is then (1/BG) Σ sᵢ Aᵢ with the advantages of that baseline, at TRL's other settings. With a
+``GRPOConfig`` of ``scale_rewards="none"`` it is TRL's GRPOTrainer, clipping and KL included, whose
+``loss_type`` multiplies that step by one factor: dapo, dr_grpo, luspo, cispo or vespo. They need
 the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they change.
 """
 
@@ -26,8 +28,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from trl import GRPOTrainer, RLOOConfig, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
+from ..baselines import parse
+from ..catalogue import catalogue
 from ..estimators import RunningTable, advantages, norm_weighted
 from ..validation import InputError, integer
 from .models import sharded
@@ -49,7 +53,10 @@ with suppress(PackageNotFoundError):
 
 _LOGITS_BYTES = 2**28
 """Bytes of float32 logits that the token proxy holds at a time."""
-_PLAIN = {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None}
+_PLAIN: dict[type[Any], dict[str, Any]] = {
+    RLOOConfig: {"beta": 0.0, "normalize_advantages": False, "reward_clip_range": None},
+    GRPOConfig: {"scale_rewards": "none", "multi_objective_aggregation": "sum_then_normalize"},
+}
 """Settings of TRL that change the advantages, and the values that do not."""
 
 
@@ -57,23 +64,14 @@ def _table_advantages(name: str, group_size: int) -> Callable[[Any], Any]:
     """From rewards (B, G) to advantages, by a table's name."""
     if name == "running-table":
         return RunningTable(group_size).advantages
-    if name == "best":
+    if needs := parse(name)[0].needs:
         raise InputError(
-            "best is the table of known prompts: take running-table, which learns it on the way"
+            f"{name} takes {', '.join(needs)} of known prompts, which a trainer has not: take running-table, "
+            f"which learns a table on the way, or {', '.join(_WEIGHTS)}"
         )
     # Refused now, and not at the first step.
     advantages(name, np.zeros(group_size))
     return partial(advantages, name)
-
-
-def require_plain(trainer: Any, baseline: str) -> None:
-    """Refuse settings of TRL that would change the advantages."""
-    for name, plain in _PLAIN.items():
-        if (value := getattr(trainer, name)) != plain:
-            raise InputError(
-                f"{name} is {value!r}: the advantages of {baseline} are those of the rewards "
-                f"alone; take {name}={plain!r}"
-            )
 
 
 def _replace_advantages(trainer: Any, gathered: Any) -> Any:
@@ -102,13 +100,102 @@ class CorrectedGRPOTrainer(GRPOTrainer):
         return output
 
 
-class BaselineTrainer(RLOOTrainer):
-    """TRL's RLOOTrainer with another baseline.
+def _settings(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
+    """The config among a trainer's arguments; TRL's default where there is none."""
+    return keywords.get("args", arguments[2] if len(arguments) > 2 else None) or RLOOConfig
+
+
+def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None:
+    """Refuse, before a model is loaded, settings that a baseline would ignore or that undo it."""
+    for name, value in plain.items():
+        if (found := getattr(args, name)) != value:
+            raise InputError(
+                f"{name} is {found!r}: the advantages of {baseline} are those of the rewards alone; take "
+                f"{name}={value!r}"
+            )
+    loss = getattr(args, "loss_type", None)
+    means = catalogue().frameworks["trl"].options["loss_type"].means or {}
+    if loss is None or loss not in means:
+        return
+    aggregation = catalogue().aggregations[means[loss]]
+    if not aggregation.one_factor:
+        able = [each for each in means if catalogue().aggregations[means[each]].one_factor]
+        raise InputError(
+            f"loss_type is {loss!r}, {aggregation.title}: completions have factors of their own there, and a "
+            f"baseline changes the mean step; take {', '.join(able)}"
+        )
+
+
+class _Baseline:
+    """TRL's trainer, of either kind, with the advantages of a baseline."""
+
+    _own: str | None = None
+
+    def __init__(
+        self,
+        *arguments: Any,
+        baseline: str = "norm-weighted",
+        scores: Mapping[str, Any] | None = None,
+        **keywords: Any,
+    ) -> None:
+        args = _settings(arguments, keywords)
+        kind = next(each for each in _PLAIN if args is each or isinstance(args, each))
+        if baseline != self._own:
+            _refuse_settings(args, baseline, _PLAIN[kind])
+        self.ustat_pg_baseline = baseline
+        self.ustat_pg_scores = dict(scores or {})
+        self.ustat_pg_table: Callable[[Any], Any] | None = None
+        group = integer("num_generations", args.num_generations, 2)
+        if baseline not in (self._own, "vanilla", *_WEIGHTS):
+            self.ustat_pg_table = _table_advantages(baseline, group)
+        super().__init__(*arguments, **keywords)
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        trainer: Any = super()
+        self._all_rewards = trainer._calculate_rewards(*args, **kwargs)
+        return self._all_rewards
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        above: Any = super()
+        output = above._generate_and_score_completions(inputs)
+        trainer: Any = self
+        # TRL's evaluation may have groups of another size, and nobody takes its advantages.
+        if self.ustat_pg_baseline == self._own or not trainer.model.training:
+            return output
+        size = trainer.num_generations
+        rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
+        weighted = self._all_rewards * trainer.reward_weights.to(self._all_rewards.device)
+        rewards = weighted.nansum(dim=1).double()
+        if self.ustat_pg_table is not None:
+            rewarded = rewarded.view(-1, size).all(dim=1).repeat_interleave(size)
+            new = torch.zeros_like(rewards)
+            if rewarded.any():
+                new[rewarded] = self.ustat_pg_table(rewards[rewarded].view(-1, size)).flatten()
+        elif self.ustat_pg_baseline == "vanilla":
+            new = rewards
+        else:
+            weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
+            weights = trainer.accelerator.gather(weights) * rewarded
+            new = norm_weighted(
+                rewards.view(-1, size), squared_norms=weights.view(-1, size)
+            ).flatten()
+        # TRL's rule for completions without any reward: they do not move the policy.
+        new = torch.where(rewarded, new, torch.zeros_like(new))
+        output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
+        return output
+
+
+class _GRPOBaselineTrainer(_Baseline, GRPOTrainer):
+    """What :class:`BaselineTrainer` is with a GRPOConfig."""
+
+
+class BaselineTrainer(_Baseline, RLOOTrainer):
+    """TRL's RLOOTrainer, or with a GRPOConfig its GRPOTrainer, with another baseline.
 
     ===================== ============================================== ======================
     baseline              advantage                                      what it costs
     ===================== ============================================== ======================
-    grpo                  TRL's own: reward less the others' mean        nothing
+    grpo                  the reward less the others' mean               nothing
     vanilla               the reward                                     nothing
     norm-weighted         reward less the others' mean by ‖sⱼ‖²          one pass of scores
     length-weighted       the same, with lengths for ‖sⱼ‖²               nothing
@@ -120,70 +207,33 @@ class BaselineTrainer(RLOOTrainer):
     A pass of scores makes a step take about twice as long (1.8 and 1.9 times the processor time on the
     embedded models base and short, 64 completions a step).
 
+    GRPO's clipping, its KL term in the loss, ``num_iterations`` and ``steps_per_generation`` are as TRL has
+    them; the identity above is of the first step after sampling.
+
     Arguments:
         baseline: one of these; tables take rewards 0 and 1.
         scores: arguments of :class:`ustat_pg.llm.scores.Scores`, for ``norm-weighted``.
-        arguments, keywords: TRL's own, for ``RLOOTrainer``.
+        arguments, keywords: TRL's own, for ``RLOOTrainer`` or ``GRPOTrainer``.
 
     Raises:
-        InputError: an unknown baseline, settings of another trainer, or settings that this baseline would
-            ignore: a KL penalty (``beta``), ``normalize_advantages`` or ``reward_clip_range``.
+        InputError: an unknown baseline, or one that takes what no trainer knows; settings of another
+            trainer; settings that this baseline would ignore: of RLOO a KL penalty (``beta``),
+            ``normalize_advantages`` or ``reward_clip_range``, of GRPO ``scale_rewards`` but "none"; or a
+            ``loss_type`` in which completions have factors of their own: grpo, bnpo, sapo.
     """
 
-    def __init__(
-        self,
-        *arguments: Any,
-        baseline: str = "norm-weighted",
-        scores: Mapping[str, Any] | None = None,
-        **keywords: Any,
-    ) -> None:
-        args = keywords.get("args", arguments[2] if len(arguments) > 2 else None)
-        if args is not None and not isinstance(args, RLOOConfig):
+    _own = "grpo"
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
+        args = _settings(arguments, keywords)
+        if cls is BaselineTrainer and isinstance(args, GRPOConfig):
+            return _GRPOBaselineTrainer(*arguments, **keywords)
+        if args is not RLOOConfig and not isinstance(args, RLOOConfig):
             raise InputError(
-                f"args is a {type(args).__name__}: this is TRL's RLOOTrainer, whose settings are a "
-                "trl.RLOOConfig"
+                f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "
+                "are a trl.RLOOConfig or a trl.GRPOConfig"
             )
-        super().__init__(*arguments, **keywords)
-        self.ustat_pg_baseline = baseline
-        self.ustat_pg_scores = dict(scores or {})
-        self.ustat_pg_table: Callable[[Any], Any] | None = None
-        group = integer("num_generations", self.num_generations, 2)
-        if baseline not in ("grpo", "vanilla", *_WEIGHTS):
-            self.ustat_pg_table = _table_advantages(baseline, group)
-        if baseline != "grpo":
-            require_plain(self, baseline)
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        self._all_rewards = super()._calculate_rewards(*args, **kwargs)
-        return self._all_rewards
-
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        trainer: Any = self
-        # TRL's evaluation may have groups of another size, and nobody takes its advantages.
-        if self.ustat_pg_baseline == "grpo" or not trainer.model.training:
-            return output
-        size = trainer.num_generations
-        rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
-        weighted = self._all_rewards * self.reward_weights.to(self._all_rewards.device)
-        rewards = weighted.nansum(dim=1).double()
-        if self.ustat_pg_table is not None:
-            rewarded = rewarded.view(-1, size).all(dim=1).repeat_interleave(size)
-            new = torch.zeros_like(rewards)
-            if rewarded.any():
-                new[rewarded] = self.ustat_pg_table(rewards[rewarded].view(-1, size)).flatten()
-        elif self.ustat_pg_baseline == "vanilla":
-            new = rewards
-        else:
-            weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
-            weights = self.accelerator.gather(weights) * rewarded
-            new = norm_weighted(
-                rewards.view(-1, size), squared_norms=weights.view(-1, size)
-            ).flatten()
-        # TRL's rule for completions without any reward: they do not move the policy.
-        new = torch.where(rewarded, new, torch.zeros_like(new))
-        output["advantages"] = _replace_advantages(self, new.to(output["advantages"].dtype))
-        return output
+        return super().__new__(cls)
 
 
 def _lengths(trainer: Any, output: Any) -> Any:

@@ -23,10 +23,17 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch.nn.functional import pad
+from trl import RLOOConfig
 
 from ..estimators import grpo, two_stage
 from ..validation import InputError, integer
-from .trl_trainers import BaselineTrainer, _replace_advantages, require_plain
+from .trl_trainers import (
+    _PLAIN,
+    BaselineTrainer,
+    _refuse_settings,
+    _replace_advantages,
+    _settings,
+)
 
 __all__ = ["TwoStageTrainer"]
 
@@ -56,7 +63,7 @@ class TwoStageTrainer(BaselineTrainer):
     """
 
     def __init__(self, *arguments: Any, more: int, corrected: bool = True, **keywords: Any) -> None:
-        args = keywords.get("args", arguments[2] if len(arguments) > 2 else None)
+        args = _settings(arguments, keywords)
         if (loss := getattr(args, "loss_type", None)) is not None:
             raise InputError(
                 f"loss_type is {loss!r}: unequal groups need a mean over sequences, each the sum of its "
@@ -67,9 +74,9 @@ class TwoStageTrainer(BaselineTrainer):
                 f"baseline is {keywords['baseline']!r}: two stages have leave-one-out advantages; "
                 "other baselines are a BaselineTrainer's"
             )
+        _refuse_settings(args, "two stages", _PLAIN[RLOOConfig])
         self.ustat_pg_more = integer("more", more, 1)
         super().__init__(*arguments, baseline="grpo", **keywords)
-        require_plain(self, "two stages")
         self.ustat_pg_corrected = corrected
         self._owed, self._mixed = 0.0, 1.0
 

@@ -76,7 +76,9 @@ class UnderTest:
         layout: str,
         inputs: Sequence[str],
         array: Callable[[Any], Any] | None,
+        rtol: float = 0.0,
     ) -> None:
+        self.same = max(_SAME_ANSWER_RTOL, relative_tolerance(rtol))
         if not callable(function):
             raise InputError(f"function is {function!r}: it must be callable")
         one_of("layout", layout, LAYOUTS)
@@ -136,9 +138,7 @@ class UnderTest:
                 )
                 error.add_note(
                     f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
-                    "say array=, for torch array=torch.tensor; if another shape layout=, "
-                    "for a flat array of all groups wrap it: lambda z: "
-                    f"{self.name}(z.reshape(-1), z.shape[-1]).reshape(z.shape)"
+                    f"say array=, for torch array=torch.tensor; if another shape layout=, {self.wrapped}"
                 )
                 raise
             answer = found
@@ -153,7 +153,7 @@ class UnderTest:
         if array.shape != rewards.shape:
             raise Violation(
                 f"{self.name} returned shape {array.shape} for rewards of shape {rewards.shape}: "
-                "they must be equal"
+                f"they must be equal{f'; {self.wrapped}' if array.ndim == 1 < rewards.ndim else ''}"
             )
         dtype = str(getattr(answer, "dtype", array.dtype))
         self.single = self.single or dtype.endswith(("float32", "float16"))
@@ -193,16 +193,14 @@ class UnderTest:
         rewards = parts[self.inputs.index("rewards")][chosen]
         axes = tuple(range(1, rewards.ndim))
         scale = np.abs(rewards).max(axes) + np.abs(answers[chosen]).max(axes)
-        off = np.abs(alone - answers[chosen]).max(axes) > _SAME_ANSWER_RTOL * scale
+        off = np.abs(alone - answers[chosen]).max(axes) > self.same * scale
         if not off.any():
             return
         first = int(np.flatnonzero(off)[0])
         group, one, two = (show(a[first]) for a in (rewards, answers[chosen], alone))
         if self.layout == "batched":
             again = self._evaluate(parts)
-            if np.allclose(
-                again, answers, rtol=_SAME_ANSWER_RTOL, atol=_SAME_ANSWER_RTOL * float(scale.max())
-            ):
+            if np.allclose(again, answers, rtol=self.same, atol=self.same * float(scale.max())):
                 raise Violation(
                     f"{self.name} mixes the groups of a batch: the advantages of {group} are {one} "
                     f"beside other groups and {two} alone; test it with layout='minibatch'"
@@ -211,6 +209,12 @@ class UnderTest:
             f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
             f"{one} and then {two}; only a function of its arguments alone can be enumerated"
         )
+
+    @property
+    def wrapped(self) -> str:
+        """The way to call a function of all groups in one flat array."""
+        call = f"{self.name}(z.reshape(-1), z.shape[-1]).reshape(z.shape)"
+        return f"for a flat array of all groups wrap it: lambda z: {call}"
 
     @property
     def hint(self) -> str:

@@ -186,7 +186,7 @@ def assert_invariances(
     ...
     AssertionError: vanilla is not shift-invariant: A(z + 1) is [[1.0, 1.0]] and A(z) is ...
     """
-    under = UnderTest(function, layout, inputs, array)
+    under = UnderTest(function, layout, inputs, array, rtol)
     names = [which] if isinstance(which, str) else list(which)
     for name in names:
         one_of("invariance", name, INVARIANCES)
@@ -212,6 +212,7 @@ def assert_finite(
     layout: str = "batched",
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
+    rtol: float = 1e-4,
 ) -> None:
     """Assert that degenerate groups give no NaN and no infinity.
 
@@ -223,6 +224,7 @@ def assert_finite(
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
         group_size: G >= 2, one or several.
+        rtol: allowed difference of a group alone from itself beside others; at least 1e-4.
 
     Raises:
         AssertionError: advantages are not finite; the message says for which group.
@@ -234,7 +236,7 @@ def assert_finite(
     ...
     AssertionError: G = 2, all rewards zero: <lambda> is not finite: the advantages of ...
     """
-    under = UnderTest(function, layout, inputs, array)
+    under = UnderTest(function, layout, inputs, array, rtol)
     for size in whole_numbers("group size", group_size, 2):
         groups = _corners(size)
         groups["equal rewards that are no binary fractions"] = np.full(size, 0.1)

@@ -73,7 +73,7 @@ class MseReport:
             f"MSE {self.mse:.4g}, {self.ratio_to_grpo:.4g} times grpo's ({self.grpo_mse:.4g}; "
             f"oracle {self.oracle_mse:.4g}, minimum-variance {self.minimum_variance_mse:.4g})"
         )
-        if self.squared_bias > 1e-18 * max(self.mse, 1e-300):
+        if self.squared_bias:
             text += (
                 f"; biased, {self.squared_bias:.3g} of it is squared bias; E ĝ has {self.factor:.4g} "
                 f"of the gradient, and with that made up for the MSE is {self.rescaled_mse:.4g}, "
@@ -92,6 +92,7 @@ def exact_mse(
     layout: str = "batched",
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
+    rtol: float = 1e-9,
 ) -> MseReport:
     """The MSE of the gradient estimate that these advantages make, by enumeration.
 
@@ -104,6 +105,8 @@ def exact_mse(
         problem: what the policy is trained on.
         group_size: G >= 2.
         batch_size: B >= 1.
+        rtol: a squared bias below rtol² times the MSE is rounding, and 0 in the report; 1e-5 for
+            single precision.
 
     >>> from ustat_pg.estimators import group_mean
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -111,7 +114,7 @@ def exact_mse(
     >>> report.factor, report.ratio_to_grpo, report.rescaled_ratio_to_grpo
     (0.5, 0.5, 1.0)
     """
-    under = UnderTest(function, layout, inputs, array)
+    under = UnderTest(function, layout, inputs, array, rtol)
     if not isinstance(problem, SoftmaxBandit):
         raise InputError(f"problem is a {type(problem).__name__}: it must be a SoftmaxBandit")
     cell = GradientCell(
@@ -126,6 +129,8 @@ def exact_mse(
         ExactEngine(tuples=True).measure(cell, [SquaredError(estimator)], Replications()).mean[0]
     )
     squared_bias, length = float(bias @ bias), float(target @ target)
+    if squared_bias <= rtol**2 * max(mse, 1e-300):
+        squared_bias = 0.0
     factor = 1 + float(bias @ target) / length if length else float("nan")
     rescaled = float("nan")
     if factor > PROPORTIONAL:

@@ -60,7 +60,7 @@ def assert_is(
     ...
     AssertionError: mine is not verl adv_estimator=grpo (GRPO): at G = 2 the advantages of rewards ...
     """
-    under = UnderTest(function, layout, ("rewards",), array)
+    under = UnderTest(function, layout, ("rewards",), array, rtol)
     tolerance = relative_tolerance(rtol)
     for size in whole_numbers("group size", group_size, 2):
         meaning = resolve(spec, size)

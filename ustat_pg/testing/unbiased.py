@@ -306,7 +306,7 @@ def assert_unbiased(
             problems = {name: each for name, each in default_problems().items() if each.binary}
     if group_size is None:
         group_size = (2, 3, 4)
-    under = UnderTest(function, layout, inputs, array)
+    under = UnderTest(function, layout, inputs, array, rtol)
     sizes, tolerance, chosen = (
         whole_numbers("group size", group_size, 2),
         relative_tolerance(rtol),

@@ -1,0 +1,201 @@
+"""The group size and the baseline together, beside the options of a trainer that are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from math import isfinite
+from typing import Any
+
+from ..baselines import BASELINES
+from ..predictions import count_table
+from ..validation import InputError
+from .meaning import Meaning
+from .records import Row, short_name
+from .specs import resolve
+
+__all__ = ["Candidate", "Choice", "choose", "in_use"]
+
+OURS = ("grpo", "bayes:1,1", "norm-weighted", "length-weighted")
+"""Unbiased baselines that a trainer can have in place of its own."""
+
+Ratio = tuple[float, float, float, float]
+"""Noise over signal of one group times G, that over the first's, and the ends of its interval."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A baseline at a group size, compared at the same outputs a step.
+
+    Arguments:
+        baseline: this library's name of it.
+        options: the trainer's own options for it; empty where it has none.
+        group_size: G.
+        unbiased: whether it climbs the expected reward.
+        noise_to_signal: of a step.
+        relative, low, high: that over the noise to signal of the options in use, with its 95% interval.
+    """
+
+    baseline: str
+    options: str
+    group_size: int
+    unbiased: bool
+    noise_to_signal: float
+    relative: float
+    low: float
+    high: float
+
+    @property
+    def label(self) -> str:
+        """Its options, or its name."""
+        return self.options or self.baseline
+
+    def sentence(self) -> str:
+        """The pair with its noise."""
+        ends = "" if self.low == self.high else f" (95%: {self.low:.3g} to {self.high:.3g})"
+        times = f"{self.relative:.3g}{ends} times the noise over signal"
+        return f"{self.label} with G = {self.group_size}: {times}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Every baseline of a trainer, and some of this library's, at every group size.
+
+    Arguments:
+        meaning: of the options in use.
+        budget: outputs of a step.
+        candidates: the options in use first.
+    """
+
+    meaning: Meaning
+    budget: float
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate:
+        """The least noise over signal in the worst case of its interval, of the unbiased ones and the one in
+        use: what is in use unless one is known to be better.
+        """
+        current = self.candidates[0].label
+        same = [each for each in self.candidates if each.unbiased or each.label == current]
+        return min(same, key=lambda each: each.high)
+
+    @property
+    def best_in_use(self) -> Candidate:
+        """The same of the baseline in use: its best group size."""
+        same = [each for each in self.candidates if each.label == self.candidates[0].label]
+        return min(same, key=lambda each: each.high)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The comparison as JSON has it."""
+        parts = {"best": self.best, "best_in_use": self.best_in_use}
+        return {
+            "framework": self.meaning.framework.name,
+            **{name: asdict(each) for name, each in parts.items()},
+            "table": [asdict(each) for each in self.candidates],
+        }
+
+    def __str__(self) -> str:
+        current, best, resized = self.candidates[0], self.best, self.best_in_use
+        labels = list(dict.fromkeys(each.label for each in self.candidates))
+        cells = {(each.label, each.group_size): each for each in self.candidates}
+        width = max(map(len, labels)) + 1
+        sizes = sorted({each.group_size for each in self.candidates})
+        lines = [
+            f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
+            f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
+            "outputs a step. In units of that, at as many outputs:",
+            " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
+        ]
+        for label in labels:
+            row = [cells.get((label, size)) for size in sizes]
+            shown = "".join(f"{each.relative:8.3g}" if each else f"{'-':>8}" for each in row)
+            lines.append(f"{label:{width}}{shown}")
+        if best == current:
+            lines.append("Keep it: none of these is known to have less.")
+        else:
+            lines.append(f"Take {best.sentence()}.")
+            if resized not in (current, best):
+                lines.append(f"Without another baseline, {resized.sentence()}.")
+        biased = dict.fromkeys(each.label for each in self.candidates if not each.unbiased)
+        if biased:
+            lines.append(
+                f"Each noise is that about the estimator's own mean; of {', '.join(biased)} that is another "
+                "than the gradient of the expected reward: ustat-pg explain says which."
+            )
+        return "\n".join(lines)
+
+
+def in_use(spec: Any) -> Meaning:
+    """The meaning of the options in use, whose baseline and group size are known.
+
+    Raises:
+        InputError: they are not.
+    """
+    meaning = resolve(spec)
+    if meaning.group_size is None or meaning.group_size < 2:
+        (grouping,) = meaning.framework.of_kind("group size")
+        raise InputError(
+            f"group size of --as is {meaning.group_size}: write {short_name(grouping.name)}=G, at least 2"
+        )
+    if meaning.estimator is None:
+        raise InputError(
+            f"{meaning.row.name} depends on more than a group's rewards: its noise has no closed form"
+        )
+    return meaning
+
+
+def choose(
+    spec: Any,
+    budget: float,
+    sizes: Iterable[int],
+    measure: Callable[[list[tuple[str, int]]], list[Ratio]],
+) -> Choice:
+    """Compare the baselines that a trainer's options reach, at every group size, with those in use.
+
+    Arguments:
+        spec: the options in use, as :func:`~ustat_pg.catalogue.resolve` reads them.
+        budget: outputs of a step.
+        sizes: group sizes.
+        measure: ratios of baselines at group sizes, the options in use first; NaN where there is none.
+    """
+    current = in_use(spec)
+    size = current.group_size
+    assert size is not None
+    rows = {current.row.written() or current.row.name: current.row}
+    rows |= {row.written() or row.name: row for row in current.framework.rows}
+    rivals: list[tuple[str, Row | str]] = [*rows.items(), *(("", name) for name in OURS)]
+    pairs: dict[tuple[str, int], str] = {}
+    for (label, rival), g in product(rivals, dict.fromkeys((size, *sizes))):
+        name = (
+            rival if isinstance(rival, str) else replace(current, row=rival, group_size=g).estimator
+        )
+        # The full group mean is grpo with another learning rate.
+        known = name == "grpo" and any(
+            BASELINES[each].whole_group for each, _ in pairs if each in BASELINES
+        )
+        if name is not None and not known:
+            pairs.setdefault((name, g), label)
+    ratios = measure(list(pairs))
+    if not isfinite(ratios[0][0]):
+        raise InputError(
+            f"the noise over signal of {current.row.name} at G = {size} is not known here"
+        )
+    return Choice(
+        current,
+        budget,
+        tuple(
+            Candidate(name, label, g, _unbiased(name, g), ratio / budget, *relative)
+            for ((name, g), label), (ratio, *relative) in zip(pairs.items(), ratios, strict=True)
+            if all(map(isfinite, (ratio, *relative)))
+        ),
+    )
+
+
+def _unbiased(name: str, group_size: int) -> bool:
+    """Whether the mean is a multiple of the gradient."""
+    record = BASELINES.get(name.partition(":")[0])
+    if record is None or not record.by_count or record.whole_group:
+        return True
+    return count_table(name, group_size).unbiased
