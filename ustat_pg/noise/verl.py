@@ -28,6 +28,8 @@ def measured(engine: Any) -> Any:
     class Measured(engine):
         _meter: NoiseMeter | None = None
         _open = _off = False
+        _seen: set[tuple[str, bytes]]
+        _rows: set[tuple[str, bytes]]
 
         def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
             if not forward_only:
@@ -71,8 +73,7 @@ def measured(engine: Any) -> Any:
         def _begin(self, micro_batch: Any) -> None:
             if self._meter is None:
                 self._meter = _meter(self)
-                self._seen: set[tuple[str, bytes]] = set()
-                self._rows: set[tuple[str, bytes]] = set()
+                self._seen, self._rows = set(), set()
             self._close()
             names = micro_batch["uid"]
             # Equal ones may come as one.
