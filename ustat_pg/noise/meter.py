@@ -184,11 +184,12 @@ class NoiseMeter:
         self._table = None
         self._sketches.append(table / self._scale)
 
-    def step(self, shares: ArrayLike = (0.0, 0.0)) -> bool:
+    def step(self, shares: ArrayLike = (0.0, 0.0), counts: bool = True) -> bool:
         """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
 
         Arguments:
             shares: what completions add to φ and τ, where somebody measured it.
+            counts: False leaves the step out, for all processes if one says so.
 
         Returns:
             whether the step counts: one that is not finite, has no two micro-batches, or met an error
@@ -199,7 +200,8 @@ class NoiseMeter:
         """
         if self._table is not None:
             raise InputError("a micro-batch is open: end it before the step")
-        groups, advantages, broken = self._groups, self._advantages, self._broken
+        groups, advantages = self._groups, self._advantages
+        broken = self._broken or not counts
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.stack(self._sketches or [torch.zeros(numbers)])[: len(groups)]
         own = np.asarray(shares, dtype=float)

@@ -1,0 +1,23 @@
+"""The example of a run that is watched: a few steps, the records and the picture."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl")
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
+
+FILE = Path(__file__).resolve().parents[2] / "examples" / "watch_noise.py"
+
+
+def test_a_run_is_watched_and_drawn(tmp_path):
+    names = runpy.run_path(str(FILE))
+    records = names["train"](11, tmp_path / "run", [])
+    assert len(records) == 11
+    assert "noise/budget_over_critical_low" in records[-1]
+    names["draw"](records, tmp_path / "noise.svg")
+    text = (tmp_path / "noise.svg").read_text()
+    assert "K over K_crit" in text or text.count("<path") > 20

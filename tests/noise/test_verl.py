@@ -1,0 +1,116 @@
+"""verl's loop over micro-batches, as a stand-in: two processes of FSDP2 give the numbers of one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.commands import two_processes
+
+torch = pytest.importorskip("torch")
+
+ENGINE = """
+import json, sys, warnings
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from ustat_pg.noise.verl import measured
+
+torch.set_num_threads(1)
+
+
+class Engine:  # verl/workers/engine/fsdp/transformer_impl.py and base.py, at 1dda039
+    def __init__(self, module, size):
+        self.module, self.size = module, size
+        self.optimizer = torch.optim.AdamW(module.parameters(), lr=1e-12)
+
+    def get_data_parallel_size(self):
+        return self.size
+
+    @contextmanager
+    def _gradient_sync_context(self, *, is_last_micro_batch):
+        if is_last_micro_batch or self.size == 1:
+            yield
+            return
+        self.module.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            self.module.set_requires_gradient_sync(True)
+
+    def forward_step(self, micro_batch, loss_function, forward_only):
+        return loss_function(self.module(micro_batch["input_ids"]), micro_batch)
+
+    def forward_backward_batch(self, micro_batches, loss_function, forward_only=False):
+        for k, micro_batch in enumerate(micro_batches):
+            with self._gradient_sync_context(is_last_micro_batch=k == len(micro_batches) - 1):
+                loss = self.forward_step(micro_batch, loss_function, forward_only)
+                loss.backward()
+        return {"metrics": {}}
+
+    def optimizer_step(self):
+        self.optimizer.step()
+
+    def lr_scheduler_step(self):
+        pass
+
+    def train_batch(self, data, loss_function):
+        self.optimizer.zero_grad()
+        outputs = self.forward_backward_batch(data, loss_function)
+        self.optimizer_step()
+        return outputs
+
+
+class Batch(dict):
+    def __len__(self):
+        return len(self["uid"])
+
+
+def micro_batches(step):
+    rows = torch.randn(4, 4, 5, generator=torch.Generator().manual_seed(step))
+    for k in range(4):
+        uid = [f"{step} {k // 2}", f"{step} {k // 2}", f"{step} {2 + k // 2}", f"{step} {2 + k // 2}"]
+        yield rows[k], uid
+
+
+def run(size, rank):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
+    if size > 1:
+        module = fully_shard(module)
+    engine = measured(Engine)(module, size)
+    part = slice(2 * rank, 2 * rank + 2) if size > 1 else slice(None)
+    own = slice(part.start, part.stop)
+    for step in range(12):
+        data = [Batch(input_ids=x[own], uid=u[own]) for x, u in micro_batches(step)]
+        for epoch in range(2):  # of which the second does not count
+            loss = lambda y, batch: size * y.square().sum() / 16
+            outputs = engine.train_batch(data, loss)
+        engine.lr_scheduler_step()
+    return outputs["metrics"]
+
+
+alone = run(1, 0)  # before there is a process group
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+together = run(2, rank)
+Path(sys.argv[1]).with_suffix(f".{rank}").write_text(json.dumps([alone, together]))
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_of_fsdp2_give_the_numbers_of_one(tmp_path):
+    """Although verl's own loop reduces gradients after the last micro-batch alone."""
+    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
+    script.write_text(ENGINE)
+    two_processes(script, out)
+    outcomes = [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
+    alone, together = outcomes[0]
+    assert together == outcomes[1][1]
+    assert alone["noise/steps"] == [12]
+    assert alone.keys() == together.keys()
+    for name, value in alone.items():
+        assert together[name] == pytest.approx(value, rel=1e-3), name

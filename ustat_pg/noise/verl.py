@@ -1,0 +1,131 @@
+"""A meter in verl's engine of FSDP2: ``actor_rollout_ref.model.external_lib=ustat_pg.noise.verl``.
+
+verl imports this module in every worker before it chooses an engine. Mini-batches of the first epoch are
+measured, and the actor's metrics get ``actor/noise/signal``, ``actor/noise/k_crit`` and the rest. verl
+reduces gradients once a mini-batch; here it does so after every micro-batch, whose own gradient would be
+lost otherwise. After an error the engine warns once and goes on as verl's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..validation import InputError
+from .meter import NoiseMeter
+
+__all__ = ["measured"]
+
+_FEWEST = 10
+"""Steps before anything is reported."""
+
+
+def measured(engine: Any) -> Any:
+    """A class of verl's FSDP engines with a meter in its loop over micro-batches."""
+
+    class Measured(engine):
+        _meter: NoiseMeter | None = None
+        _open = _off = False
+        _seen: set[tuple[str, bytes]]
+        _rows: set[tuple[str, bytes]]
+
+        def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+            if not forward_only:
+                self._safely(self._begin, micro_batch)
+            return super().forward_step(micro_batch, loss_function, forward_only)
+
+        @contextmanager
+        def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
+            last = is_last_micro_batch or not self._off
+            with super()._gradient_sync_context(is_last_micro_batch=last):
+                yield
+
+        def optimizer_step(self) -> Any:
+            self._safely(self._step)
+            return super().optimizer_step()
+
+        def train_batch(self, *given: Any, **named: Any) -> Any:
+            outputs = super().train_batch(*given, **named)
+            found = self._safely(self._metrics) or {}
+            # verl joins lists of all processes.
+            outputs["metrics"] |= {f"noise/{name}": [value] for name, value in found.items()}
+            return outputs
+
+        def lr_scheduler_step(self) -> Any:
+            # After the last epoch over a batch.
+            self._seen = set()
+            return super().lr_scheduler_step()
+
+        def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
+            if self._off:
+                return None
+            try:
+                return act(*given)
+            except Exception as error:
+                self._off = True
+                if self._meter is not None:
+                    self._meter.remove()
+                warnings.warn(f"noise is off, the training goes on: {error}", stacklevel=2)
+                return None
+
+        def _begin(self, micro_batch: Any) -> None:
+            if self._meter is None:
+                self._meter = _meter(self)
+                self._seen, self._rows = set(), set()
+            self._close()
+            names = micro_batch["uid"]
+            # Equal ones may come as one.
+            names = [names] * len(micro_batch) if isinstance(names, str) else [*map(str, names)]
+            tokens = (row.cpu().numpy().tobytes() for row in micro_batch["input_ids"].unbind())
+            self._rows |= set(zip(names, tokens, strict=True))
+            scaler = getattr(self, "scaler", None)
+            self._meter.begin(names, 1.0 if scaler is None else scaler.get_scale())
+            self._open = True
+
+        def _close(self) -> None:
+            if self._open and self._meter is not None:
+                self._open = False
+                self._meter.end()
+
+        def _step(self) -> None:
+            if self._meter is None:
+                return
+            self._close()
+            # A later epoch saw these outputs, and rows that fill a batch up are no outputs.
+            padded = any(name.startswith("pad") for name, _ in self._rows)
+            self._meter.step(counts=not padded and not self._rows <= self._seen)
+            self._seen |= self._rows
+            self._rows = set()
+
+        def _metrics(self) -> dict[str, float]:
+            if self._meter is None or self._meter.steps < _FEWEST:
+                return {}
+            return self._meter.estimate().metrics(detail=False)
+
+    return Measured
+
+
+def _meter(engine: Any) -> NoiseMeter:
+    import torch.distributed as distributed
+
+    processes = distributed.get_world_size() if distributed.is_initialized() else 1
+    if engine.get_data_parallel_size() != processes:
+        raise InputError("sequences are split over processes (ulysses_sequence_parallel_size)")
+    parameters = list(engine.module.parameters())
+    if processes > 1 and not all(hasattr(each, "to_local") for each in parameters):
+        raise InputError("parameters are not those of FSDP2: set actor.strategy=fsdp2")
+    return NoiseMeter(parameters)
+
+
+def _register() -> None:
+    try:
+        from verl.workers.engine import EngineRegistry
+    except ImportError:
+        return
+    engines = EngineRegistry._engines["language_model"]["fsdp2"]
+    engines |= {key: measured(engine) for key, engine in engines.items()}
+
+
+_register()
