@@ -139,7 +139,12 @@ class _Baseline:
         **keywords: Any,
     ) -> None:
         args = _settings(arguments, keywords)
-        kind = next(each for each in _PLAIN if args is each or isinstance(args, each))
+        kind = next((each for each in _PLAIN if args is each or isinstance(args, each)), None)
+        if kind is None:
+            raise InputError(
+                f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "
+                "are a trl.RLOOConfig or a trl.GRPOConfig"
+            )
         if baseline != self._own:
             _refuse_settings(args, baseline, _PLAIN[kind])
         self.ustat_pg_baseline = baseline
@@ -228,11 +233,6 @@ class BaselineTrainer(_Baseline, RLOOTrainer):
         args = _settings(arguments, keywords)
         if cls is BaselineTrainer and isinstance(args, GRPOConfig):
             return _GRPOBaselineTrainer(*arguments, **keywords)
-        if args is not RLOOConfig and not isinstance(args, RLOOConfig):
-            raise InputError(
-                f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "
-                "are a trl.RLOOConfig or a trl.GRPOConfig"
-            )
         return super().__new__(cls)
 
 
