@@ -12,6 +12,7 @@ import logging
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,8 @@ class ModelPool:
         if self.vllm is not None and self.backend != "vllm":
             raise InputError("--vllm is of vLLM's engine: add --backend vllm")
 
-    def _parts(self) -> tuple[LanguageModel, Task | None]:
+    @cached_property
+    def parts(self) -> tuple[LanguageModel, Task | None]:
         """The model and its task, None where a file of rollouts stands for it."""
         from .models import load_model, machine_device
         from .tasks import drawn, load_task
@@ -128,7 +130,7 @@ class ModelPool:
                 out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise InputError(f"--out {out}: {error.strerror}") from None
-        model, task = self._parts()
+        model, task = self.parts
         scoring: dict[str, Any] = {
             "parameters": self.parameters,
             "method": self.method,
