@@ -123,7 +123,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def compare(
         self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
     ) -> list[Alternative]:
-        """Noise of other estimators and group sizes (:meth:`ustat_pg.noise.NoiseMeter.compare`)."""
+        """Noise of other estimators and group sizes, by ``NoiseMeter.compare``."""
         if self._meter is None or not self.per_completion:
             raise InputError("no completion was kept: NoiseMonitor(per_completion=True) does")
         return self._meter.compare(baselines, group_sizes)

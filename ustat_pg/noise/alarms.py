@@ -144,7 +144,7 @@ class Alarms:
             self._apart.append((np.expm1(log_ratio) - log_ratio).sum(axis=1))
 
     def standing(self) -> set[str]:
-        """The names of alarms that stand, of :data:`SENTENCES`."""
+        """The names of the alarms that stand."""
         deviations = np.concatenate([*self._deviations, []])
         usual = math.sqrt(np.square(deviations).sum() / max(len(deviations), 1))
         near = (deviations > 0) & (deviations < 0.01 * usual)
