@@ -45,8 +45,8 @@ RATES = {
 }
 """Starts and optimizers, and the grid of their rates, the same for every method."""
 
-MODEL_RATES = (0.003,)
-"""One: runs of a language model take minutes."""
+MODEL_RATES = (0.0005, 0.001, 0.002, 0.004)
+"""The grid of a language model."""
 PROBLEM = digit_addition(4, 1)
 TRL = {
     "per_device_train_batch_size": BUDGET, "max_completion_length": 30, "held_out": 200,
