@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.policies import ArmLinearSoftmax, TabulatedPolicy
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
@@ -73,15 +74,9 @@ def test_scores_of_zero_are_a_policy():
     assert one.feature_norm == 1.0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TabulatedPolicy(LOGS, SCORES[:, :3]), "first two must be contexts and outputs"),
-        (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
-        (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
-        (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
-    ],
+test_refused = refusals(
+    (lambda: TabulatedPolicy(LOGS, SCORES[:, :3]), "first two must be contexts and outputs"),
+    (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
+    (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
+    (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
 )
-def test_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()

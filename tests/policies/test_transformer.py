@@ -9,6 +9,7 @@ import attrs
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import bracket_matching, modular_sum
 from ustat_pg.validation import InputError
@@ -128,29 +129,23 @@ def test_restriction_other_parameters_and_copies():
 PROBLEM_PART = bracket_matching(1, 3, end=True, prompts=[PROBLEM.prompts[3], PROBLEM.prompts[0]])
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
-        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
-        (lambda: make(width=5), "must be a multiple of heads, 2"),
-        (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
-        (lambda: make(device="meta"), "device is 'meta'"),
-        (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
-        (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
-        (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
-        (lambda: attrs.evolve(make(), space=OutputSpace(5, 2)), "tokens: outputs have 5"),
-        (
-            lambda: modular_sum(3, 2).at(
-                TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)
-            ),
-            "the policy's prompts are",
+test_refused = refusals(
+    (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
+    (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
+    (lambda: make(width=5), "must be a multiple of heads, 2"),
+    (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
+    (lambda: make(device="meta"), "device is 'meta'"),
+    (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
+    (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
+    (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
+    (lambda: attrs.evolve(make(), space=OutputSpace(5, 2)), "tokens: outputs have 5"),
+    (
+        lambda: modular_sum(3, 2).at(
+            TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)
         ),
-    ],
+        "the policy's prompts are",
+    ),
 )
-def test_refused(build, message):
-    with pytest.raises(InputError, match=message):
-        build()
 
 
 def test_scores_that_are_not_finite_are_refused(monkeypatch):
