@@ -76,20 +76,6 @@ def test_gradients_are_the_scores_found_in_another_way(name):
         assert tables[i] == near(np.log(moved.probs)[contexts[:3]])
 
 
-@each
-def test_nothing_is_made_on_another_device(name):
-    """A tensor made without a device would land on the default one and fail."""
-    contexts, numbers = (torch.tensor(a) for a in batch(name))
-    with torch.device("meta"):
-        model = model_of(policy_of(name))
-        theta = model.theta()
-        drawn = model.outputs[numbers]
-        model.all_log_probs(theta, contexts)
-        found = vmap(grad(log_one(model)), (None, 0, 0))(theta, contexts, drawn)
-    assert found.device.type == "cpu"
-    assert torch.isfinite(found).all()
-
-
 def test_tables_are_read_through_their_source():
     policy = transformer()
     assert differentiable(policy.tabulated()).theta.tolist() == policy.theta.tolist()

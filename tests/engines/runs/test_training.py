@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 
 import numpy as np
@@ -104,12 +103,6 @@ def test_what_is_asked_again_is_equal(change):
     assert {one: "kept"}[two] == "kept"
 
 
-@pytest.mark.parametrize("change", ["steps", "c", "constant rate", "start", "spread", "ball"])
-def test_what_is_not_in_the_address_shares_its_draws(change):
-    one, two = cell(PAIR), cell(PAIR, **CHANGES[change])
-    assert one.trajectory(GRPO, (1,)).name == two.trajectory(ORACLE, (1,)).name
-
-
 def test_quantities_have_names_of_their_own():
     quantities = [
         *(Gap(GRPO, 3), Gap(GRPO, 4), Gap(ORACLE, 3), Gap(GRPO, 3, 2.0), Gap(GRPO, 3, 0.5)),
@@ -188,20 +181,6 @@ def test_values_are_those_of_the_runs(name, engine):
         assert np.array_equal(found.counts[label], np.histogram(column, BINS, (0, 1))[0])
 
 
-def test_estimators_share_their_draws():
-    training = cell(start_scale=0.2)
-    starts, steps = [], []
-    for baseline in ("grpo", "group-mean"):
-        runs = training.trajectory(Estimator(baseline), (0, 1))
-        theta = runs.run("cpu", seed=4, replications=300)
-        starts.append(theta[:, 0])
-        steps.append(theta[:, 1] - theta[:, 0])
-    assert np.array_equal(*starts)
-    # The full mean is (G - 1)/G of grpo, sample by sample.
-    assert np.allclose(steps[1], steps[0] / 2, rtol=0, atol=1e-14)
-    assert np.ptp(steps[0]) > 0.1
-
-
 # Blocks.
 
 
@@ -220,9 +199,6 @@ def test_two_blocks_merged_are_one(cut):
     for label, count in whole.counts.items():
         assert np.array_equal(merged.counts[label], count)
         assert len(count) == BINS
-
-
-# Laws.
 
 
 # Exact means.
@@ -387,8 +363,3 @@ def test_a_parameter_is_enumerated_and_simulated_within_bounds():
     drawn = within.measure("cpu", both, replications=4000)
     deviation = np.sqrt(np.diagonal(drawn.covariance) / drawn.n)
     assert (np.abs(mean - drawn.mean) < 4 * deviation).all()
-
-
-def test_labels_are_plain_data():
-    described = json.dumps([quantity.label for quantity in panel(ONE, 30)])
-    assert "np.float64" not in described
