@@ -1,4 +1,4 @@
-"""Cells, estimators, quantities and the sums that blocks leave."""
+"""Cells and estimators: their names, and what is refused."""
 
 from __future__ import annotations
 

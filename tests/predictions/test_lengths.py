@@ -1,4 +1,4 @@
-"""Outputs of unequal length: means in exact fractions, the curl by differences, orders, refusals."""
+"""Outputs of unequal length: means in exact fractions, the engines, refusals."""
 
 from __future__ import annotations
 

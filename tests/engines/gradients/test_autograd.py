@@ -1,4 +1,4 @@
-"""The autograd engine on its own: its gradients, its memory, its device, and what it refuses."""
+"""The autograd engine on its own: its gradients, its memory, its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enumeration against counting by hand, against loops, and against the closed forms."""
+"""Enumeration against counting by hand, against loops, and tuple by tuple."""
 
 from __future__ import annotations
 
