@@ -178,29 +178,6 @@ def test_equal_scores_or_equal_rewards_give_exact_zeros():
 # --- variance components -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", FINITE_LAWS)
-def test_components_are_unbiased_over_every_sample(law):
-    """For scores equal to rewards the kernel is (x - y)²/2 and U the sample variance."""
-    n = 5
-    atoms, p = FINITE_LAWS[law]
-    table = half_square(atoms[:, None], atoms)
-    h_1 = table @ p
-    mean = h_1 @ p
-    zeta_1, zeta_2 = h_1**2 @ p - mean**2, p @ table**2 @ p - mean**2
-
-    def variance_of(rows):
-        return np.var(atoms[rows], ddof=1)
-
-    first = expectation(variance_of, p, n)
-    exact = expectation(lambda rows: variance_of(rows) ** 2, p, n) - first**2
-
-    def estimates(rows):
-        found = covariance_variance_components(atoms[rows][:, None], atoms[rows])
-        return np.array([getattr(found, name)[0] for name in COMPONENTS])
-
-    assert expectation(estimates, p, n) == pytest.approx([zeta_1, zeta_2, exact], abs=1e-13)
-
-
 # --- Hoeffding parts -----------------------------------------------------------------------------
 
 

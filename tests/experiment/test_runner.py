@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
@@ -122,18 +121,6 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     needed = max(check.found["simulation"].replications_needed for check in result.checks)
     assert needed > Options("smoke").budget
     assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-@pytest.mark.parametrize("origin", ["made-up", "generated"])
-def test_a_rival_that_coincides_leaves_a_claim_open(origin, tmp_path):
-    asked = small_claim(rival=1.0)
-    checks = tuple(replace(check, origin=origin) for check in asked.checks)
-    run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))
-    assert run.claims[0].rivals[0].verdict == RivalVerdict.NOT_DISTINGUISHABLE
-    assert exit_code(run.claims) == 3
-    said = "\n".join(remarks(run.claims))
-    assert "no wrong formula can be told from the prediction here" in said
-    assert "“other” coincides with the prediction on every problem" in said
 
 
 def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):

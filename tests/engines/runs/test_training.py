@@ -196,37 +196,6 @@ def test_two_blocks_merged_are_one(cut):
 # Exact means.
 
 
-@pytest.mark.parametrize(
-    "training",
-    [
-        cell(),
-        cell(PAIR, projection=ball(PAIR, 0.3)),
-        cell(PAIR, batch_size=2, schedule=Constant(0.3)),
-        cell(FLAT),
-        cell(PLANE, steps=8),
-        cell(BENT, steps=8, schedule=Constant(0.1)),
-        cell(steps=300, schedule=Decay(12, 60)),
-    ],
-    ids=["one", "projected", "batch", "flat", "plane", "bends", "long"],
-)
-def test_backward_induction_is_what_simulation_tends_to(training):
-    last = training.steps
-    asked = (
-        *(Gap(GRPO, last), Gap(ORACLE, last // 2, 2.0), GapTransform(VANILLA, last, 20.0)),
-        *(Gap(GRPO, 0), GapTransform(GRPO, last // 2, 3.0)),
-    )
-    exact = training.measure("exact", asked)
-    assert exact.n == 0
-    assert not exact.counts
-    drawn = training.measure("cpu", asked, seed=9, replications=40_000)
-    error = np.sqrt(np.diag(drawn.covariance) / drawn.n)
-    assert (np.abs(drawn.mean - exact.mean) <= 4.5 * error + 1e-12).all()
-    assert (error <= 0.02 * exact.mean).all()
-    assert exact.mean[3] == pytest.approx(float(training.landscape.gap(training.start)), rel=1e-12)
-    # The standard error must be small enough to tell the estimators apart.
-    assert abs(exact.mean[0] - exact.mean[1]) > 10 * error[0]
-
-
 def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
     monkeypatch.setattr(trajectory_exact, "WORK_LIMIT", 8e3)
     training = cell(steps=4, projection=ball(ONE, 0.11))
