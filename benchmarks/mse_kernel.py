@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.util import find_spec
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -93,17 +91,8 @@ class Case:
         most = np.searchsorted(self.ends, high | np.uint32(0xFFFF), side="right")
         return np.where(least == most, least, self.arms)
 
-    @cached_property
-    def guide(self) -> tuple[Array, int, int]:
-        """Where a search for a word starts, by its leading bits; their shift; steps at most."""
-        shift = 32 - min(int(np.ceil(np.log2(self.arms))) + 3, 16)
-        high = np.arange(2 ** (32 - shift), dtype=np.uint32) << np.uint32(shift)
-        least = np.searchsorted(self.ends, high, side="right")
-        most = np.searchsorted(self.ends, high | np.uint32(2**shift - 1), side="right")
-        return least, shift, int((most - least).max())
-
-    def errors(self, n: Any) -> Any:
-        """Squared errors of counts (R, K), in any library's arrays."""
+    def errors(self, n: Array) -> Array:
+        """Squared errors of counts (R, K)."""
         linear, quadratic = self.tables
         first, second = n @ linear, (n * n) @ quadratic
         mean, unit = first[:, 0] / self.group, 1 / (self.group - 1)
@@ -189,33 +178,8 @@ def in_threads(program: Callable[[Any, int], Array], replications: int) -> Array
     return np.concatenate([*POOL.map(lambda generator: program(generator, share), GENERATORS)])
 
 
-# JAX: it brings its own threads.
-
-
-def jax_program(case: Case) -> Program:
-    """Indexed search under jit, on JAX's default generator; on a CPU its others were not faster."""
-    import jax
-    import jax.numpy as jnp
-
-    starts, shift, steps = case.guide
-    least, ends = jnp.asarray(starts, jnp.int32), jnp.append(case.ends, jnp.uint32(2**32 - 1))
-    seeds = count()
-
-    def errors(key: Any, replications: int) -> Any:
-        drawn = jax.random.bits(key, (replications, case.group), jnp.uint32)
-        arms = least[drawn >> shift]
-        for _ in range(steps):
-            arms += drawn >= ends[arms]
-        arms, ones = jnp.minimum(arms, case.arms - 1), jnp.ones(case.group)
-        counts = jax.vmap(lambda row: jax.ops.segment_sum(ones, row, num_segments=case.arms))(arms)
-        return case.errors(counts)
-
-    compiled = jax.jit(errors, static_argnums=1)
-    return lambda replications: np.asarray(compiled(jax.random.key(next(seeds)), replications))
-
-
 def peers(case: Case) -> dict[str, Program]:
-    """The programs that fit this size and are installed."""
+    """The programs that fit this size."""
     forms = {
         "NumPy, bisection": partial(by_bincount, case, by_bisection),
         "NumPy, 16-bit table": partial(by_bincount, case, by_halves),
@@ -223,10 +187,7 @@ def peers(case: Case) -> dict[str, Program]:
     }
     if case.arms < 255 and case.group < 256:
         forms["NumPy, 16-bit table, arms in bytes"] = partial(in_bytes, case)
-    programs: dict[str, Program] = {name: partial(in_threads, form) for name, form in forms.items()}
-    if find_spec("jax"):
-        programs["JAX, guide table"] = jax_program(case)
-    return programs
+    return {name: partial(in_threads, form) for name, form in forms.items()}
 
 
 # Measuring.
@@ -246,8 +207,6 @@ def check(case: Case, name: str, mean: float, error: float) -> None:
 def at_best_batch(
     program: Callable[[int], Any], sizes: Sequence[int], trial: float
 ) -> tuple[Callable[[], Any], int]:
-    for size in sizes:
-        program(size)  # JAX compiles for each
     times = {size: clock(partial(program, size), trial) / size for size in sizes}
     best = min(sizes, key=lambda size: times[size])
     return partial(program, best), best
@@ -290,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
         for arms, group in ((5, 4),) if options.quick else SIZES:
             rows += measure(Case(arms, group), rounds, trial)
     print("# The MSE kernel against its peers\n")
-    print(f"{machine('numpy', 'numba', 'jax')}; {THREADS} threads.\n")
+    print(f"{machine('numpy', 'numba')}; {THREADS} threads.\n")
     print(f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.\n")
     header = ["(K, G)", "program", "ns per output", "ratio", "batch"]
     print(tabulate(rows, header, tablefmt="github", disable_numparse=True))

@@ -100,18 +100,10 @@ def measured(reports):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Say how many of the planted mutants the decider refuted; keep which tests are slow."""
+    """Keep which tests are slow."""
     if config.getoption("measure"):
         reports = (each for found in terminalreporter.stats.values() for each in found)
         seconds = measured(each for each in reports if getattr(each, "when", "") == "call")
         unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
         slow = {name for name, took in seconds.items() if took > SECONDS}
         SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | slow)), encoding="utf-8")
-    killed = planted = 0
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, []):
-            if any(name == "mutant" for name, _ in getattr(report, "user_properties", ())):
-                planted += 1
-                killed += outcome == "passed"
-    if planted:
-        terminalreporter.write_line(f"mutants of the code: killed {killed} of {planted}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
+from tests.support.arrays import LIBRARIES
 from ustat_pg.catalogue import catalogue
 from ustat_pg.estimators import AGGREGATIONS, token_weights
 from ustat_pg.validation import InputError
@@ -22,7 +21,6 @@ DIVISORS = {
     "token-mean": [[6, 6], [6, 6]],
     "token-sum": [[1, 1], [1, 1]],
 }
-LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -12,6 +12,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import pytest
 
+from tests.support.hostile import Runs
 from tests.support.refusals import refuses
 from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
@@ -26,11 +27,12 @@ ROWS = [
 ]
 
 
+def short(meaning):
+    return meaning.framework.name, meaning.estimator, meaning.group_size
+
+
 def defaults(framework):
     return {option.name: option.default or "none" for option in framework.options.values()}
-
-
-# ---------------------------------------------------------------------------------------- each row
 
 
 @pytest.mark.parametrize(("framework", "row"), ROWS)
@@ -68,9 +70,6 @@ def test_every_table_by_counts_has_its_headings():
     tables = {record.name for record in BASELINES.values() if record.by_count}
     assert tables == set(catalogue().families)
     assert not tables & set(catalogue().others)
-
-
-# -------------------------------------------------------------------------------------- how specs are read
 
 
 @pytest.mark.parametrize(
@@ -140,9 +139,6 @@ def test_kl_terms_are_named():
     assert resolve("nanochat").penalties() == []
 
 
-# --------------------------------------------------------------------------------------------- YAML files
-
-
 @pytest.fixture
 def source(tmp_path):
     pytest.importorskip("yaml")
@@ -178,7 +174,7 @@ loss_type: dr_grpo
 @pytest.mark.parametrize("before", ["", "verl "])
 def test_a_verl_file(source, before):
     meaning = resolve(before + source("run.yaml", VERL))
-    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
+    assert short(meaning) == ("verl", "grpo", 4)
 
 
 def test_the_file_that_the_page_of_files_shows(source):
@@ -189,11 +185,7 @@ def test_the_file_that_the_page_of_files_shows(source):
 
 def test_a_trl_file_and_options_that_hold_before_it(source):
     meaning = resolve(source("run.yaml", TRL))
-    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
-        "trl",
-        "group-mean",
-        16,
-    )
+    assert short(meaning) == ("trl", "group-mean", 16)
     assert meaning.scale == 1 / 512
     meaning = resolve(f"trl {source('run.yaml', TRL)} scale_rewards=group num_generations=2")
     assert (meaning.estimator, meaning.group_size) == ("std-ddof1", 2)
@@ -214,8 +206,6 @@ def test_a_file_that_refers_to_its_own_options(source):
     meaning = resolve("nemo " + source("run.yaml", NEMO))
     assert meaning.estimator == "grpo"
 
-
-# ------------------------------------------------------------- scripts, JSON, mappings and configs
 
 SCRIPT = """#!/bin/bash
 set -x
@@ -239,7 +229,7 @@ ray job submit -- python3 -m openrlhf.cli.train_ppo_ray \\
 @pytest.mark.parametrize("before", ["", "verl "])
 def test_a_launch_script(source, before):
     meaning = resolve(before + source("run.sh", SCRIPT))
-    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == ("verl", "grpo", 4)
+    assert short(meaning) == ("verl", "grpo", 4)
     assert meaning.steps == 4
     assert resolve(f"{source('run.sh', SCRIPT)} rollout.n=2").group_size == 2
 
@@ -289,16 +279,6 @@ class Kept(Enum):
     STEPS = "steps"
 
 
-class Runs:
-    """Runs code where it is unpickled."""
-
-    def __init__(self, path=None):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 @pytest.mark.parametrize("archive", [False, True])
 def test_a_pickled_config_is_read_and_nothing_in_it_runs(tmp_path, archive):
     touched, path = tmp_path / "touched", tmp_path / "training_args.bin"
@@ -314,12 +294,8 @@ def test_a_pickled_config_is_read_and_nothing_in_it_runs(tmp_path, archive):
         path.write_bytes(data)
     assert read_pickle(path)["kept"] == "steps"
     meaning = resolve(str(path))
-    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
-        "trl",
-        "group-mean",
-        16,
-    )
-    assert meaning.passed_over == ("seed", "kept")
+    assert short(meaning) == ("trl", "group-mean", 16)
+    assert meaning.passed_over == ("seed", "kept", "evil")
     assert not touched.exists()
     pickle.loads(data)
     assert touched.exists()
@@ -345,16 +321,9 @@ def test_what_is_no_option_is_passed_over_and_named():
     command = f"CUDA_VISIBLE_DEVICES=0 python -m verl.trainer.main_ppo {options}"
     for spec in (f"verl {options}", command, options):
         meaning = resolve(spec)
-        assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
-            "verl",
-            "grpo",
-            4,
-        )
+        assert short(meaning) == ("verl", "grpo", 4)
         assert set(meaning.passed_over) == {word.partition("=")[0] for word in foreign.split()}
     assert resolve("openrlhf --pretrain some/model --bf16").passed_over == ("--pretrain", "--bf16")
-
-
-# ---------------------------------------------------------------- more than one step on the same outputs
 
 
 @pytest.mark.parametrize(

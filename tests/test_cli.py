@@ -180,16 +180,6 @@ def test_marks_are_of_what_whole_prompts_give(capsys, file):
     assert not any(line.endswith("within 5%") for line in lines)
 
 
-def test_a_budget_that_no_good_group_size_divides(capsys, file):
-    last = out_of(capsys, "group-size", file, "--budget", "97").splitlines()[-1]
-    assert last == (
-        "No group size that fits this budget is near the best real one, 3.69: take a budget of 96 with "
-        "G = 4, or G = 97, whose error is 10.6 times the least."
-    )
-    last = out_of(capsys, "group-size", file, "--budget", "2").splitlines()[-1]
-    assert last == "Use G = 2: no other group size is within 5% of its error."
-
-
 def test_advice_is_drawn_into_a_file(capsys, file, tmp_path):
     pytest.importorskip("matplotlib")
     words = ("advise", file, "--budget", "24")

@@ -11,7 +11,7 @@ import pytest
 from tests.support import commands
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
-from ustat_pg.commands.explain import PASS_RATES, explain
+from ustat_pg.commands.explain import explain
 from ustat_pg.commands.predict import enumerated_mse
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.predictions import gradient_mse
@@ -84,17 +84,6 @@ def test_trls_default_by_its_options(capsys):
     mse = (1 - found["silent_share"]) * 7 / 8 / 8
     assert found["mse"] == pytest.approx(mse)
     assert found["noise_to_signal"] == pytest.approx(mse / weight_of_std(0.2, 8) ** 2)
-
-
-def test_verls_rloo(capsys):
-    found = found_by(capsys, "verl adv_estimator=rloo rollout.n=4")
-    assert (found["name"], found["unbiased"], found["group_size"]) == ("grpo", True, 4)
-    assert found["pass_rates"] == list(PASS_RATES)
-    assert found["scale"] is None  # a mean over the tokens of a batch is no constant
-    assert found["noise_to_rloo"] == pytest.approx(1)
-    assert found["noise_to_oracle"] == pytest.approx(4 / 3)
-    assert found["cosine"] == pytest.approx(1)
-    assert found["changes_nothing"]["not read by this formula"] == ["norm_adv_by_std_in_grpo"]
 
 
 def test_shrinkage_is_drawn_to_the_mean_reward(capsys, file):
@@ -174,41 +163,6 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
     assert "no table" in " ".join(text.split())
     assert any(line.startswith("Advice: ") for line in text.splitlines()[-2:])
     assert "w(p)" not in text
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (
-            ("trl scale_rewards=group loss_type=dr_grpo num_generations=8", "--pass-rate", ".2"),
-            (
-                "Aᵢ = (rᵢ - m)",
-                "w(p)  ",
-                "1.971 at p = 0.2",
-                "16.8% of groups",
-                "multiplies by 0.001953",
-            ),
-        ),
-        (
-            ("verl", "adv_estimator=rloo", "rollout.n=4", "use_kl_loss=true", "loss_mode=gspo"),
-            ("Bias\n  None", "1.333 times that of the oracle", "KL, use_kl_loss=true"),
-        ),
-        (
-            ("openrlhf", "--pretrain", "a/model", "--n_samples_per_prompt", "8", "--train_size=9"),
-            (
-                "G = 8",
-                "Passed over, for the catalogue has no such option: --pretrain, --train_size.",
-            ),
-        ),
-    ],
-)
-def test_the_text_says_it(capsys, words, parts):
-    text = out_of(capsys, "explain", *words)
-    assert max(map(len, text.splitlines())) <= 100
-    flat = " ".join(text.split())
-    for part in parts:
-        assert " ".join(part.split()) in flat, part
-    assert sum(line.startswith("Advice: ") for line in text.splitlines()) == 1
 
 
 def test_a_picture(capsys, tmp_path):

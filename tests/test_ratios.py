@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
+from tests.support.arrays import LIBRARIES
 from tests.support.refusals import refuses
 from ustat_pg.estimators import RATIOS, clipped_weights, importance_weights
 
@@ -14,7 +13,6 @@ LOGS = np.log(np.array([[2.0, 0.5, 1.3], [0.7, 1.25, 9.0], [1.1, 3.0, 0.2]]))
 LENGTHS = np.array([3, 2, 1])
 MASK = (np.arange(3) < LENGTHS[:, None]).astype(float)
 ADVANTAGES = np.array([1.5, -0.5, 0.0])
-LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

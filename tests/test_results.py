@@ -123,21 +123,6 @@ def test_what_is_left_to_simulation_must_be_listed():
     refuses(said, Claim("mse", (RUNS,), (MADE_UP,), ("unheard of",)).made)
 
 
-def test_an_inconclusive_check_makes_the_claim_inconclusive():
-    sharp = found(check("sharp", RUNS), TRUE, TRUE)
-    # It speaks of no rival, so that none of them survives by it.
-    asked = check("wide", None)
-    wide = found(asked, TRUE, TRUE, wide=0.9)
-    assert wide.simulation.verdict == Verdict.INCONCLUSIVE
-    assert settled((), sharp).verdict == Verdict.CONFIRMED
-    for results in ([sharp, wide], [wide, sharp]):
-        assert settled((), *results).verdict == Verdict.INCONCLUSIVE
-    # Enumeration is heard in the same way.
-    none = found(asked, float("nan"), TRUE)
-    assert none.exact.verdict == Verdict.INCONCLUSIVE
-    assert settled((), sharp, none).verdict == Verdict.INCONCLUSIVE
-
-
 SAME = Check("same", "made-up", CELL, equal(1.0, {RUNS: 1.0}))
 NEVER = Check("never", "made-up", CELL, equal(1.0))
 

@@ -111,20 +111,6 @@ def test_every_library_shuffles_alike(total, data):
     assert order.tolist() == tensor.tolist() == loop.tolist() == expected
 
 
-def test_words_differ_between_addresses():
-    """No two addresses share a word: 64-bit pairs of words collide with probability 1e-11 here."""
-    pairs = []
-    for seed in range(3):
-        for cell in ("a", "b"):
-            key = rng.cell_key(seed, cell)
-            reps = np.array([0, 1, 2, 2**32, 2**32 + 1, 2**33, 2**40])[:, None]
-            slots = np.array([0, 1, 2, 77, rng.CONTEXT_SLOT])
-            drawn = rng.words(key, reps, slots, 12).reshape(-1, 2)
-            pairs.append((drawn[:, 0] << 32) | drawn[:, 1])
-    pairs = np.concatenate(pairs)
-    assert len(np.unique(pairs)) == len(pairs)
-
-
 def test_keys_are_pinned():
     """A stored result names its seed: the key behind it must not change between releases."""
     # BLAKE2b of "7\\0cell", eight bytes, read as two little-endian words.
@@ -174,13 +160,6 @@ def test_every_word_has_one_outcome_and_none_of_probability_zero(probs):
     widths = np.diff([0, *ends]) / 2**32
     assert np.abs(widths - probs).max() < 2.0**-32 + 1 - sum(probs)
     assert ends[-1] == 2**32
-
-
-def test_thresholds_by_hand():
-    assert rng.thresholds([0.25, 0.0, 0.75]).tolist() == [2**30, 2**30, 2**32]
-    assert rng.thresholds([0.0, 1.0, 0.0]).tolist() == [0, 2**32, 2**32]
-    assert rng.thresholds([[1.0, 0.0], [0.5, 0.5]]).tolist() == [[2**32] * 2, [2**31, 2**32]]
-    assert rng.thresholds([1 / 3] * 3).dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The running table: by hand, unbiased by enumeration, what it tends to, and what it refuses."""
+"""The running table: by hand, unbiased by enumeration, and what it refuses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 
 from simulations import Suite
+from tests.support.arrays import ROUNDING, WAYS, host, maker
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, Projection
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import RunningTable, bayes
-from ustat_pg.predictions import best_table
-from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import changed
 
 FIRST, SECOND = [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], [[0.0, 0.0, 0.0]]
 NORMS, LATER = [[1.0, 2.0, 3.0], [4.0, 0.0, 2.0]], [[2.0, 1.0, 5.0]]
@@ -31,30 +29,9 @@ def spec(running):
     return "loo-table:" + ",".join(repr(float(value)) for value in running.table)
 
 
-def numbers(library, single=False):
-    if library == "numpy":
-        return lambda values: np.asarray(values, np.float32 if single else np.float64)
-    if library == "torch":
-        torch = pytest.importorskip("torch")
-        return lambda values: torch.tensor(values, dtype=torch.float32 if single else torch.float64)
-    strict = pytest.importorskip("array_api_strict")
-    # A stand-in for a GPU: arrays of two devices do not mix.
-    there = {"dtype": strict.float32 if single else strict.float64}
-    return lambda values: strict.asarray(values, device=strict.Device("device1"), **there)
-
-
-def host(array):
-    if type(array).__module__.startswith("array_api_strict"):
-        import array_api_strict
-
-        array = array_api_strict.asarray(array, device=array_api_strict.Device("CPU_DEVICE"))
-    return np.asarray(array)
-
-
-@pytest.mark.parametrize("single", [False, True], ids=["double", "single"])
-@pytest.mark.parametrize("library", ["numpy", "torch", "strict"])
-def test_two_steps_by_hand(library, single):
-    make = numbers(library, single)
+@pytest.mark.parametrize(("library", "dtype", "device"), WAYS)
+def test_two_steps_by_hand(library, dtype, device):
+    make = maker(library, dtype, device)
     running = RunningTable(3, prior=(1.0, 2.0), keep=0.5)
     rewards = make(FIRST)
     found = running.advantages(rewards, make(NORMS))
@@ -62,7 +39,7 @@ def test_two_steps_by_hand(library, single):
     assert (found.dtype, found.device) == (rewards.dtype, rewards.device)
     # Bayes: (k + 1)/5 beside k successes.
     expected = [[0.8, -0.4, -0.4], [0.6, 0.6, -0.6]]
-    np.testing.assert_allclose(host(found), expected, rtol=0, atol=1e-6 if single else 1e-15)
+    np.testing.assert_allclose(host(found), expected, rtol=0, atol=ROUNDING[dtype])
     # The mean norm is 2. Beside 0: norm 1, won; beside 1: 2 and 3, lost, 4 and 0, won; beside 2: 2, lost.
     expected = [(2 * 1 + 1) / (2 * 5 + 1), (2 * 2 + 4) / (2 * 5 + 9), 2 * 3 / (2 * 5 + 2)]
     np.testing.assert_allclose(running.table, expected, rtol=1e-15)
@@ -151,35 +128,6 @@ def next_estimate(running, by_norms, late):
         return np.reshape(rows, rewards.shape)
 
     return function
-
-
-def dyadic():
-    """Two prompts whose arms have probabilities in eighths, with norms of their own."""
-    probs = np.array([[1, 2, 5], [4, 3, 1]]) / 8
-    rewards = np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]])[..., None]
-    features = np.random.default_rng(3).normal(size=(2, 3, 4))
-    return SoftmaxBandit.linear(
-        [0.5, 0.5], features, np.zeros(4), rewards, np.ones_like(rewards), np.log(probs)
-    )
-
-
-@pytest.mark.parametrize("group_size", [1, 2, 3])
-def test_it_tends_to_the_best_table_of_small_gradients(group_size):
-    problem = dyadic()
-    moments, eighths = problem.moments(), (8 * problem.policy.probs).round().astype(int)
-    running = RunningTable(group_size)
-    for x in range(problem.contexts):
-        # Every group as often as it comes, and all of them many times: the prior stays where it is.
-        arms = np.repeat(np.arange(problem.arms), eighths[x])
-        groups = np.array(list(product(arms, repeat=group_size)))
-        many = np.broadcast_to(groups, (400 * 8 ** (3 - group_size), *groups.shape))
-        running.update(problem.mean_rewards[x, many], problem.policy.squared_norms[x, many])
-    small = changed(moments, gradient_sq=np.zeros(2))
-    limit = best_table(small, group_size).baseline
-    np.testing.assert_allclose(running.table, limit, rtol=0, atol=1e-4)
-    for other in (moments, changed(small, norm_advantage=np.zeros(2))):
-        wrong = best_table(other, group_size).baseline
-        assert group_size == 1 or np.abs(wrong - limit).max() > 0.01
 
 
 @pytest.mark.parametrize(

@@ -1,74 +1,24 @@
-"""Advantages of groups sized by their rewards, by the subsets and the orders that define them."""
+"""Advantages of groups sized by their rewards; by all orders in ``tests/test_independent_plans.py``."""
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from itertools import combinations, permutations
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.arrays import LIBRARIES
+from tests.support.refusals import refusals, refuses
 from ustat_pg.estimators import balanced, grpo, sequential, two_stage
 from ustat_pg.sampling import Plan
 from ustat_pg.testing import assert_unbiased
 
-LIBRARIES = ["numpy", "array_api_strict", *(["torch"] if find_spec("torch") else [])]
 GRADED = np.array([0.2, 0.9, 0.5, 0.4, 1.0])
-
-
-def by_subsets(rewards, first, asks):
-    """The mean of RLOO over the subsets of n₁ outputs that ask for more, as weights of the scores."""
-    size, total, number = len(rewards), np.zeros(len(rewards)), 0
-    for chosen in map(list, combinations(range(size), first)):
-        if asks(np.sort(rewards[chosen])):
-            total[chosen] += grpo(rewards[chosen]) / first
-            number += 1
-    return total / number * size
-
-
-def by_orders(rewards, stop):
-    """The kernel of the first two outputs over all orders that stop with the last, as weights."""
-    size, total, number = len(rewards), np.zeros(len(rewards)), 0
-    for order in map(list, permutations(range(size))):
-        z = rewards[order]
-        if stop(z) and not any(stop(z[:m]) for m in range(2, size)):
-            half = (z[0] - z[1]) / 2
-            total[order[0]] += half
-            total[order[1]] -= half
-            number += 1
-    return total / number * size
-
-
-@pytest.mark.parametrize(
-    ("rewards", "asks"),
-    [
-        (np.array([1.0, 0.0, 0.0, 1.0, 0.0]), lambda z: z[0] != z[-1]),
-        (GRADED, lambda z: z.max() > 0.8),
-        (np.array([0.5, 0.5, 1.0, 1.0, 0.5, 0.0]), lambda z: z.sum() >= 1),
-    ],
-)
-def test_two_stages_by_all_subsets(rewards, asks):
-    np.testing.assert_allclose(
-        two_stage(rewards, pilot=3, trigger=asks), by_subsets(rewards, 3, asks), atol=1e-12
-    )
-    np.testing.assert_allclose(
-        two_stage(rewards, pilot=3),
-        by_subsets(rewards, 3, lambda z: z[0] != z[-1]),
-        atol=1e-12,
-    )
 
 
 def test_a_pilot_alone_is_grpo():
     np.testing.assert_allclose(two_stage(GRADED[:3], pilot=3), grpo(GRADED[:3]))
     np.testing.assert_allclose(sequential(GRADED, plan=lambda z: len(z) == 5), grpo(GRADED))
-
-
-def test_any_plan_by_all_orders():
-    def stop(z):
-        return len(z) == 5 or z[:2].sum() > 1.2 or (len(z) >= 3 and z[-1] > 0.8)
-
-    np.testing.assert_allclose(sequential(GRADED, plan=stop), by_orders(GRADED, stop), atol=1e-12)
 
 
 @pytest.mark.parametrize("words", ["3+2 if mixed", "2,3,5 until 2 successes", "2..5 if 0..0.5"])
@@ -117,19 +67,20 @@ def test_balanced_sub_samples_by_hand():
     assert few == pytest.approx([-1 / 4, -1 / 4, 3 / 4, -1 / 4])
 
 
-def test_refusals():
-    refuses("pilot is 1", two_stage, GRADED, pilot=1)
-    refuses("the pilot alone has 6", two_stage, GRADED, pilot=6)
-    refuses("give groups in the order", two_stage, np.array([0.0, 0, 1, 1]), pilot=2)
-    refuses("'mixed' or a function", two_stage, GRADED, pilot=2, trigger="lucky")
-    refuses("takes 0 and 1", sequential, GRADED, plan="3+2 if mixed")
-    refuses("stops at 3 outputs", sequential, np.zeros(5), plan="3+2 if mixed")
-    refuses("draws on at 3 outputs", sequential, np.array([1.0, 0, 0]), plan="3+2 if mixed")
-    refuses("may stop at one output", sequential, np.ones(2), plan="1..3 until 1 success")
-    refuses("does not stop after", sequential, GRADED, plan=lambda z: False)
-    refuses("orders of its rewards", sequential, np.arange(12.0), plan=lambda z: len(z) == 12)
-    refuses("kinds of pilots", two_stage, np.arange(40.0), pilot=20, trigger=max)
-    refuses("4 outputs or more", balanced, np.zeros(3), outputs=4)
+test_refusals = refusals(
+    (lambda: two_stage(GRADED, pilot=1), "pilot is 1"),
+    (lambda: two_stage(GRADED, pilot=6), "the pilot alone has 6"),
+    (lambda: two_stage(np.array([0.0, 0, 1, 1]), pilot=2), "give groups in the order"),
+    (lambda: two_stage(GRADED, pilot=2, trigger="lucky"), "'mixed' or a function"),
+    (lambda: sequential(GRADED, plan="3+2 if mixed"), "takes 0 and 1"),
+    (lambda: sequential(np.zeros(5), plan="3+2 if mixed"), "stops at 3 outputs"),
+    (lambda: sequential(np.array([1.0, 0, 0]), plan="3+2 if mixed"), "draws on at 3 outputs"),
+    (lambda: sequential(np.ones(2), plan="1..3 until 1 success"), "may stop at one output"),
+    (lambda: sequential(GRADED, plan=lambda z: False), "does not stop after"),
+    (lambda: sequential(np.arange(12.0), plan=lambda z: len(z) == 12), "orders of its rewards"),
+    (lambda: two_stage(np.arange(40.0), pilot=20, trigger=max), "kinds of pilots"),
+    (lambda: balanced(np.zeros(3), outputs=4), "4 outputs or more"),
+)
 
 
 def test_unbiased_under_a_plan_and_not_without_the_weights():

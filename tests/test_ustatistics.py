@@ -1,4 +1,4 @@
-"""U-statistics against their definitions, tuple by tuple, and against known statistics."""
+"""U-statistics against their definitions, tuple by tuple."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -27,19 +26,6 @@ COMPONENTS = ("zeta_1", "zeta_2", "variance")
 
 def half_square(a, b):
     return (a - b) ** 2 / 2
-
-
-def skewness_kernel(a, b, c):
-    """The symmetric kernel of order 3 whose mean is the third cumulant."""
-    mixed = a**2 * b + a**2 * c + b**2 * a + b**2 * c + c**2 * a + c**2 * b
-    return (a**3 + b**3 + c**3) / 3 - mixed / 2 + 2 * a * b * c
-
-
-def matrix_kernel(first, second):
-    """A matrix for each pair, neither a function of the difference nor degenerate."""
-    (s, z), (t, w) = first, second
-    sums = (s + t)[:, :, None] * (s * t)[:, None, :]
-    return sums + (np.cos(z) + np.cos(w))[:, None, None]
 
 
 def scalar_covariance(s, z, i, j):
@@ -101,30 +87,6 @@ def test_value_is_the_mean_over_subsets(order, kernel, monkeypatch):
     for entries in (1, 10, 2**21):
         monkeypatch.setattr(ustatistics, "CHUNK_ENTRIES", entries)
         assert ustatistic(kernel, x, order) == pytest.approx(np.mean(values), rel=1e-14)
-
-
-def test_matrix_valued_kernel_on_a_tuple_of_samples():
-    s, z = random_sample(0, 6, 3)
-    total = np.zeros((3, 3))
-    for i, j in itertools.combinations(range(6), 2):
-        total += np.outer(s[i] + s[j], s[i] * s[j]) + np.cos(z[i]) + np.cos(z[j])
-    np.testing.assert_allclose(ustatistic(matrix_kernel, (s, z)), total / 15, rtol=1e-13)
-
-
-def concordance(first, second):
-    return np.sign(first[0] - second[0]) * np.sign(first[1] - second[1])
-
-
-@pytest.mark.parametrize("n", [3, 12])
-def test_known_statistics(n):
-    """The sample variance, the third k-statistic and Kendall's tau, by NumPy and SciPy."""
-    x, y = np.random.default_rng(n).exponential(size=(2, n))
-    y += 0.5 * x
-    assert ustatistic(half_square, x[:2]) == pytest.approx(np.var(x[:2], ddof=1), rel=1e-13)
-    assert ustatistic(half_square, x) == pytest.approx(np.var(x, ddof=1), rel=1e-13)
-    assert ustatistic(skewness_kernel, x, 3) == pytest.approx(scipy.stats.kstat(x, 3), rel=1e-12)
-    tau = scipy.stats.kendalltau(x, y).statistic
-    assert ustatistic(concordance, (x, y)) == pytest.approx(tau, rel=1e-13)
 
 
 def test_boolean_kernel_is_averaged_as_zeros_and_ones():
@@ -216,54 +178,7 @@ def test_equal_scores_or_equal_rewards_give_exact_zeros():
 # --- variance components -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", FINITE_LAWS)
-def test_components_are_unbiased_over_every_sample(law):
-    """For scores equal to rewards the kernel is (x - y)²/2 and U the sample variance."""
-    n = 5
-    atoms, p = FINITE_LAWS[law]
-    table = half_square(atoms[:, None], atoms)
-    h_1 = table @ p
-    mean = h_1 @ p
-    zeta_1, zeta_2 = h_1**2 @ p - mean**2, p @ table**2 @ p - mean**2
-
-    def variance_of(rows):
-        return np.var(atoms[rows], ddof=1)
-
-    first = expectation(variance_of, p, n)
-    exact = expectation(lambda rows: variance_of(rows) ** 2, p, n) - first**2
-
-    def estimates(rows):
-        found = covariance_variance_components(atoms[rows][:, None], atoms[rows])
-        return np.array([getattr(found, name)[0] for name in COMPONENTS])
-
-    assert expectation(estimates, p, n) == pytest.approx([zeta_1, zeta_2, exact], abs=1e-13)
-
-
 # --- Hoeffding parts -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entries", [1, 40, 2**21])
-def test_parts_sum_to_the_statistic_sample_by_sample(entries, monkeypatch):
-    monkeypatch.setattr(ustatistics, "CHUNK_ENTRIES", entries)
-    generator = np.random.default_rng(10)
-    atoms = (generator.normal(size=(5, 2)), generator.normal(size=5))
-    p = generator.dirichlet(np.ones(5))
-    rows = generator.integers(5, size=6)
-    sample = (atoms[0][rows], atoms[1][rows])
-    parts = hoeffding(matrix_kernel, sample, atoms, p)
-    np.testing.assert_allclose(parts.total, ustatistic(matrix_kernel, sample), rtol=1e-12)
-    table = np.array(
-        [
-            [np.outer(s + t, s * t) + np.cos(z) + np.cos(w) for t, w in zip(*atoms, strict=True)]
-            for s, z in zip(*atoms, strict=True)
-        ]
-    )
-    h_1 = np.einsum("ijkl,j->ikl", table, p)
-    mean = np.einsum("i,ikl->kl", p, h_1)
-    np.testing.assert_allclose(parts.mean, mean, rtol=1e-12)
-    np.testing.assert_allclose(
-        parts.first, 2 * (h_1[rows].mean(axis=0) - mean), rtol=1e-12, atol=1e-13
-    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])

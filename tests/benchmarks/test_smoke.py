@@ -40,7 +40,7 @@ def test_weighted_chi2(monkeypatch, capsys):
     monkeypatch.setattr(weighted_chi2, "cases", lambda most: (pair,))
     assert weighted_chi2.main(["--quick"]) == 0
     out = capsys.readouterr().out
-    assert "- pairs_3_1_0.2: fastest valid" in out
+    assert "- pairs_3_1_0.2: the peer" in out
     assert out.count("| pairs_3_1_0.2") == len(weighted_chi2.PROGRAMS)
 
 

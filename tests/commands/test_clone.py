@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 
@@ -42,17 +41,3 @@ def test_verify_is_that_of_the_repository(tmp_path):
     refused = ustat_pg("verify", "theorm 2", folder=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr.startswith("simulations: claim 'theorm 2' is unknown, did you mean")
-
-
-def test_without_the_repository_it_says_where_the_experiments_are(tmp_path):
-    package = tmp_path / "installed"
-    ignored = shutil.ignore_patterns("__pycache__", "weights")
-    shutil.copytree(ROOT / "ustat_pg", package / "ustat_pg", ignore=ignored)
-    done = ustat_pg("verify", folder=tmp_path, path=package)
-    assert done.returncode == 2
-    assert "verify needs the repository" in done.stderr
-    assert "python -m simulations verify in its folder" in done.stderr
-    assert (
-        "python -m figures in its folder"
-        in ustat_pg("figures", folder=tmp_path, path=package).stderr
-    )

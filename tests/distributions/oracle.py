@@ -2,7 +2,6 @@
 
 :func:`tails` integrates along two straight rays from the saddle point, by the double-exponential
 rule, with a logarithm for every weight: no hyperbola, no pole to subtract, no branch to follow.
-:func:`paired` is the closed form where every weight comes twice (a sum of exponentials).
 """
 
 from __future__ import annotations
@@ -92,19 +91,6 @@ def tails(weights: Any, x: float, digits: int = 24) -> tuple[Any, Any, Any]:
         if y > mean:
             return 1 - tail, tail, density
         return -tail, 1 + tail, density
-
-
-def paired(weights: Any, x: float, digits: int = 30) -> tuple[Any, Any]:
-    """sf and density of Σ wₖ χ²₂, the weights distinct: Σ aₖ e^{-x/(2wₖ)}, aₖ = Π wₖ/(wₖ - wⱼ)."""
-    with mp.workdps(digits + 15 * len(weights)):
-        values = [mpf(float(w)) for w in weights]
-        sf = density = mpf(0)
-        for k, w in enumerate(values):
-            share = mpmath.fprod(w / (w - v) for j, v in enumerate(values) if j != k)
-            part = share * mpmath.exp(-mpf(x) / (2 * w))
-            sf += part
-            density += part / (2 * w)
-        return sf, density
 
 
 def case(generator: np.random.Generator, most: int) -> tuple[np.ndarray, float]:

@@ -1,4 +1,4 @@
-"""The cuda engine without a device: its bodies compiled for a CPU, refusals."""
+"""The cuda engine without a device: words on edges, kernels that compile, refusals."""
 
 from __future__ import annotations
 
@@ -6,83 +6,25 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import config, int64, njit, typeof
+from numba import config, int64, typeof
 from numba import cuda as numba_cuda
 
 from tests.support import laws
-from tests.support.problems import (
-    RUN_ESTIMATORS,
-    smooth,
-)
-from tests.support.run_laws import LAYOUTS, TOLERANCE, path
-from ustat_pg import rng
+from tests.support.problems import smooth
 from ustat_pg.engines import (
-    Ball,
-    Box,
     Constant,
     Estimator,
     GradientCell,
     SquaredError,
 )
-from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import cpu, cuda
 from ustat_pg.engines.gradients import scalar as bodies
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
-from ustat_pg.engines.runs.trajectory import Trajectory, starts
+from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
-
-FAR, scratch = laws.FAR, laws.scratch
-
-
-@njit
-def many_paths(first, key, batch, plan, bends, room, begin, out):
-    for i in range(out.shape[2]):
-        path_bodies.path(first + i, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
-
-
-def followed(asked, count, seed=4):
-    """The paths of the scalar body."""
-    plan = trajectory_cpu.plan_of(asked)
-    plan = type(plan)(*(np.ascontiguousarray(a) if isinstance(a, np.ndarray) else a for a in plan))
-    *room, begin, out = scratch(trajectory_cuda.shapes(asked, plan), count)
-    begin[:] = starts(asked, Replications(seed, FAR, count)).T
-    bends = np.zeros((0, 0, 0))
-    if asked.policy.bends is not None:
-        # A copy: a read-only view would be another type, and another compilation.
-        bends = np.array(np.moveaxis(asked.policy.bends, 0, 2), order="C")
-    key = rng.cell_key(seed, asked.name)
-    many_paths(FAR, key, asked.batch_size, plan, bends, path_bodies.Room(*room), begin, out)
-    return np.moveaxis(out, -1, 0)
-
-
-@pytest.mark.parametrize("bent", [False, True], ids=["linear", "bent"])
-@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_body_of_a_path_is_the_cpu_engines_to_rounding(bent, estimator, layout):
-    d = LAYOUTS[layout][2]
-    for theta_set in (None, Ball(np.zeros(d), 2.0), Box(np.full(d, -0.4), np.full(d, 0.6))):
-        asked = path(layout, estimator, 60, bent=bent, projection=theta_set)
-        lanes = asked.run("cpu", seed=4, first=FAR, replications=20)
-        assert np.abs(followed(asked, 20) - lanes).max() < TOLERANCE
-
-
-def test_the_exponential_is_that_of_the_lanes_to_three_units_in_the_last_place():
-    from ustat_pg.engines.runs.lanes.softmax import exponential
-
-    @njit
-    def both(x, ours, theirs):
-        for i in range(len(x)):
-            ours[i], theirs[i] = path_bodies.exponential(x[i]), exponential(x[i])
-
-    drawn = np.random.default_rng(0).uniform(-760, 0, 20_000)
-    x = np.concatenate([drawn, drawn / 100, [0.0, -708.0, -708.1, -np.inf, np.nan]])
-    ours, theirs = np.empty_like(x), np.empty_like(x)
-    both(x, ours, theirs)
-    assert (np.abs(ours - theirs) <= 3 * np.spacing(theirs)).all()
-    assert np.array_equal(ours == 0, theirs == 0)
 
 
 def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
@@ -125,12 +67,12 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     quantities = laws.quantities_for(3)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
-    room = bodies.Room(*scratch(cpu.scratch_shapes(cell, asked, tables), 2))
+    room = bodies.Room(*laws.scratch(cpu.scratch_shapes(cell, asked, tables), 2))
     path = Trajectory(
         smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
     )
     plan = trajectory_cpu.plan_of(path)
-    *path_room, _, _ = scratch(trajectory_cuda.shapes(path, plan), 2)
+    *path_room, _, _ = laws.scratch(trajectory_cuda.shapes(path, plan), 2)
 
     def array(ndim, dtype=np.float64):
         return typeof(np.zeros((2,) * ndim, dtype))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.policies import FORMS, dense, policy_of, transformer
+from tests.support.refusals import refusals
 from ustat_pg.policies import TabulatedPolicy
-from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 
@@ -76,20 +76,6 @@ def test_gradients_are_the_scores_found_in_another_way(name):
         assert tables[i] == near(np.log(moved.probs)[contexts[:3]])
 
 
-@each
-def test_nothing_is_made_on_another_device(name):
-    """A tensor made without a device would land on the default one and fail."""
-    contexts, numbers = (torch.tensor(a) for a in batch(name))
-    with torch.device("meta"):
-        model = model_of(policy_of(name))
-        theta = model.theta()
-        drawn = model.outputs[numbers]
-        model.all_log_probs(theta, contexts)
-        found = vmap(grad(log_one(model)), (None, 0, 0))(theta, contexts, drawn)
-    assert found.device.type == "cpu"
-    assert torch.isfinite(found).all()
-
-
 def test_tables_are_read_through_their_source():
     policy = transformer()
     assert differentiable(policy.tabulated()).theta.tolist() == policy.theta.tolist()
@@ -104,18 +90,12 @@ def test_tables_are_read_through_their_source():
     assert found == pytest.approx(moved.log_probs, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (
-            lambda: model_of(TabulatedPolicy(np.log([[0.5, 0.5]]), [[[1.0], [-1.0]]])),
-            "has no parameters to differentiate",
-        ),
-        (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
-        (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
-        (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),
-    ],
+test_what_has_no_model_is_refused = refusals(
+    (
+        lambda: model_of(TabulatedPolicy(np.log([[0.5, 0.5]]), [[[1.0], [-1.0]]])),
+        "has no parameters to differentiate",
+    ),
+    (lambda: model_of("grpo"), "no torch model of a str: there is one of TransformerPolicy"),
+    (lambda: model_of(policy_of("tabular"), "cuda:99"), "device 'cuda:99' is not there"),
+    (lambda: device_of("gpu"), "device is 'gpu': choose cpu, cuda or cuda:N"),
 )
-def test_what_has_no_model_is_refused(ask, message):
-    with pytest.raises(InputError, match=message):
-        ask()

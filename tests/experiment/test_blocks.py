@@ -1,9 +1,8 @@
-"""Blocks of training runs: plain data in and out, histograms with them."""
+"""Blocks of training runs: plain data in and out, and their descriptions."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from ustat_pg.engines import (
     Gap,
     Training,
 )
-from ustat_pg.engines.runs.cell import BINS
 from ustat_pg.experiment import Pit
 from ustat_pg.experiment.blocks import Block, record_of, run_task, sums_of
 
@@ -41,26 +39,6 @@ def test_a_result_is_plain_data_and_comes_back_whole():
     for label, count in direct.counts.items():
         assert np.array_equal(found.counts[label], count)
         assert found.counts[label].dtype.kind == "i"
-
-
-def test_histograms_merge_bin_by_bin_whatever_the_parts():
-    whole = run_task(block())
-    for cuts in ((0, 1, 200), (0, 64, 128, 200), (0, 199, 200)):
-        parts = [run_task(block(first, last - first)) for first, last in pairwise(cuts)]
-        merged = parts[0]
-        for part in parts[1:]:
-            merged = merged.merge(part)
-        assert merged.n == 200
-        assert list(merged.counts) == list(whole.counts)
-        for label, count in whole.counts.items():
-            assert np.array_equal(merged.counts[label], count)
-            assert count.sum() == 200
-            assert count.shape == (BINS,)
-        backwards = parts[-1]
-        for part in parts[-2::-1]:
-            backwards = backwards.merge(part)
-        for label, count in whole.counts.items():
-            assert np.array_equal(backwards.counts[label], count)
 
 
 def test_everything_that_matters_is_in_the_description():

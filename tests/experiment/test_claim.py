@@ -10,7 +10,6 @@ import pytest
 from ustat_pg.checks import Verdict, decide, equal
 from ustat_pg.engines import Distance, Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.experiment import (
-    Linear,
     LogSlope,
     Options,
     Ratio,
@@ -53,33 +52,6 @@ def found_at(means, *sizes):
     }
 
 
-def test_a_mean_is_the_blocks_mean_with_its_standard_error():
-    sums = simulated(3)
-    evidence, block = grpo_at(3).evidence(sums, 1e-3, sums), sums[CELLS[3].name][1]
-    assert evidence.estimate == block.mean[0]
-    assert evidence.standard_error == pytest.approx(np.sqrt(block.covariance[0, 0] / block.n))
-    assert evidence.interval.contains(TRUE[3])
-
-
-def test_a_difference_uses_the_paired_draws():
-    sums = simulated(3)
-    block = sums[CELLS[3].name][1]
-    evidence = Linear(CELLS[3], ((PANEL[0], 1.0), (PANEL[1], -1.0))).evidence(sums, 1e-3, sums)
-    paired = block.covariance[0, 0] + block.covariance[1, 1] - 2 * block.covariance[0, 1]
-    assert evidence.standard_error == pytest.approx(np.sqrt(paired / block.n))
-
-
-def test_a_ratios_interval_ends_where_its_excess_is_rejected():
-    sums, ratio = simulated(4), ratio_at(4)
-    evidence = ratio.evidence(sums, 1e-4, sums)
-    for end in (evidence.interval.low, evidence.interval.high):
-        excess = Linear(CELLS[4], ((PANEL[0], 1.0), (PANEL[1], -end)))
-        found = excess.evidence(sums, 1e-4, sums)
-        nearest = min(abs(found.interval.low), abs(found.interval.high))
-        assert nearest == pytest.approx(0.0, abs=1e-6 * found.interval.half_width)
-    assert evidence.interval.contains(oracle_ratio(PROBLEM.moments(), 4))
-
-
 @pytest.mark.parametrize(
     ("functional", "prediction", "means"),
     [
@@ -92,17 +64,6 @@ def test_what_has_no_number_confirms_nothing(functional, prediction, means):
     sums = found_at(means, 2, 4, 8)
     evidence = functional.evidence(sums, 0.1, sums)
     assert decide(equal(prediction), evidence).verdict == Verdict.INCONCLUSIVE
-
-
-def test_the_slope_of_a_power_law_is_its_exponent():
-    sizes = (2, 4, 8)
-    values = tuple(size**-1.5 for size in sizes)
-    sums = {
-        CELLS[size].name: (PANEL, MomentSums.exact(np.array([value, 1.0, 1.0])))
-        for size, value in zip(sizes, values, strict=True)
-    }
-    slope = LogSlope(tuple(map(log, sizes)), tuple(map(grpo_at, sizes)), values)
-    assert slope.exact(sums) == pytest.approx(-1.5)
 
 
 def test_a_slopes_interval_holds_the_truth_and_narrows():

@@ -6,7 +6,7 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, kstest
+from scipy.stats import binomtest
 
 from simulations.problems.landscapes import triple
 from ustat_pg.checks import Verdict, decide, equal
@@ -30,7 +30,6 @@ DISTANCE = LawDistance(CELL, PIT)
 EXCESS = LawExcess(CELL, PIT, OTHER)
 SHARE = LawShare(CELL, PIT, 0.125)
 SEEDS = 2000
-EDGES = np.linspace(0, 1, BINS + 1)
 
 
 def sums_of(*samples, cell=CELL):
@@ -147,21 +146,6 @@ def test_a_plan_reaches_the_margin(functional, margin, alpha, value, powers, lea
 # The distance of two laws.
 
 
-def test_the_interval_is_the_band_and_a_bin():
-    rng = np.random.default_rng(0)
-    for n in (10, 1000, 50_000):
-        sample = bent(2.0, n, rng)
-        evidence = DISTANCE.evidence(sums_of(sample), 1e-3, {})
-        band = sqrt(log(2 / 1e-3) / (2 * n))
-        exact = kstest(sample, "uniform").statistic
-        # What the histogram does not see is less than a bin.
-        assert evidence.estimate <= exact + 1e-12
-        assert exact <= evidence.estimate + 1 / BINS + 1e-12
-        assert evidence.interval.low == pytest.approx(max(evidence.estimate - band, 0))
-        assert evidence.interval.high == pytest.approx(min(evidence.estimate + band + 1 / BINS, 1))
-        assert evidence.replications == n
-
-
 @pytest.mark.parametrize("alpha", [1e-3, 1e-6])
 @pytest.mark.parametrize("margin", [0.1, 0.015])
 def test_a_distances_plan_is_the_least_that_serves(margin, alpha):
@@ -189,26 +173,6 @@ def test_an_excess_is_one_sided():
     reverse = EXCESS.evidence(sums_of(small, large), 1e-4, {})
     assert reverse.estimate == pytest.approx(0.25, abs=0.02)
     assert decide(statement, reverse).verdict == Verdict.REFUTED
-
-
-# Shares.
-
-
-@pytest.mark.parametrize("level", [0.01, 0.5, 0.99])
-def test_a_share_is_that_of_the_runs_below(level):
-    rng = np.random.default_rng(5)
-    sample = bent(2.0, 30_000, rng)
-    share = LawShare(CELL, PIT, level)
-    evidence = share.evidence(sums_of(sample), 1e-4, {})
-    edge = round(level * BINS) / BINS
-    assert evidence.estimate == (sample < edge).mean()
-    assert evidence.interval.contains(edge**2)
-    assert evidence.standard_error == pytest.approx(
-        sqrt(evidence.estimate * (1 - evidence.estimate) / 30_000), rel=1e-3
-    )
-
-
-# Slopes of distances.
 
 
 # Combinations with a constant.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
-from math import nan
 from multiprocessing import get_context
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 
 from simulations.problems import mse_of
 from tests.support.claims import claim_of_runs, claims_of, small_claim
-from ustat_pg.checks import RivalVerdict, Verdict, equal, positive
+from ustat_pg.checks import RivalVerdict, Verdict, equal
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import (
     Check,
@@ -113,19 +111,6 @@ def test_three_interruptions_change_no_byte_and_lose_no_block(claim, whole, tmp_
     assert len(done) == len(list(tmp_path.glob("*.json"))) - finished
 
 
-def test_the_reference_engine_gives_the_same_verdicts(claim, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(options, "LARGEST_BLOCK", min(options.LARGEST_BLOCK, 16_384))
-    keep = ("G=2", "G=3", "transform", "distribution", "share")
-    part = replace(claim, checks=tuple(c for c in claim.checks if c.name in keep))
-    (result,) = run_claims([part], Options("smoke", "reference"), Store(tmp_path)).claims
-    assert result.verdict == Verdict.CONFIRMED
-    compiled = {check.name: check.found for check in whole.claims[0].checks}
-    for check in result.checks:
-        for evidence, found in check.found.items():
-            other = compiled[check.name][evidence]
-            assert (found.verdict, found.rivals) == (other.verdict, other.rivals)
-
-
 def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path):
     run = run_claims([small_claim(rival=1.0005)], Options("smoke"), Store(tmp_path))
     (result,) = run.claims
@@ -136,32 +121,6 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     needed = max(check.found["simulation"].replications_needed for check in result.checks)
     assert needed > Options("smoke").budget
     assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-@pytest.mark.parametrize("origin", ["made-up", "generated"])
-def test_a_rival_that_coincides_leaves_a_claim_open(origin, tmp_path):
-    asked = small_claim(rival=1.0)
-    checks = tuple(replace(check, origin=origin) for check in asked.checks)
-    run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))
-    assert run.claims[0].rivals[0].verdict == RivalVerdict.NOT_DISTINGUISHABLE
-    assert exit_code(run.claims) == 3
-    said = "\n".join(remarks(run.claims))
-    assert "no wrong formula can be told from the prediction here" in said
-    assert "“other” coincides with the prediction on every problem" in said
-
-
-@pytest.mark.parametrize("prediction", [nan, -1.0])
-def test_a_formula_without_a_number_or_of_the_wrong_sign_is_refuted(prediction, tmp_path):
-    asked = small_claim()
-    statements = equal(prediction), positive(prediction, ["other"], scale=1.0)
-    checks = tuple(
-        replace(check, states=statement)
-        for check, statement in zip(asked.checks, statements, strict=True)
-    )
-    run = run_claims([replace(asked, checks=checks)], Options("smoke"), Store(tmp_path))
-    assert all(f.verdict == "REFUTED" for c in run.claims[0].checks for f in c.found.values())
-    assert exit_code(run.claims) == 1
-    assert "REFUTED by its own formula" in "\n".join(remarks(run.claims))
 
 
 def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):

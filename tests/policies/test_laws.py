@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.policies import FORMS, LINEAR, dense, policy_of
-from ustat_pg.policies import ArmLinearSoftmax, BentSoftmax
+from ustat_pg.policies import ArmLinearSoftmax, BentSoftmax, TabularSoftmax
 
 MOVING = [name for name in FORMS if not name.startswith("tables")]
 
@@ -145,3 +145,21 @@ def test_the_curvature_is_that_of_the_logits(policy):
     found = policy.curvature(weights, chances)
     assert np.allclose(found[:6], np.array(numeric) / 0.01, rtol=0, atol=1e-9)
     assert (np.abs(found).max() > 0.1) == isinstance(policy, BentSoftmax)
+
+
+def test_large_logits_do_not_overflow():
+    policy = TabularSoftmax(np.array([[1000.0, 999.0, -1000.0]]))
+    assert policy.probs[0] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0.0])
+    assert np.isfinite(policy.scores(0)).all()
+
+
+@pytest.mark.parametrize("name", ["linear", "offset", "bent", "bent-plain"])
+def test_many_parameters_at_once_are_policies_one_by_one(name):
+    policy = LINEAR[name]
+    theta = np.random.default_rng(3).normal(size=(6, policy.d))
+    logits, features = policy.logits_at(theta), policy.features_at(theta)
+    for row, at, tangent in zip(theta, logits, features, strict=True):
+        other = policy.with_theta(row)
+        assert np.allclose(other.logits, at, rtol=0, atol=1e-13)
+        mean = np.einsum("xk,xkd->xd", other.probs, tangent)
+        assert np.allclose(other.all_scores, tangent - mean[:, None], rtol=0, atol=1e-13)

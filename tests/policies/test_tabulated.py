@@ -1,10 +1,11 @@
-"""Tables as a policy: the same answers as the policy they were made of, and refusals."""
+"""Tables as a policy: moments in any coordinates, parameters of the source, and refusals."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.policies import ArmLinearSoftmax, TabulatedPolicy
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
@@ -14,27 +15,12 @@ GENERATOR = np.random.default_rng(5)
 LINEAR = ArmLinearSoftmax(GENERATOR.normal(size=(X, K, D)), GENERATOR.normal(size=D))
 LOGS = np.log(LINEAR.probs)
 SCORES = np.stack([LINEAR.scores(x) for x in range(X)])
-FLAT = SCORES.reshape(X * K, D)
 
 FORMS = {
     "tables": TabulatedPolicy(LOGS, SCORES, LINEAR.theta, LINEAR),
     "reduced": TabulatedPolicy(LOGS, SCORES).reduced(),
 }
 each = pytest.mark.parametrize("policy", FORMS.values(), ids=FORMS)
-
-
-@each
-def test_inner_products_are_those_of_the_scores(policy):
-    assert np.allclose(policy.probs, LINEAR.probs, rtol=1e-13)
-    assert np.allclose(policy.squared_norms, LINEAR.squared_norms, rtol=1e-12)
-    weights = np.random.default_rng(1).normal(size=(X, K))
-    found = policy.squared_combinations(weights)
-    assert np.allclose(found, LINEAR.squared_combinations(weights), rtol=1e-12)
-    for x in range(X):
-        for y in range(X):
-            assert np.allclose(policy.gram(x, y), LINEAR.gram(x, y), rtol=0, atol=1e-12)
-    possible = np.array([[True] * 4, [True, False, True, True], [False, True, False, False]])
-    assert np.allclose(policy.diameters(possible), LINEAR.diameters(possible), atol=1e-7)
 
 
 @each
@@ -73,15 +59,9 @@ def test_scores_of_zero_are_a_policy():
     assert one.feature_norm == 1.0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TabulatedPolicy(LOGS, SCORES[:, :3]), "first two must be contexts and outputs"),
-        (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
-        (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
-        (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
-    ],
+test_refused = refusals(
+    (lambda: TabulatedPolicy(LOGS, SCORES[:, :3]), "first two must be contexts and outputs"),
+    (lambda: TabulatedPolicy(LOGS + 0.01, SCORES), r"context 0 sum to 1\.01"),
+    (lambda: TabulatedPolicy(LOGS, SCORES[:, ::-1]), r"E\[s \| x\] must be 0"),
+    (lambda: TabulatedPolicy(LOGS, SCORES, np.ones(3)), "theta has 3 entries and scores 17"),
 )
-def test_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.policies import PREFIX, SPACES, prefixes
+from tests.support.refusals import refusals
 from ustat_pg.policies import OutputSpace, PrefixSoftmax, tokens
 from ustat_pg.validation import InputError
 
@@ -71,17 +72,11 @@ def test_prompts_that_share_a_table():
     assert shared.restrict(np.array([0])).contexts == 1
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: OutputSpace(0, 2), "vocabulary is 0"),
-        (lambda: OutputSpace(10, 6), "make more outputs than are listed, 100,000"),
-        (lambda: OutputSpace(1, 100_000, end=True), "make more outputs"),
-        (lambda: OutputSpace(50, 300), "make more outputs"),
-        (lambda: PrefixSoftmax(OutputSpace(2, 2), np.ones((1, 3, 3))), r"must be .*\(3, 2\)"),
-        (lambda: PrefixSoftmax(OutputSpace(2, 1), np.ones((2, 1, 2)), 2), "2 tables are given"),
-    ],
+test_refused = refusals(
+    (lambda: OutputSpace(0, 2), "vocabulary is 0"),
+    (lambda: OutputSpace(10, 6), "make more outputs than are listed, 100,000"),
+    (lambda: OutputSpace(1, 100_000, end=True), "make more outputs"),
+    (lambda: OutputSpace(50, 300), "make more outputs"),
+    (lambda: PrefixSoftmax(OutputSpace(2, 2), np.ones((1, 3, 3))), r"must be .*\(3, 2\)"),
+    (lambda: PrefixSoftmax(OutputSpace(2, 1), np.ones((2, 1, 2)), 2), "2 tables are given"),
 )
-def test_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()

@@ -9,13 +9,13 @@ import attrs
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import bracket_matching, modular_sum
 from ustat_pg.validation import InputError
 
 torch = pytest.importorskip("torch")
 
-from tests.support.networks import backward_loop  # noqa: E402
 from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
@@ -23,23 +23,6 @@ from ustat_pg.policies import tokens  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
-
-
-def test_the_gradient_of_the_return():
-    """Against autograd of J written out."""
-    policy = policy_of("transformer-ended")
-    bandit = PROBLEM.at(policy)
-    gradient = bandit.gradient()
-    assert np.linalg.norm(gradient) > 1e-3
-    flat = torch.tensor(policy.theta.copy(), requires_grad=True)
-    outputs = torch.tensor(np.array(policy.space.outputs))
-    total = 0.0
-    for x in range(4):
-        logs = policy.log_prob(policy.unflatten(flat), policy.sequences(x, outputs), outputs)
-        total = total + PROBLEM.probs[x] * (logs.exp() * torch.tensor(PROBLEM.rewards[x])).sum()
-    (slope,) = torch.autograd.grad(total, flat)
-    assert np.allclose(gradient, slope.numpy(), rtol=0, atol=1e-14)
-    assert float(total.detach()) == pytest.approx(bandit.objective(), rel=1e-13)
 
 
 def test_moments_without_tables_are_those_of_the_tables():
@@ -57,12 +40,6 @@ def test_a_table_of_scores_that_does_not_fit_is_refused(monkeypatch):
     monkeypatch.setattr(tokens, "GRAM_BYTES", 0)
     with pytest.raises(InputError, match="inner products of all pairs of 15 outputs"):
         make().gram(0, 0)
-
-
-def test_gram_matrices():
-    policy = make()
-    scores = np.stack([backward_loop(policy, x)[1] for x in range(4)])
-    assert np.allclose(policy.gram(1, 2), scores[1] @ scores[2].T, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("memory", [1, 60_000])
@@ -128,29 +105,23 @@ def test_restriction_other_parameters_and_copies():
 PROBLEM_PART = bracket_matching(1, 3, end=True, prompts=[PROBLEM.prompts[3], PROBLEM.prompts[0]])
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
-        (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
-        (lambda: make(width=5), "must be a multiple of heads, 2"),
-        (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
-        (lambda: make(device="meta"), "device is 'meta'"),
-        (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
-        (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
-        (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
-        (lambda: attrs.evolve(make(), space=OutputSpace(5, 2)), "tokens: outputs have 5"),
-        (
-            lambda: modular_sum(3, 2).at(
-                TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)
-            ),
-            "the policy's prompts are",
+test_refused = refusals(
+    (lambda: TransformerPolicy.initial(OutputSpace(2, 2), []), "set of prompts is empty"),
+    (lambda: TransformerPolicy.initial(OutputSpace(2, 2), [(-1,)]), "prompt token is -1"),
+    (lambda: make(width=5), "must be a multiple of heads, 2"),
+    (lambda: make(device="cuda:99"), "device 'cuda:99' is not there"),
+    (lambda: make(device="meta"), "device is 'meta'"),
+    (lambda: make().with_theta(np.ones(3)), "theta has 3 entries: the network has 307"),
+    (lambda: make().with_theta(np.full(307, np.nan)), "theta holds nan"),
+    (lambda: make().with_theta(np.full(307, 1e200)).logits, "log-probabilities hold nan"),
+    (lambda: attrs.evolve(make(), space=OutputSpace(5, 2)), "tokens: outputs have 5"),
+    (
+        lambda: modular_sum(3, 2).at(
+            TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1,), (1,)], width=4)
         ),
-    ],
+        "the policy's prompts are",
+    ),
 )
-def test_refused(build, message):
-    with pytest.raises(InputError, match=message):
-        build()
 
 
 def test_scores_that_are_not_finite_are_refused(monkeypatch):

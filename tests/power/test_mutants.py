@@ -102,8 +102,7 @@ def test_the_true_program_is_not_refuted(on, tmp_path):
         *(pytest.param("transformer", name, marks=needs_torch) for name in UNDER_TRANSFORMERS),
     ],
 )
-def test_mutant_is_refuted(on, name, tmp_path, monkeypatch, record_property):
-    record_property("mutant", f"{name} on {on}")
+def test_mutant_is_refuted(on, name, tmp_path, monkeypatch):
     error = errors()[name]
     module = mutated(error.file, (error.old, error.new))
     for place, used in PLACES[error.file]:

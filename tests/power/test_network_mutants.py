@@ -52,8 +52,7 @@ def test_true_steps_are_confirmed_and_their_rivals_refuted(on, tmp_path):
 
 
 @pytest.mark.parametrize(("on", "mutant"), PLANTED)
-def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_property):
-    record_property("mutant", f"{mutant} on {on}")
+def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch):
     wrong = mutated_function(OneStep._gap_after, *WRONG[mutant])
     monkeypatch.setattr(OneStep, "_gap_after", wrong)
     result = step_result(on, tmp_path)
@@ -61,14 +60,14 @@ def test_wrong_steps_are_refuted(mutant, on, tmp_path, monkeypatch, record_prope
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new"),
+    ("old", "new"),
     [
-        ("pairs once", "(1 + (i < j))", "1"),
-        ("half the step", "(values[i] - values[j]) / 2", "(values[i] - values[j]) / 4"),
-        ("pairs of the same output", "probs[i] * probs[j]", "probs[i] * probs[i]"),
+        ("(1 + (i < j))", "1"),
+        ("(values[i] - values[j]) / 2", "(values[i] - values[j]) / 4"),
+        ("probs[i] * probs[j]", "probs[i] * probs[i]"),
     ],
+    ids=["pairs once", "half the step", "pairs of the same output"],
 )
-def test_a_wrong_enumeration_is_refuted(name, old, new, tmp_path, monkeypatch, record_property):
-    record_property("mutant", f"one step: {name}")
+def test_a_wrong_enumeration_is_refuted(old, new, tmp_path, monkeypatch):
     monkeypatch.setattr(one_step, "one_step_gap", mutated_function(one_step_gap, old, new))
     assert step_result("tokens", tmp_path).evidence("simulation") == Verdict.REFUTED

@@ -1,6 +1,6 @@
-"""Group sizes: against every feasible one in exact arithmetic, and against minimisers of SciPy.
+"""Group sizes against every feasible one in exact arithmetic, at edges, and what is refused.
 
-Constants, curves and optima with costs and populations are searched for in ``simulations/regimes/sizes.py``.
+Constants, curves, budgets and optima are searched for in ``simulations/regimes/sizes.py``.
 """
 
 from __future__ import annotations
@@ -12,24 +12,23 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from scipy.linalg import solve_continuous_lyapunov
-from scipy.optimize import minimize_scalar
 
+from tests.support.refusals import refusals
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     MseConstants,
     covariance_parts,
+    critical_budget,
     gap_group_size,
-    gradient_covariance,
-    group_size,
     group_size_advice,
     mse_constants,
+    near_budget,
     optimal_group_size,
     paired_constants,
     paper_group_size,
+    robust_group_size,
 )
 from ustat_pg.problems import (
-    KINDS,
     LocationBandit,
     SoftmaxBandit,
     example_problem,
@@ -38,7 +37,6 @@ from ustat_pg.problems import (
 )
 from ustat_pg.validation import InputError
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
 EXAMPLE = problem_from_mapping(example_problem())
 
 
@@ -75,11 +73,11 @@ def rational_mse(c, size, batch, population=None):
     return (share * c1 + c2 / size + c3 / (size * (size - 1))) / batch
 
 
-def survey(module, c, budget, fixed=0, each=None, population=None):
+def survey(c, budget, fixed=0, each=None, population=None):
     """Compare a module's advice with every feasible group size, one by one, in exact arithmetic."""
     moments = moments_of(c.c1, c.c2, c.c3)
     c = mse_constants(moments)  # the same numbers, as they are after rounding
-    advice = module.group_size_advice(
+    advice = group_size_advice(
         moments, budget, prompt_cost=fixed, output_cost=each, population=population
     )
     costly, each = fixed != 0 or each is not None, 1 if each is None else each
@@ -120,37 +118,21 @@ def survey(module, c, budget, fixed=0, each=None, population=None):
     assert perhaps[0] <= low <= surely[0] <= advice.g_best <= surely[-1] <= high <= perhaps[-1]
 
 
-# ------------------------------------------------------------------- the optimum and the table
-
-
 @given(constants(), st.integers(2, 400))
 def test_the_advice_is_the_best_of_all_divisors(c, budget):
-    survey(group_size, c, budget)
+    survey(c, budget)
 
 
 @given(constants(), st.integers(2, 300), st.integers(0, 40), st.integers(1, 5), st.integers(1, 200))
 def test_with_costs_it_is_the_best_of_all_group_sizes(c, budget, fixed, each, population):
     assume(fixed + 2 * each <= budget)
-    survey(group_size, c, budget, fixed, each)
-    survey(group_size, c, budget, fixed, each, population)
+    survey(c, budget, fixed, each)
+    survey(c, budget, fixed, each, population)
 
 
 @given(constants(), st.integers(2, 400), st.integers(1, 100))
 def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, population):
-    survey(group_size, c, budget, population=population)
-
-
-@given(constants())
-def test_the_real_optimum(c):
-    star = optimal_group_size(c)
-    assert star == pytest.approx(1 + math.sqrt(c.c3 / c.c1))
-    assert paper_group_size(c) == pytest.approx(star - 1)
-    assert c.mse(star, 1 / star) == pytest.approx(c.least_mse(1), rel=1e-12)
-    for other in (star * 1.01, 1 + (star - 1) / 1.01):
-        assert c.mse(other, 1 / other) > c.least_mse(1)
-
-
-# ------------------------------------------------------------------- the constants
+    survey(c, budget, population=population)
 
 
 def test_curves_are_arrays_where_asked():
@@ -208,62 +190,6 @@ def test_a_small_spread_that_is_real_is_kept():
     assert optimal_group_size(c) == pytest.approx(1e9)
 
 
-# ------------------------------------------------------------------- the gap's optimum
-
-
-def test_the_numbers_of_the_theory():
-    first, third = np.diag([1.0, 0.02]), np.diag([1.0, 8.0])
-    found = [gap_group_size(first, third, [0.2, 1.0], c) for c in (3, 50, 1e9)]
-    assert found == pytest.approx([2.61, 3.92, 3.97], abs=0.005)
-    assert found[2] == pytest.approx(1 + math.sqrt(9 / 1.02), rel=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_gaps_optimum_minimises_the_gap(seed):
-    """½ tr(Λ Γ), Γ from SciPy's solver of (cΛ - ½) Γ + Γ (cΛ - ½) = c² Σ, over B = K/G."""
-    generator = np.random.default_rng(seed)
-    first, second, third = (m @ m.T for m in generator.normal(size=(3, 3, 3)))
-    third *= 20
-    bends = generator.uniform(0.2, 2.0, size=3)
-    c = 0.6 / bends.min()
-
-    def gap(size):
-        sigma = size * (first + second / size + third / (size * (size - 1)))
-        drift = c * np.diag(bends) - np.eye(3) / 2
-        return np.trace(np.diag(bends) @ solve_continuous_lyapunov(drift, c**2 * sigma)) / 2
-
-    expected = minimize_scalar(gap, bounds=(1.01, 200), method="bounded", options={"xatol": 1e-9})
-    found = gap_group_size(first, third, bends, c)
-    assert found == pytest.approx(expected.x, rel=1e-5)
-    plain = 1 + math.sqrt(np.trace(third) / np.trace(first))
-    assert abs(found - plain) > 1e-3 * plain
-    # Where all curvatures are equal it is the optimum of the MSE, whatever c.
-    for rate in (c, 10 * c):
-        assert gap_group_size(first, third, np.full(3, bends.min()), rate) == pytest.approx(plain)
-
-
-@every_kind
-def test_the_parts_make_the_covariance(kind):
-    for seed in range(2):
-        problem = random_problem(seed, kind)
-        moments, c = problem.moments(), mse_constants(problem.moments())
-        first, second, third = parts = covariance_parts(moments)
-        scale = max(1.0, float(moments.norm_squared_advantage.max()))
-        for size, batch in ((2, 1), (5, 3)):
-            expected = gradient_covariance(moments, "grpo", size, batch)
-            found = (first + second / size + third / (size * (size - 1))) / batch
-            assert np.allclose(found, expected, rtol=0, atol=1e-14 * scale)
-        for part, trace in zip(parts, (c.c1, c.c2, c.c3), strict=True):
-            assert np.trace(part) == pytest.approx(trace, rel=1e-9, abs=1e-14 * scale)
-        basis = np.linalg.qr(np.random.default_rng(seed).normal(size=(problem.d, 2)))[0]
-        for part, own in zip(parts, covariance_parts(moments, basis), strict=True):
-            assert own.shape == (2, 2)
-            assert np.allclose(own, basis.T @ part @ basis, rtol=0, atol=1e-14 * scale)
-
-
-# ------------------------------------------------------------------- zero signal
-
-
 def test_the_share_of_groups_without_a_signal():
     moments = EXAMPLE.moments()
     assert group_size_advice(moments, 8).table[0].zero_signal_share is None
@@ -279,53 +205,53 @@ def test_the_share_of_groups_without_a_signal():
         group_size_advice(moments, 8, zero_signal=lambda size: np.ones(3))
 
 
-# ------------------------------------------------------------------- refusals
+def test_certain_constants_have_the_advice_and_a_c1_that_may_be_0_larger_groups():
+    known = MseConstants(0.1, 0.5, 1.0)
+    table = group_size_advice(known, 64).table
+    designs = [row.group_size for row in table], [row.batch_size for row in table]
+    best, worst = robust_group_size(known, (0.1, 0.1), (1.0, 1.0), *designs)
+    assert best == group_size_advice(known, 64).g_best
+    assert worst.tolist() == pytest.approx([row.ratio_to_best for row in table])
+    wide, _ = robust_group_size(known, (-0.3, 0.1), (1.0, 1.0), *designs)
+    assert wide > best
+    nothing = MseConstants(0.0, 0.0, 0.0)
+    assert robust_group_size(nothing, (0, 0), (0, 0), *designs)[1].tolist() == [1.0] * len(table)
 
 
-C = MseConstants(0.1, 1.0, 2.0)
-GOOD = {
-    "advice": (group_size_advice, {"moments": EXAMPLE.moments(), "budget": 64}),
-    "constants": (MseConstants, {"c1": 0.1, "c2": 1.0, "c3": 2.0}),
-    "curve": (C.mse, {"group_size": 2}),
-    "least": (C.least_mse, {"budget": 64}),
-    "pairs": (paired_constants, {"alpha": 1.0, "beta": 1.0, "gamma": 0.5, "group_size": 2}),
-    "optimum": (optimal_group_size, {"constants": C}),
-    "gap": (
-        gap_group_size,
-        {"first": np.eye(2), "third": np.eye(2), "curvatures": [0.2, 1.0], "c": 3.0},
-    ),
-    "parts": (covariance_parts, {"moments": EXAMPLE.moments()}),
-}
+C, OF_EXAMPLE = MseConstants(0.1, 1.0, 2.0), EXAMPLE.moments()
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "message"),
-    [
-        ("advice", {"budget": 1}, "budget is 1: it must be a whole number of at least 2"),
-        ("advice", {"budget": 10**13}, r"pays for 1e\+13 outputs: it may be at most 1e\+12"),
-        ("advice", {"prompt_cost": -1}, "prompt cost is -1.0: it must be at least 0"),
-        ("advice", {"output_cost": 0}, "output cost is 0.0: it must be positive"),
-        ("advice", {"budget": 5, "prompt_cost": 4}, "5: one prompt with two outputs costs 6"),
-        ("curve", {"group_size": 1}, "group size is 1.0: leave-one-out needs more than 1"),
-        ("curve", {"group_size": 0.5, "baseline": "oracle"}, "0.5: it must be at least 1"),
-        ("curve", {"batch_size": 0}, "batch size is 0.0: it must be positive"),
-        ("curve", {"baseline": "critic"}, "baseline 'critic' has no curve"),
-        ("curve", {"batch_size": 3, "population": 2}, "it can be at most the population"),
-        ("constants", {"c1": -1e-9}, "c1"),
-        ("least", {"budget": 0}, r"budget is 0\.0"),
-        ("optimum", {"population": 4}, "given together"),
-        ("gap", {"c": 2.5}, r"c is 2.5: it must exceed 1/\(2λ\) = 2.5"),
-        ("pairs", {"group_size": 1}, "group size is 1"),
-        ("parts", {"moments": moments_of(0.1, 1.0, 1.0)}, "traces only"),
-    ],
+def advice(budget=64, **costs):
+    return group_size_advice(OF_EXAMPLE, budget, **costs)
+
+
+def robust(c1=(0.0, 1.0), c3=(0.0, 1.0), size=2):
+    return robust_group_size(C, c1, c3, [size], [1])
+
+
+test_refused = refusals(
+    (lambda: advice(1), "budget is 1: it must be a whole number of at least 2"),
+    (lambda: advice(10**13), r"pays for 1e\+13 outputs: it may be at most 1e\+12"),
+    (lambda: advice(prompt_cost=-1), "prompt cost is -1.0: it must be at least 0"),
+    (lambda: advice(output_cost=0), "output cost is 0.0: it must be positive"),
+    (lambda: advice(5, prompt_cost=4), "5: one prompt with two outputs costs 6"),
+    (lambda: C.mse(1), "group size is 1.0: leave-one-out needs more than 1"),
+    (lambda: C.mse(0.5, baseline="oracle"), "0.5: it must be at least 1"),
+    (lambda: C.mse(2, batch_size=0), "batch size is 0.0: it must be positive"),
+    (lambda: C.mse(2, baseline="critic"), "baseline 'critic' has no curve"),
+    (lambda: C.mse(2, 3, population=2), "it can be at most the population"),
+    (lambda: MseConstants(-1e-9, 1.0, 2.0), "c1"),
+    (lambda: C.least_mse(0), r"budget is 0\.0"),
+    (lambda: optimal_group_size(C, population=4), "given together"),
+    (lambda: gap_group_size(np.eye(2), np.eye(2), [0.2, 1.0], 2.5), r"must exceed 1/\(2λ\) = 2.5"),
+    (lambda: paired_constants(1.0, 1.0, 0.5, 1), "group size is 1"),
+    (lambda: covariance_parts(moments_of(0.1, 1.0, 1.0)), "traces only"),
+    (lambda: critical_budget(C, -1.0), "gradient_sq is -1"),
+    (lambda: near_budget(C, 1), "budget is 1"),
+    (lambda: robust(c1=(2.0, 1.0)), "c1 is"),
+    (lambda: robust(c3=(1.0,)), "c3 is"),
+    (lambda: robust(size=1), "leave-one-out needs"),
 )
-def test_refused(name, changes, message):
-    function, good = GOOD[name]
-    with pytest.raises(InputError, match=message):
-        function(**(good | changes))
-
-
-# ------------------------------------------------------------------- planted errors
 
 
 def test_constants_are_as_good_as_the_moments_they_are_made_of():

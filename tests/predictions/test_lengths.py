@@ -1,4 +1,4 @@
-"""Outputs of unequal length: means in exact fractions, the curl by differences, orders, refusals."""
+"""Outputs of unequal length: means in exact fractions, the engines, refusals."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredError, TokenMeanCell
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
-from ustat_pg.predictions import aggregated_mean, length_curl, token_mean_bias
+from ustat_pg.predictions import aggregated_mean, length_curl
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem
-from ustat_pg.validation import InputError
 
 RHO = (Fraction(1, 4), Fraction(3, 4))
 PROBS = ((Fraction(1, 2), Fraction(3, 8), Fraction(1, 8)), (Fraction(1, 8), *[Fraction(7, 16)] * 2))
@@ -91,49 +91,6 @@ def test_means_are_those_of_every_minibatch(how, baseline):
         assert found == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
 
 
-def test_large_minibatches_are_integrated_beyond_the_degree_that_is_exact(monkeypatch):
-    """Degree 7,680: as good by half the nodes."""
-    moments = bandit().length_moments((1, 2, 30))
-    own = aggregated_mean(moments, "token-mean", "grpo", 16, 16)
-    monkeypatch.setattr("ustat_pg.predictions.lengths._NODES", 256)
-    assert own == pytest.approx(aggregated_mean(moments, "token-mean", "grpo", 16, 16), rel=1e-9)
-
-
-def test_the_leading_bias_is_what_is_left_in_the_limit():
-    moments = bandit().length_moments(LENGTHS)
-    plain = aggregated_mean(moments, "sequence-sum", "grpo", 3)
-    length = float(moments.context_probs @ moments.probs @ moments.lengths)
-    off = []
-    for batch in (8, 16, 32):
-        bias = aggregated_mean(moments, "token-mean", "grpo", 3, batch) - plain / length
-        leading = token_mean_bias(moments, 3, batch)
-        off.append(np.linalg.norm(bias - leading) / np.linalg.norm(leading))
-    # The rest is of the next order.
-    assert off[0] / off[1] == pytest.approx(2, rel=0.1)
-    assert off[1] / off[2] == pytest.approx(2, rel=0.1)
-    assert off[2] < 0.05
-
-
-@pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "token-mean"])
-def test_the_curl_is_that_of_differences(how):
-    own = bandit()
-
-    def field(theta):
-        moments = own.with_theta(theta).length_moments(LENGTHS)
-        if how == "token-mean":
-            length = float(moments.context_probs @ moments.probs @ moments.lengths)
-            return aggregated_mean(moments, "sequence-sum", "grpo", 2) / length
-        return aggregated_mean(moments, how, "grpo", 2)
-
-    theta, step = own.policy.theta, 1e-5
-    jacobian = np.stack(
-        [(field(theta + step * u) - field(theta - step * u)) / (2 * step) for u in np.eye(6)], 1
-    )
-    found = length_curl(own.length_moments(LENGTHS), how)
-    assert found == pytest.approx(jacobian - jacobian.T, abs=1e-10)
-    assert (np.abs(found).max() > 1e-3) == (how != "sequence-sum")
-
-
 def test_lengths_of_a_token_policy_are_its_own_end_token_included():
     space = OutputSpace(2, 2, end=True)
     task = TokenProblem(space, [(0,), (1,)], lambda x, y: float(len(y) + x[0]))
@@ -187,17 +144,11 @@ def test_every_change_of_a_cell_has_a_name():
 MOMENTS = bandit().length_moments(LENGTHS)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: aggregated_mean(MOMENTS, "token-sum", "grpo", 2), "'token-sum' is unknown"),
-        (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "baseline 'std' is unknown"),
-        (lambda: length_curl(MOMENTS, "prompt-mean"), "'prompt-mean' is unknown"),
-        (lambda: random_problem(0).length_moments(), "have no lengths"),
-        (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
-        (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    (lambda: aggregated_mean(MOMENTS, "token-sum", "grpo", 2), "'token-sum' is unknown"),
+    (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "baseline 'std' is unknown"),
+    (lambda: length_curl(MOMENTS, "prompt-mean"), "'prompt-mean' is unknown"),
+    (lambda: random_problem(0).length_moments(), "have no lengths"),
+    (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
+    (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
 )
-def test_what_does_not_fit_is_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

@@ -1,4 +1,4 @@
-"""Theorem 8's law: against the Lyapunov equation, the plain recursion, simulation, and by hand."""
+"""Theorem 8's law: against the Lyapunov equation and the plain recursion, at edges, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tests.support.moments import record
-from ustat_pg.engines import Decay
+from tests.support.refusals import refusals
 from ustat_pg.predictions import (
     finite_covariance,
     finite_law,
@@ -20,7 +20,6 @@ from ustat_pg.predictions import (
     sup_distance,
     weight_derivatives,
 )
-from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError
 
 seeds = pytest.mark.parametrize("seed", range(12))
@@ -44,9 +43,6 @@ def plain(bends, noise, rates, start=None):
     return gamma
 
 
-# -- the limit ------------------------------------------------------------------------------------
-
-
 @seeds
 def test_the_stationary_covariance_solves_the_lyapunov_equation(seed):
     bends, noise, c, _ = made(seed)
@@ -57,27 +53,6 @@ def test_the_stationary_covariance_solves_the_lyapunov_equation(seed):
     assert np.linalg.eigvalsh(gamma)[0] >= -1e-12 * np.abs(gamma).max()
 
 
-@seeds
-def test_the_weights_sum_to_the_mean_gap(seed):
-    bends, noise, c, _ = made(seed)
-    shares = c**2 * bends / (2 * (2 * c * bends - 1))
-    assert limit_weights(bends, noise, c).sum() == pytest.approx(shares @ noise.diagonal())
-    assert limit_law(bends, noise, c).mean() == pytest.approx(shares @ noise.diagonal())
-
-
-@seeds
-def test_which_matrices_have_these_eigenvalues(seed):
-    bends, noise, c, _ = made(seed, size=3)
-    gamma, curvature = stationary_covariance(bends, noise, c), np.diag(bends)
-    weights = limit_weights(bends, noise, c)
-    similar = np.sort(np.linalg.eigvals(curvature @ gamma).real / 2)
-    np.testing.assert_allclose(similar, weights, rtol=1e-8, atol=1e-12)
-    mixed = np.linalg.eigvalsh(curvature @ gamma + gamma @ curvature) / 4
-    bare = np.linalg.eigvalsh(gamma) / 2
-    for wrong in (mixed, bare):
-        assert np.abs(wrong - weights).max() > 1e-3 * weights.max()
-
-
 def test_a_direction_without_noise_has_no_term():
     noise = np.diag([0.0, 0.4])
     assert limit_weights([0.5, 1.0], noise, 4.0)[0] == 0.0
@@ -85,9 +60,6 @@ def test_a_direction_without_noise_has_no_term():
     # Equal curvatures keep the rank of the noise; rounding must not make a weight of its own.
     flat = limit_weights([1.0] * 3, np.full((3, 3), 0.1), 2.0)
     assert flat.tolist() == [0.0, 0.0, pytest.approx(0.3 * 4 / 6)]
-
-
-# -- finite T -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lot", [1, 7, 1 << 20])
@@ -122,69 +94,12 @@ def test_several_steps_are_those_of_several_calls():
     assert mean_gap(bends, noise, rates, start) == pytest.approx(gaps[-1], rel=1e-13)
 
 
-@pytest.mark.parametrize("offset", [0, 30])
-def test_the_finite_law_tends_to_the_limit_at_order_one_over_t(offset):
-    bends, noise, c = np.array([0.4, 0.9]), np.array([[0.5, 0.2], [0.2, 0.3]]), 8.0
-    gamma = stationary_covariance(bends, noise, c)
-    times = 2 ** np.arange(10, 18)
-    schedule = Decay(c, offset).rates(int(times[-1]))
-    found = finite_covariance(bends, noise, schedule, [0.3, -0.2], times)
-    away = np.abs((times + offset)[:, None, None] * found - gamma).max(axis=(1, 2))
-    assert np.polyfit(np.log(times), np.log(away), 1)[0] == pytest.approx(-1, abs=0.05)
-    assert away[-1] < 1e-3 * gamma.max()
-
-
-# -- Corollary 9 ----------------------------------------------------------------------------------
-
-
-@seeds
-def test_the_derivatives_are_those_of_differences(seed):
-    bends, noise, c, rng = made(seed)
-    change = rng.normal(size=noise.shape)
-    change = (change + change.T) * 1e-2 * np.trace(noise)
-    step = 1e-6
-    noise = noise + 0.1 * np.trace(noise) * np.eye(len(bends))
-    above, below = (limit_weights(bends, noise + sign * step * change, c) for sign in (1, -1))
-    found = weight_derivatives(bends, noise, change, c)
-    np.testing.assert_allclose(found, (above - below) / (2 * step), rtol=1e-5, atol=1e-6 * c)
-
-
 def test_equal_weights_part_along_the_change():
     change = np.array([[0.0, 1.0], [1.0, 0.0]])
     found = weight_derivatives([1.0, 1.0], np.eye(2), change, 1.0)
     np.testing.assert_allclose(found, [-0.5, 0.5], rtol=1e-14)
     moved = limit_weights([1.0, 1.0], np.eye(2) + 0.01 * change, 1.0)
     np.testing.assert_allclose((moved - 0.5) / 0.01, found, rtol=1e-10)
-
-
-# -- Corollary 10 ---------------------------------------------------------------------------------
-
-
-def two_prompts():
-    """Moments of six parameters."""
-    return SoftmaxBandit.tabular(
-        [0.3, 0.7],
-        [[0.2, 0.5, -0.4], [1.0, 0.0, 0.3]],
-        [[[1.0], [0.2], [0.0]], [[0.0], [0.4], [1.0]]],
-        [[[1.0]] * 3] * 2,
-    ).moments()
-
-
-def test_the_correlation_is_taken_in_the_basis_context_by_context():
-    moments = two_prompts()
-    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(6, 2)))[0]
-    found = matrix_correlation(moments, basis)
-    records = list(moments.matrices())
-    assert found.shape == (2, 2, 2)
-    for block, own in zip(found, records, strict=True):
-        np.testing.assert_allclose(block, basis.T @ own.advantage @ basis, rtol=1e-13)
-    whole = matrix_correlation(moments, np.eye(6))
-    np.testing.assert_allclose(
-        np.trace(whole, axis1=1, axis2=2), moments.norm_advantage, rtol=1e-12
-    )
-
-
-# -- mixtures and distances -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,8 +123,6 @@ def test_a_jump_is_approached_from_its_side_and_two_at_one_place_are_refused():
     with pytest.raises(InputError, match="both laws jump at the same place"):
         sup_distance(stats.bernoulli(0.6), stats.bernoulli(0.7))
 
-
-# -- refusals -------------------------------------------------------------------------------------
 
 GOOD = ([0.5, 1.0], [[0.4, 0.1], [0.1, 0.3]])
 
@@ -243,22 +156,16 @@ def test_rounding_is_not_refused():
     assert limit_weights(GOOD[0], noise, 4.0)[0] > 0
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: limit_weights(*GOOD, 1.0), "c above 1;"),
-        (lambda: weight_derivatives(*GOOD, np.eye(2), 0.3), "c is 0.3"),
-        (lambda: weight_derivatives(*GOOD, [[0, 1.0], [0, 0]], 4.0), "change differs"),
-        (lambda: limit_law(GOOD[0], np.zeros((2, 2)), 4.0), "all weights are 0"),
-        (lambda: finite_law(GOOD[0], np.zeros((2, 2)), [0.1]), "all weights are 0"),
-        (lambda: finite_covariance(*GOOD, [0.1, -0.1]), r"rates\[1\] is -0.1"),
-        (lambda: finite_covariance(*GOOD, [0.1], [1.0]), "displacement has 1 entries"),
-        (lambda: finite_covariance(*GOOD, [0.1], steps=[2]), "whole numbers from 0 to 1"),
-        (lambda: finite_covariance(*GOOD, [0.1], steps=[1, 0]), "must be ascending"),
-        (lambda: finite_covariance(*GOOD, np.full(2000, 3.0)), "it is stable below 2/λ_max = 2"),
-        (lambda: matrix_correlation(record(), np.eye(2)), "hold traces only"),
-    ],
+test_bad_input_is_refused = refusals(
+    (lambda: limit_weights(*GOOD, 1.0), "c above 1;"),
+    (lambda: weight_derivatives(*GOOD, np.eye(2), 0.3), "c is 0.3"),
+    (lambda: weight_derivatives(*GOOD, [[0, 1.0], [0, 0]], 4.0), "change differs"),
+    (lambda: limit_law(GOOD[0], np.zeros((2, 2)), 4.0), "all weights are 0"),
+    (lambda: finite_law(GOOD[0], np.zeros((2, 2)), [0.1]), "all weights are 0"),
+    (lambda: finite_covariance(*GOOD, [0.1, -0.1]), r"rates\[1\] is -0.1"),
+    (lambda: finite_covariance(*GOOD, [0.1], [1.0]), "displacement has 1 entries"),
+    (lambda: finite_covariance(*GOOD, [0.1], steps=[2]), "whole numbers from 0 to 1"),
+    (lambda: finite_covariance(*GOOD, [0.1], steps=[1, 0]), "must be ascending"),
+    (lambda: finite_covariance(*GOOD, np.full(2000, 3.0)), "it is stable below 2/λ_max = 2"),
+    (lambda: matrix_correlation(record(), np.eye(2)), "hold traces only"),
 )
-def test_bad_input_is_refused(call, message):
-    with pytest.raises(InputError, match=message):
-        call()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import partial
 from itertools import product
-from math import comb, exp, log, sqrt
+from math import comb, exp, log
 
 import numpy as np
 import pytest
 
 from ustat_pg.predictions import (
-    arcsine_objective,
     bernstein_objective,
     climbed_maximiser,
     count_table,
@@ -42,41 +40,6 @@ def test_the_objective_is_bernsteins_polynomial(name, size):
         assert float(bernstein_objective(table, float(p))) == pytest.approx(
             float(integral(table.delta.tolist(), p)), rel=1e-13, abs=1e-15
         )
-
-
-def test_the_arcsine_is_reached_as_one_over_G():
-    for p in (0.2, 0.5):
-        off = [
-            (1 - float(count_table("std", size).weight(p)) * sqrt(p * (1 - p))) * size
-            for size in (256, 512)
-        ]
-        limit = 1 / (8 * p * (1 - p))
-        assert abs(off[1] - limit) < 0.55 * abs(off[0] - limit) < 0.02
-    assert float(arcsine_objective(0.5)) == pytest.approx(np.pi / 2, rel=1e-15)
-
-
-def test_the_maximiser_is_where_the_slope_is_zero():
-    """V = (u, .9 √(1-u)), unequally likely, with a penalty: by bisection of the derivative."""
-    table, law = count_table("std", 8), [0.3, 0.7]
-
-    def slope(u):
-        first, second = table.weight([u, 0.9 * sqrt(1 - u)])
-        return law[0] * first - law[1] * second * 0.45 / sqrt(1 - u) - 0.2 * u
-
-    low, high = 0.01, 0.99
-    assert slope(low) > 0 > slope(high)
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if slope(middle) > 0 else (low, middle)
-    found = climbed_maximiser(
-        lambda u: [u, 0.9 * sqrt(1 - u)],
-        partial(bernstein_objective, table),
-        0.0,
-        1.0,
-        context_probs=law,
-        penalty=lambda u: 0.1 * u**2,
-    )
-    assert found == pytest.approx(low, abs=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -139,27 +102,6 @@ def moved(p, n, c, step):
     return np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
 
 
-def jacobian(kind, place):
-    """Derivatives of the gradient by all nine logits."""
-    p, r = laws(2)
-    of_outputs = {"prefixes": PREFIXES, "tokens": TOKENS}
-    columns = []
-    for n, c in product(range(3), range(3)):
-        ends = [
-            kl_gradient(moved(p, n, c, step), r, kind, place, **of_outputs)
-            for step in (1e-5, -1e-5)
-        ]
-        columns.append(((ends[0] - ends[1]) / 2e-5).ravel())
-    return np.array(columns)
-
-
-def test_only_k1_in_the_reward_is_a_gradient():
-    off = {case: np.abs(jacobian(*case) - jacobian(*case).T).max() for case in CASES}
-    assert off["k1", "loss"] == 0
-    assert off["k1", "reward"] < 1e-9
-    assert min(off[kind, place] for kind in ("k2", "k3") for place in ("loss", "reward")) > 0.005
-
-
 @pytest.mark.parametrize(("kind", "place"), CASES)
 def test_one_token_descends_its_own_divergence(kind, place):
     p, r = laws(3)[:, :1]
@@ -168,25 +110,6 @@ def test_one_token_descends_its_own_divergence(kind, place):
         ends = [kl_penalty(moved(p, 0, c, step)[0], r[0], kind, place) for step in (1e-5, -1e-5)]
         assert found[c] == pytest.approx(-(ends[0] - ends[1]) / 2e-5, abs=1e-9)
     assert kl_penalty(r[0], r[0], kind, place) == 0
-
-
-def test_the_divergences_by_hand():
-    p, r = [0.5, 0.5], [0.8, 0.2]
-    reverse = 0.5 * log(0.5 / 0.8) + 0.5 * log(0.5 / 0.2)
-    forward = 0.8 * log(0.8 / 0.5) + 0.2 * log(0.2 / 0.5)
-    square = (log(0.5 / 0.8) ** 2 + log(0.5 / 0.2) ** 2) / 4
-    found = {case: kl_penalty(p, r, *case) for case in CASES}
-    assert found == pytest.approx(
-        {
-            ("k1", "loss"): 0.0,
-            ("k2", "loss"): reverse,
-            ("k3", "loss"): forward,
-            ("k1", "reward"): reverse,
-            ("k2", "reward"): square - reverse,
-            ("k3", "reward"): reverse - forward,
-        },
-        rel=1e-14,
-    )
 
 
 @pytest.mark.parametrize(

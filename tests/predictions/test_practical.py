@@ -2,24 +2,21 @@
 of outputs, every ratio. Nothing of the library makes the numbers that it is compared with.
 """
 
-from collections import defaultdict
 from fractions import Fraction as F
 from itertools import product
 
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.engines import Estimator, PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
     count_table,
-    gradient_mse,
-    leading_ratio_bias,
     practical_mse,
     ratio_bias_matrix,
 )
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, token_outcomes
-from ustat_pg.validation import InputError
 
 SPACE = OutputSpace(2, 2, end=True)  # lengths 1 and 2: the end token is number 2
 # Choices by prefix: none, (0,), (1,); of the old policy, the new one and a reference.
@@ -192,48 +189,6 @@ def test_the_sequence_ratio_is_unbiased_and_the_ratio_up_to_a_token_is_not():
             assert (law("std", 2, ratio, beta)[0] != target("std", 2, beta)).any()
 
 
-def test_at_equal_policies_it_is_theorem_2():
-    problem = bandit()
-    found = practical_mse(token_outcomes(problem), "grpo", 4, 2)
-    assert found.mse == pytest.approx(gradient_mse(problem.moments(), "grpo", 4, 2).mse, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {}, {"ratio": "none"}, {"ratio": "prefix"}, {"ratio": "gspo"}, {"ratio": "sequence"},
-        {"beta": 0.3}, {"beta": 0.3, "kl_ratio": "token"}, {"ratio": "gspo", "beta": 0.1},
-    ],
-)  # fmt: skip
-def test_the_matrix_is_the_derivative_of_the_bias(options):
-    problem, size = bandit(), 4
-    drift, step = np.random.default_rng(1).normal(size=9), 1e-4
-    matrix = ratio_bias_matrix(token_outcomes(problem, None, REFERENCE), "std", size, **options)
-    whole = {"ratio": "sequence", "kl_ratio": "sequence", "beta": options.get("beta", 0.0)}
-
-    def bias(scale):
-        found = token_outcomes(problem, problem.policy.theta + scale * drift, REFERENCE)
-        return (
-            practical_mse(found, "std", size, **options).mean
-            - practical_mse(found, "std", size, **whole).mean
-        )
-
-    slope = (bias(step) - bias(-step)) / (2 * step)
-    assert matrix @ drift == pytest.approx(slope, abs=1e-8)
-
-
-@pytest.mark.parametrize(("minibatch", "batch"), [(2, 1), (3, 1), (2, 2)])
-def test_the_leading_bias_is_that_of_small_rates(minibatch, batch):
-    problem, rate = bandit(), 1e-3
-    cell = PracticalCell(problem, 2, rate, batch, minibatch, beta=0.2, reference=REFERENCE)
-    exact = cell.measure("exact", [RatioBias(Rule())]).mean[0]
-    found = leading_ratio_bias(
-        token_outcomes(problem, None, REFERENCE), "std", 2, batch, learning_rate=rate,
-        minibatch=minibatch, beta=0.2,
-    )  # fmt: skip
-    assert exact == pytest.approx(found, rel=2e-3)
-
-
 def test_draws_agree_with_enumeration_after_a_drawn_step():
     cell = PracticalCell(bandit(), 2, 0.4, beta=0.2, reference=REFERENCE)
     asked = [RatioBias(Rule("gspo")), TargetBias(Rule()), PracticalError(Rule(clip=0.1))]
@@ -246,30 +201,22 @@ def test_draws_agree_with_enumeration_after_a_drawn_step():
         assert low <= mean <= high
 
 
-def test_blocks_merge_and_paths_have_probability_1():
-    cell, asked = PracticalCell(bandit(), 2, 0.4), [RatioBias(Rule())]
-    whole = cell.measure("reference", asked, replications=600)
-    parts = [cell.measure("reference", asked, first=n, replications=300) for n in (0, 300)]
-    assert parts[0].merge(parts[1]).mean == pytest.approx(whole.mean, rel=1e-12)
-    chances = defaultdict(float)
-    for theta, chance in zip(*cell._paths, strict=True):
-        chances[theta.tobytes()] += chance
-    assert sum(chances.values()) == pytest.approx(1)
-    assert len(chances) == len(cell._paths[1])
+GRADED = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[0.5], [0.0]]], [[[1.0], [1.0]]])
 
-
-def test_what_is_refused():
-    problem = bandit()
-    with pytest.raises(InputError, match="no quantity of a Practical"):
-        PracticalCell(problem, 2, 0.1).require_quantity(Estimator("std"))
-    with pytest.raises(InputError, match="outcomes of the steps before"):
-        PracticalCell(problem, 6, 0.1, minibatch=3).require_exact([RatioBias(Rule())])
-    with pytest.raises(InputError, match="must have its sign"):
-        practical_mse(away(), count_table("std", 2).scaled(-1.0), 2, clip=0.1)
-    with pytest.raises(InputError, match="both policies are one"):
-        ratio_bias_matrix(away(), "std", 2)
-    graded = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[0.5], [0.0]]], [[[1.0], [1.0]]])
-    with pytest.raises(InputError, match="enumerate instead"):
-        practical_mse(token_outcomes(graded), "std", 2)
-    with pytest.raises(InputError, match="reference's logits"):
-        token_outcomes(graded, None, REFERENCE)
+test_what_is_refused = refusals(
+    (
+        lambda: PracticalCell(bandit(), 2, 0.1).require_quantity(Estimator("std")),
+        "no quantity of a Practical",
+    ),
+    (
+        lambda: PracticalCell(bandit(), 6, 0.1, minibatch=3).require_exact([RatioBias(Rule())]),
+        "outcomes of the steps before",
+    ),
+    (
+        lambda: practical_mse(away(), count_table("std", 2).scaled(-1.0), 2, clip=0.1),
+        "must have its sign",
+    ),
+    (lambda: ratio_bias_matrix(away(), "std", 2), "both policies are one"),
+    (lambda: practical_mse(token_outcomes(GRADED), "std", 2), "enumerate instead"),
+    (lambda: token_outcomes(GRADED, None, REFERENCE), "reference's logits"),
+)

@@ -1,14 +1,13 @@
-"""Problems with an interior optimum against loops, differences, mpmath, grids and closed forms."""
+"""Problems with an interior optimum against loops, differences and mpmath."""
 
 from __future__ import annotations
 
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from tests.support.landscapes import bump, hills, other_bump
-from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import (
     BentBandit,
     LocationBandit,
@@ -274,29 +273,6 @@ def test_flat_directions_are_those_that_no_seen_difference_of_logits_depends_on(
     assert changed(problem, bends=bends).identifiable.shape == (3, 3)
 
 
-@each
-def test_the_maximum_against_a_dense_grid(problem):
-    """Above two dimensions against random points, of which none may be near."""
-    rank = len(problem.curvatures)
-    radius = problem.radius
-    if rank > 2:
-        points = np.random.default_rng(0).uniform(-radius, radius, (40_000, rank))
-    else:
-        axes = np.meshgrid(*[np.linspace(-radius, radius, 401)] * rank)
-        points = np.stack([axis.ravel() for axis in axes], axis=-1)
-    points = points[np.linalg.norm(points, axis=1) <= radius]
-    values = problem.objective(points @ problem.identifiable.T)
-    where = problem.maximiser @ problem.identifiable
-    distance = np.linalg.norm(points[values.argmax()] - where)
-    assert values.max() <= problem.maximum + 1e-15
-    if rank > 2:
-        assert distance < 3 * np.linalg.norm(points - where, axis=1).min() + 0.05
-    else:
-        step = 2 * radius / 400
-        assert values.max() >= problem.maximum - problem.curvatures[-1] * rank * step**2
-        assert distance <= step * np.sqrt(rank * problem.curvatures[-1] / problem.curvatures[0])
-
-
 def test_a_hill_inside_below_the_boundary_is_no_interior_optimum():
     bumps = (0.9, 1.5), (0.3, -0.5)
     assert hills(*bumps, radius=0.6).maximiser[0] == pytest.approx(-0.5, abs=0.1)
@@ -346,71 +322,6 @@ def test_the_gap_keeps_its_digits_near_the_maximiser(problem):
         problem.maximiser + 1e-9 * problem.identifiable[:, 0]
     )
     assert abs(naive / (problem.curvatures[0] * 0.5e-18) - 1) > 0.5
-
-
-# Noise and directions of location bandits.
-
-
-def test_the_noise_at_the_optimum_depends_on_the_parameter_that_is_never_identified():
-    """Assumption 8: J is the same along θ₂, the covariance of the gradient is not."""
-    problem = PROBLEMS["mixture"]
-    traces = []
-    for level in (-3.0, 0.0, 3.0):
-        theta = np.array([problem.maximiser[0], level])
-        assert problem.gap(theta) < 1e-30
-        bandit = problem.at(theta)
-        covariance = gradient_covariance(bandit.moments(), "oracle", group_size=4)
-        # By hand: Cov(s₁ a) = E s₁² (r - V)² + noise² share E s₁², over four.
-        probs = probabilities(problem, theta, 0)
-        score = (problem.arms - probs @ problem.arms) / problem.tau**2
-        off = problem.mean_rewards[0] - probs @ problem.mean_rewards[0]
-        by_hand = probs @ (score**2 * (off**2 + 0.36 * expit(level))) / 4
-        assert covariance[0, 0] == pytest.approx(by_hand, rel=1e-12)
-        traces.append(covariance[0, 0])
-    assert traces[2] > 3 * traces[0]
-
-
-# The two problems of Corollary 10.
-
-
-@pytest.mark.parametrize("value", [0.5, 0.2, 0.9])
-@pytest.mark.parametrize("bend", [1.0, [0.5, 2.0, 1.0]])
-def test_the_ordered_problem_has_its_closed_form(bend, value):
-    problem = ordered_problem(3, bend=bend, value=value)
-    beta = np.broadcast_to(bend, 3)
-    theta = np.random.default_rng(0).normal(scale=3.0, size=(500, 3))
-    expected = expit(logit(value) - theta**2 @ beta / 2)
-    assert np.allclose(problem.objective(theta), expected, rtol=1e-12, atol=1e-15)
-    assert np.array_equal(problem.maximiser, np.zeros(3))
-    assert problem.maximum == pytest.approx(value, rel=1e-14)
-    assert problem.curvatures == pytest.approx(np.sort(value * (1 - value) * beta), rel=1e-12)
-    record = next(problem.at(np.zeros(3)).moments().matrices())
-    # The matrix form of Assumption 2, and a Fisher information of I/d.
-    assert np.abs(record.advantage).max() < 1e-16
-    assert np.allclose(record.fisher, np.eye(3) / 3, rtol=0, atol=1e-15)
-    for b in (0.0, value, 1.0):
-        spread = value * (1 - value) + (value - b) ** 2
-        found = gradient_covariance(problem.at(np.zeros(3)).moments(), "constant", 1, constant=b)
-        assert np.allclose(found, spread / 3 * np.eye(3), rtol=0, atol=1e-15)
-
-
-def test_the_norm_only_problem_has_its_closed_form():
-    problem = norm_only_problem()
-    theta = np.random.default_rng(0).normal(scale=2.0, size=(500, 2))
-    odds = np.log(np.cosh(theta[:, 0])) - np.log(np.cosh(theta[:, 1]))
-    expected = expit(odds - theta**2 @ [1.5, 0.5])
-    assert np.allclose(problem.objective(theta), expected, rtol=1e-12, atol=1e-15)
-    assert (problem.objective(theta) < 0.5).all()
-    assert np.array_equal(problem.maximiser, np.zeros(2))
-    assert np.allclose(problem.hessian(problem.maximiser), -np.eye(2) / 2, rtol=0, atol=1e-15)
-    moments = problem.at(problem.maximiser).moments()
-    record = next(moments.matrices())
-    assert np.allclose(record.advantage, np.diag([0.25, -0.25]), rtol=0, atol=1e-16)
-    # The norm form of Assumption 2 holds: V is the minimum-variance baseline.
-    assert np.abs(moments.norm_advantage).max() < 1e-16
-    assert gradient_mse(moments, "oracle", 4).mse == pytest.approx(
-        gradient_mse(moments, "minimum-variance", 4).mse, rel=1e-14
-    )
 
 
 # What is refused.

@@ -1,8 +1,7 @@
-"""The bandit's moments against sums, its scores and gradient against finite differences."""
+"""The bandit's scores, gradient and Hessian against finite differences; its outcomes, digest and refusals."""
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import numpy as np
@@ -31,23 +30,6 @@ BANDITS = {f"{kind}-{seed}": random_problem(seed, kind) for kind in KINDS for se
 each = pytest.mark.parametrize("problem", BANDITS.values(), ids=BANDITS)
 
 
-def summed(problem):
-    """Every moment as a sum over contexts, arms and rewards, from dense scores."""
-    names = ("value", "square", "fisher_trace", "norm_reward", "norm_squared_reward", "gradient_sq")
-    rows, matrices = [], []
-    for x, probs in enumerate(problem.policy.probs):
-        scores, z = problem.policy.scores(x), problem.reward_values[x]
-        # E z^n of each arm, times its probability.
-        powers = [probs * (problem.reward_probs[x] * z**n).sum(axis=1) for n in range(3)]
-        norms, gradient = (scores**2).sum(axis=1), powers[1] @ scores
-        means = (powers[1].sum(), powers[2].sum(), *(power @ norms for power in powers))
-        rows.append((*means, gradient @ gradient))
-        matrices.append((*((scores.T * power) @ scores for power in powers), gradient))
-    out = dict(zip(names, np.transpose(rows), strict=True))
-    out["reward_variance"] = out.pop("square") - out["value"] ** 2
-    return out, problem.context_probs @ [own for *_, own in matrices], matrices
-
-
 def slope(problem, unit):
     """The return's derivative along a direction, by differences."""
     theta, step = problem.policy.theta, 1e-5
@@ -62,76 +44,6 @@ def test_scores_have_mean_zero_and_the_gradient_is_that_of_the_objective(problem
     chosen = range(0, problem.d, max(1, problem.d // 20))
     numeric = [slope(problem, unit) for unit in np.eye(problem.d)[chosen]]
     assert np.allclose(problem.gradient()[chosen], numeric, rtol=1e-6, atol=1e-9)
-
-
-@each
-def test_moments_against_sums(problem):
-    found = problem.moments()
-    expected, gradient, matrices = summed(problem)
-    for name, value in expected.items():
-        assert np.allclose(getattr(found, name), value, rtol=1e-11, atol=1e-14), name
-    assert np.allclose(problem.gradient(), gradient, rtol=1e-12, atol=1e-15)
-    assert problem.objective() == pytest.approx(
-        problem.context_probs @ expected["value"], rel=1e-13
-    )
-    centred = expected["norm_reward"] / expected["fisher_trace"]
-    assert np.allclose(found.optimal_baseline, centred, rtol=1e-10, atol=1e-13)
-    assert found.mean_gradient_sq == pytest.approx(gradient @ gradient, rel=1e-9, abs=1e-28)
-    records = zip(found.matrices(), matrices, strict=True)
-    for x, (record, (fisher, first, second, own)) in enumerate(records):
-        assert np.allclose(record.fisher, fisher, rtol=0, atol=1e-14)
-        v = found.value[x]
-        assert np.allclose(record.advantage, first - v * fisher, rtol=0, atol=1e-14)
-        expected = second - 2 * v * first + v * v * fisher
-        assert np.allclose(record.squared_advantage, expected, rtol=0, atol=1e-13)
-        assert np.allclose(record.gradient, own, rtol=0, atol=1e-14)
-
-
-@every_kind
-def test_outcomes_are_the_law_of_arm_and_reward(kind):
-    problem = random_problem(2, kind)
-    outcomes = problem.outcomes
-    assert np.allclose(outcomes.probs.sum(axis=1), 1.0, rtol=0, atol=1e-14)
-    for x in range(problem.contexts):
-        law = {}
-        for k, r in itertools.product(range(problem.arms), range(problem.reward_values.shape[2])):
-            pair = (k, float(problem.reward_values[x, k, r]))
-            chance = problem.policy.probs[x, k] * problem.reward_probs[x, k, r]
-            law[pair] = law.get(pair, 0.0) + chance
-        count = outcomes.counts[x]
-        pairs = list(
-            zip(
-                outcomes.arms[x, :count].tolist(), outcomes.rewards[x, :count].tolist(), strict=True
-            )
-        )
-        assert len(set(pairs)) == count
-        assert set(pairs) == {pair for pair, chance in law.items() if chance > 0}
-        for pair, chance in zip(pairs, outcomes.probs[x], strict=False):
-            assert chance == pytest.approx(law[pair], rel=1e-12)
-        assert not outcomes.probs[x, count:].any()
-    low, high = problem.reward_range
-    assert (low, high) == (
-        outcomes.rewards[outcomes.probs > 0].min(),
-        outcomes.rewards[outcomes.probs > 0].max(),
-    )
-
-
-@every_kind
-def test_the_share_of_groups_without_a_signal(kind):
-    """Every group of outcomes, one by one."""
-    problem = random_problem(2, kind)
-    outcomes = problem.outcomes
-    for size in (1, 2, 3):
-        expected = np.zeros(problem.contexts)
-        for x in range(problem.contexts):
-            kinds = range(outcomes.counts[x])
-            for group in itertools.product(kinds, repeat=size):
-                if len({float(outcomes.rewards[x, i]) for i in group}) == 1:
-                    expected[x] += np.prod([outcomes.probs[x, i] for i in group])
-        found = problem.zero_signal_share(size)
-        assert found.shape == (problem.contexts,)
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
-        assert (found <= 1).all()
 
 
 def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
@@ -195,19 +107,6 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
                 SoftmaxBandit.tabular([1.0], logits, rewards, law)
         problem = SoftmaxBandit.tabular([1.0], [[1e50, -1e50]], rewards, law)
         assert problem.policy.probs.tolist() == [[1.0, 0.0]]
-
-
-def test_restriction():
-    problem = random_problem(1, "linear", contexts=4)
-    part = problem.restrict([3, 1])
-    chosen = [3, 1]
-    assert part.contexts == 2
-    assert part.d == problem.d
-    weights = problem.context_probs[chosen]
-    assert np.allclose(part.context_probs, weights / weights.sum(), rtol=1e-15)
-    assert np.array_equal(part.reward_values, problem.reward_values[chosen])
-    assert np.allclose(part.moments().value, problem.moments().value[chosen], rtol=1e-14)
-    assert problem.restrict([3, 1], uniform=True).context_probs.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(

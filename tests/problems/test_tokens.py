@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import (
     TokenProblem,
@@ -149,31 +150,25 @@ def never(prompt, output):
     return 0.0
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TokenProblem(SPACE, (), never), "set of prompts is empty"),
-        (lambda: TokenProblem(SPACE, ((0, -1),), never), "prompt token is -1"),
-        (lambda: TokenProblem(SPACE, ((0,),), never, [0.5, 0.5]), "there are 1 prompts"),
-        (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
-        (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
-        (lambda: digit_addition(1, 2), "base is 1"),
-        (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\): tokens are 0 to 2"),
-        (lambda: modular_sum(20, 5), "make more outputs"),
-        (
-            lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 2)),
-            "the policy has 2 prompts and 9 outputs: the problem has 3 and 9",
-        ),
-        (
-            lambda: modular_sum(4, 2).at(PrefixSoftmax.zeros(OutputSpace(2, 4), 4)),
-            "the policy's outputs are OutputSpace",
-        ),
-        (
-            lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 3)).hessian(),
-            "second derivatives of a PrefixSoftmax are not known",
-        ),
-    ],
+test_refused = refusals(
+    (lambda: TokenProblem(SPACE, (), never), "set of prompts is empty"),
+    (lambda: TokenProblem(SPACE, ((0, -1),), never), "prompt token is -1"),
+    (lambda: TokenProblem(SPACE, ((0,),), never, [0.5, 0.5]), "there are 1 prompts"),
+    (lambda: TokenProblem(SPACE, ((0,), (1,)), never, [0.5, 0.6]), "must sum to 1"),
+    (lambda: TokenProblem(SPACE, ((0,),), lambda x, y: np.nan).rewards, "rewards holds nan"),
+    (lambda: digit_addition(1, 2), "base is 1"),
+    (lambda: modular_sum(3, 2, prompts=[(3,)]), r"prompt \(3,\): tokens are 0 to 2"),
+    (lambda: modular_sum(20, 5), "make more outputs"),
+    (
+        lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 2)),
+        "the policy has 2 prompts and 9 outputs: the problem has 3 and 9",
+    ),
+    (
+        lambda: modular_sum(4, 2).at(PrefixSoftmax.zeros(OutputSpace(2, 4), 4)),
+        "the policy's outputs are OutputSpace",
+    ),
+    (
+        lambda: PROBLEMS["modular"].at(PrefixSoftmax.zeros(OutputSpace(3, 2), 3)).hessian(),
+        "second derivatives of a PrefixSoftmax are not known",
+    ),
 )
-def test_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()

@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.support.refusals import refusals
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import weighted_mse
 from ustat_pg.problems import WeightedBandit, random_problem
-from ustat_pg.validation import InputError
 
 
 def weighted(seed=3, vectors=False):
@@ -66,16 +66,6 @@ def test_engines_draw_weighted_scores(engine):
     assert abs(drawn.mean[0] - exact) < 5 * (drawn.covariance[0, 0] / drawn.n) ** 0.5
 
 
-def test_weights_of_one_change_nothing():
-    problem = random_problem(3, "binary", contexts=2)
-    same = WeightedBandit.of(problem, np.ones((2, problem.arms)))
-    assert same.gradient() == pytest.approx(problem.gradient())
-    asked = [SquaredError(Estimator("grpo"))]
-    cells = GradientCell(problem, 3), GradientCell(same, 3)
-    first, second = (cell.measure("exact", asked).mean[0] for cell in cells)
-    assert first == pytest.approx(second, rel=1e-12)
-
-
 def test_some_contexts():
     rng = np.random.default_rng(1)
     wide = WeightedBandit.of(
@@ -86,16 +76,16 @@ def test_some_contexts():
     assert wide.restrict([1]).gradient() == pytest.approx(wide.targets[1])
 
 
-def test_what_is_refused():
-    problem = random_problem(3, "binary", contexts=2)
-    with pytest.raises(InputError, match=r"weights have shape \(2, 3\)"):
-        WeightedBandit.of(problem, np.ones((2, 3)))
-    with pytest.raises(InputError, match="targets have shape"):
-        WeightedBandit.of(problem, np.ones((2, 4)), np.ones((2, 5)))
-    with pytest.raises(InputError, match="no moments of scores"):
-        weighted().moments()
-    with pytest.raises(InputError, match="parameters only"):
-        weighted().with_theta(np.zeros(weighted().d))
-    graded = random_problem(1, "negative-rewards", contexts=2)
-    with pytest.raises(InputError, match="not all 0 or 1"):
-        WeightedBandit.of(graded, np.ones((2, graded.arms))).weighted_moments()
+PROBLEM = random_problem(3, "binary", contexts=2)
+GRADED = random_problem(1, "negative-rewards", contexts=2)
+
+test_what_is_refused = refusals(
+    (lambda: WeightedBandit.of(PROBLEM, np.ones((2, 3))), r"weights have shape \(2, 3\)"),
+    (lambda: WeightedBandit.of(PROBLEM, np.ones((2, 4)), np.ones((2, 5))), "targets have shape"),
+    (lambda: weighted().moments(), "no moments of scores"),
+    (lambda: weighted().with_theta(np.zeros(weighted().d)), "parameters only"),
+    (
+        lambda: WeightedBandit.of(GRADED, np.ones((2, GRADED.arms))).weighted_moments(),
+        "not all 0 or 1",
+    ),
+)

@@ -120,8 +120,6 @@ if find_spec("torch") is not None:
 NAMED = tuple(_MAKERS)
 """A problem of each form of policy that the library has."""
 
-TOKENS = tuple(name for name in NAMED if name not in FORMS)
-
 
 @cache
 def named(name: str) -> SoftmaxBandit:

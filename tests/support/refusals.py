@@ -12,3 +12,13 @@ def refuses(said, call, *arguments, **options):
     with pytest.raises(InputError, match=said) as caught:
         call(*arguments, **options)
     return caught.value
+
+
+def refusals(*cases):
+    """A test of calls without arguments, each beside what its refusal says."""
+
+    @pytest.mark.parametrize(("call", "said"), cases, ids=[said for _, said in cases])
+    def test(call, said):
+        refuses(said, call)
+
+    return test

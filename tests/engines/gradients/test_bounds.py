@@ -111,17 +111,6 @@ def test_an_arm_that_is_never_taken_does_not_widen_the_range():
         )
 
 
-def test_ranges_by_hand():
-    coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    cell = GradientCell(coin, 2)
-    g, s = np.sqrt(2) / 4, np.sqrt(2) / 2
-    # Two scores are sqrt 2 apart, two rewards 1.
-    assert cell.range(SquaredError(GRPO)) == pytest.approx((0, (s + g) ** 2))
-    assert cell.range(SquaredError(Estimator("vanilla"))) == pytest.approx((0, (s + g) ** 2))
-    assert cell.range(SquaredError(Estimator("oracle"))) == pytest.approx((0, (s / 2 + g) ** 2))
-    assert cell.range(Distance(GRPO, Estimator("oracle"))) == pytest.approx((0, (1.5 * s) ** 2))
-
-
 def test_the_range_is_not_idle():
     """Within a factor of what occurs; a range of twice the width doubles a claim's cost."""
     share = check(random_problem(0, "two-arms", contexts=2), 2, 1)

@@ -1,4 +1,4 @@
-"""The body for one prompt against the general body: the same draws, the same numbers."""
+"""The body for one prompt against the reference: the same draws, the same numbers."""
 
 from __future__ import annotations
 
@@ -11,36 +11,20 @@ from ustat_pg.engines import (
     Distance,
     Estimator,
     GradientCell,
-    MomentSums,
     Projection,
     SquaredError,
-    SquaredProjection,
 )
-from ustat_pg.engines.gradients import cpu, lanes, scalar
+from ustat_pg.engines.gradients import cpu, scalar
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
 FAR = 2**32 - 40  # the words of a replication's number carry inside a block
 
 
-def ways(cell, quantities, replications, first, key=None):
-    """The sums of a block by the general body and by lanes."""
-    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
-    key = rng.cell_key(3, cell.name) if key is None else key
-    rest = key, cell.group_size, cpu.DESIGNS[cell.design], tables, asked
-    room = scalar.Room(
-        *(np.empty(*array) for array in cpu.scratch_shapes(cell, asked, tables).values())
-    )
-    found = [(np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)) for _ in range(2)]
-    scalar.block(first, replications, *rest, room, *found[0])
-    lanes.one_prompt_block(first, replications, *rest, *found[1])
-    return [MomentSums(replications, *sums) for sums in found]
-
-
 def compare(cell, replications=200, first=FAR):
     quantities = laws.plain_quantities(cell.group_size)
     assert cpu.takes_one_prompt(cell, quantities)
-    general, sums = ways(cell, quantities, replications, first)
-    laws.same_sums(sums, general, cell, quantities)
+    where = {"first": first, "replications": replications}
+    laws.same_numbers(laws.SUBJECTS["cpu"], cell, quantities, **where)
 
 
 def one_prompt(arms, seed=0, rewards=None):
@@ -119,35 +103,6 @@ def test_the_deviation_of_rewards_of_any_kind_is_the_reference_engines(kind, bat
                 cell.measure(name, asked, replications=300) for name in ("cpu", "reference")
             )
             np.testing.assert_allclose(found.mean, plain.mean, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("arms", [5, 40, 200])
-def test_a_large_offset_costs_no_digits(arms):
-    """Rewards near 2^30 that are exact."""
-    rewards = np.round(np.random.default_rng(1).normal(size=arms) * 1024) / 1024
-    near, far = (one_prompt(arms, rewards=rewards + offset) for offset in (0.0, 2.0**30))
-    quantities = [SquaredError(Estimator("grpo")), SquaredError(Estimator("oracle"))]
-    key = rng.cell_key(0, "one key for both")
-    for one, two in zip(
-        *(ways(GradientCell(p, 24), quantities, 500, 0, key) for p in (near, far)), strict=True
-    ):
-        assert two.mean == pytest.approx(one.mean, rel=1e-6)
-
-
-def test_what_the_body_for_one_prompt_does_not_take():
-    plain, linear = random_problem(0, "plain"), random_problem(0, "linear")
-    grpo = Estimator("grpo")
-    assert cpu.takes_one_prompt(GradientCell(plain, 3), [SquaredError(grpo)])
-    assert not cpu.takes_one_prompt(GradientCell(plain, 3, 2), [SquaredError(grpo)])
-    assert not cpu.takes_one_prompt(GradientCell(linear, 3), [SquaredError(grpo)])
-    weighted = Estimator("norm-weighted")
-    for other in (
-        SquaredError(weighted),
-        Distance(grpo, weighted),
-        Projection(grpo, 0),
-        SquaredProjection(grpo, 0),
-    ):
-        assert not cpu.takes_one_prompt(GradientCell(plain, 3), [SquaredError(grpo), other])
 
 
 def test_a_word_on_an_edge_belongs_to_the_outcome_above():

@@ -13,7 +13,6 @@ from ustat_pg.engines.runs import exact as module
 from ustat_pg.engines.runs.exact import expectations, require_enumerable
 from ustat_pg.engines.runs.trajectory import Trajectory, starts
 from ustat_pg.problems import LocationBandit, mixture_problem
-from ustat_pg.problems.bent_bandit import norm_only_problem
 
 FUNCTIONS = (lambda gap: gap, lambda gap: np.exp(-30 * gap))
 
@@ -152,15 +151,6 @@ def test_the_mean_of_parameters_is_that_of_all_paths(name):
     assert np.allclose(found.values[1:, 0], begin, rtol=0, atol=1e-15)
     assert (np.abs(found.values[1:, 1] - chance @ theta) <= found.error[1:, 1] + 1e-12).all()
     assert np.abs(chance @ theta - begin).max() > 100 * found.error[1:, 1].max()
-
-
-def test_logits_that_bend():
-    landscape = norm_only_problem()
-    trajectory = Trajectory(landscape.at(np.zeros(2)), 2, 2, Constant(0.4), start=[0.2, -0.3])
-    found = expectations(landscape, trajectory, FUNCTIONS, [2], relative=1e-6)
-    assert found.converged
-    off = found.values[:, 0] - tree(landscape, trajectory)
-    assert (np.abs(off) <= found.error[:, 0] + 1e-12).all()
 
 
 def test_the_error_falls_as_it_must_and_covers_what_finer_grids_change():

@@ -1,8 +1,7 @@
-"""Cells of whole training runs: names, both engines, blocks, laws, exact means, ranges, refusals."""
+"""Cells of whole training runs: names, both engines, blocks, exact means, ranges, refusals."""
 
 from __future__ import annotations
 
-import json
 from itertools import combinations
 
 import numpy as np
@@ -96,20 +95,6 @@ def test_everything_that_is_asked_is_in_the_name():
         assert first != second
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_asked_again_is_equal(change):
-    one, two = cell(PAIR, **CHANGES[change]), cell(triple(0.25), **CHANGES[change])
-    assert one == two
-    assert hash(one) == hash(two)
-    assert {one: "kept"}[two] == "kept"
-
-
-@pytest.mark.parametrize("change", ["steps", "c", "constant rate", "start", "spread", "ball"])
-def test_what_is_not_in_the_address_shares_its_draws(change):
-    one, two = cell(PAIR), cell(PAIR, **CHANGES[change])
-    assert one.trajectory(GRPO, (1,)).name == two.trajectory(ORACLE, (1,)).name
-
-
 def test_quantities_have_names_of_their_own():
     quantities = [
         *(Gap(GRPO, 3), Gap(GRPO, 4), Gap(ORACLE, 3), Gap(GRPO, 3, 2.0), Gap(GRPO, 3, 0.5)),
@@ -188,20 +173,6 @@ def test_values_are_those_of_the_runs(name, engine):
         assert np.array_equal(found.counts[label], np.histogram(column, BINS, (0, 1))[0])
 
 
-def test_estimators_share_their_draws():
-    training = cell(start_scale=0.2)
-    starts, steps = [], []
-    for baseline in ("grpo", "group-mean"):
-        runs = training.trajectory(Estimator(baseline), (0, 1))
-        theta = runs.run("cpu", seed=4, replications=300)
-        starts.append(theta[:, 0])
-        steps.append(theta[:, 1] - theta[:, 0])
-    assert np.array_equal(*starts)
-    # The full mean is (G - 1)/G of grpo, sample by sample.
-    assert np.allclose(steps[1], steps[0] / 2, rtol=0, atol=1e-14)
-    assert np.ptp(steps[0]) > 0.1
-
-
 # Blocks.
 
 
@@ -222,41 +193,7 @@ def test_two_blocks_merged_are_one(cut):
         assert len(count) == BINS
 
 
-# Laws.
-
-
 # Exact means.
-
-
-@pytest.mark.parametrize(
-    "training",
-    [
-        cell(),
-        cell(PAIR, projection=ball(PAIR, 0.3)),
-        cell(PAIR, batch_size=2, schedule=Constant(0.3)),
-        cell(FLAT),
-        cell(PLANE, steps=8),
-        cell(BENT, steps=8, schedule=Constant(0.1)),
-        cell(steps=300, schedule=Decay(12, 60)),
-    ],
-    ids=["one", "projected", "batch", "flat", "plane", "bends", "long"],
-)
-def test_backward_induction_is_what_simulation_tends_to(training):
-    last = training.steps
-    asked = (
-        *(Gap(GRPO, last), Gap(ORACLE, last // 2, 2.0), GapTransform(VANILLA, last, 20.0)),
-        *(Gap(GRPO, 0), GapTransform(GRPO, last // 2, 3.0)),
-    )
-    exact = training.measure("exact", asked)
-    assert exact.n == 0
-    assert not exact.counts
-    drawn = training.measure("cpu", asked, seed=9, replications=40_000)
-    error = np.sqrt(np.diag(drawn.covariance) / drawn.n)
-    assert (np.abs(drawn.mean - exact.mean) <= 4.5 * error + 1e-12).all()
-    assert (error <= 0.02 * exact.mean).all()
-    assert exact.mean[3] == pytest.approx(float(training.landscape.gap(training.start)), rel=1e-12)
-    # The standard error must be small enough to tell the estimators apart.
-    assert abs(exact.mean[0] - exact.mean[1]) > 10 * error[0]
 
 
 def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
@@ -387,8 +324,3 @@ def test_a_parameter_is_enumerated_and_simulated_within_bounds():
     drawn = within.measure("cpu", both, replications=4000)
     deviation = np.sqrt(np.diagonal(drawn.covariance) / drawn.n)
     assert (np.abs(mean - drawn.mean) < 4 * deviation).all()
-
-
-def test_labels_are_plain_data():
-    described = json.dumps([quantity.label for quantity in panel(ONE, 30)])
-    assert "np.float64" not in described

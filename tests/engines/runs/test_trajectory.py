@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import scipy.stats
 
 from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
+from tests.support.refusals import refusals
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
 from ustat_pg.engines.runs.lanes.softmax import exponential
@@ -46,10 +46,6 @@ def ask(problem=PROBLEM, group_size=3, steps=5, schedule=None, **more):
     return Trajectory(problem, group_size, steps, schedule or Constant(0.5), **more)
 
 
-def run(name, trajectory, **where):
-    return trajectory.run(name, **where)
-
-
 # What is asked.
 
 
@@ -76,15 +72,6 @@ def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
     assert PROBLEM.digest in one.name
 
 
-def test_bends_are_part_of_the_address():
-    bends = np.arange(54.0).reshape(3, 9, 2)
-    problems = [PROBLEM, *(with_bends(PROBLEM, bends + more) for more in (0, 1, 0))]
-    linear, one, two, again = map(ask, problems)
-    assert len({linear.name, one.name, two.name}) == len({linear, one, two, again}) == 3
-    assert one.description["name"] == one.name
-    assert ask(problems[1], estimator=Estimator("oracle")).name == one.name
-
-
 def test_a_pickled_trajectory_is_the_same():
     one = ask(
         with_bends(PROBLEM, np.linspace(-1, 1, 54).reshape(3, 9, 2)),
@@ -95,7 +82,7 @@ def test_a_pickled_trajectory_is_the_same():
     assert again == one
     assert hash(again) == hash(one)
     assert again != "another thing"
-    assert np.array_equal(run("cpu", one, replications=9), run("cpu", again, replications=9))
+    assert np.array_equal(one.run("cpu", replications=9), again.run("cpu", replications=9))
 
 
 def test_schedules_by_hand():
@@ -104,29 +91,23 @@ def test_schedules_by_hand():
     assert Decay(1).rates(2).tolist() == [1.0, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Constant(0.0), "eta is 0.0: it must be positive"),
-        (lambda: Decay(1.0, -1.0), "t0 is -1.0: it must be above -1"),
-        (lambda: Decay(1e308, -1 + 2**-53), "the first rate overflows"),
-        (lambda: Ball([0.0, np.nan], 1.0), "centre"),
-        (lambda: Ball([0.0, 0.0], 1.0, [[1.0], [1.0]]), "orthonormal"),
-        (lambda: ask(group_size=1), "grpo needs a group of at least 2"),
-        (lambda: ask(group_size=1, estimator=Estimator("norm-weighted")), "at least 2"),
-        (lambda: ask(steps=2**20 + 1), "at most 1048576"),
-        (lambda: ask(batch_size=2**10 + 1), "at most 1024"),
-        (lambda: ask(design="fixed"), "design 'fixed' is unknown"),
-        (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
-        (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot take own"),
-        (lambda: ask(start=[0.0]), "start and projection need as many"),
-        (lambda: ask(projection=Box([0.0], [1.0])), "start and projection need as many"),
-        (lambda: run("exact", ask()), "'exact' is unknown: choose one of reference"),
-    ],
+test_bad_input_is_refused = refusals(
+    (lambda: Constant(0.0), "eta is 0.0: it must be positive"),
+    (lambda: Decay(1.0, -1.0), "t0 is -1.0: it must be above -1"),
+    (lambda: Decay(1e308, -1 + 2**-53), "the first rate overflows"),
+    (lambda: Ball([0.0, np.nan], 1.0), "centre"),
+    (lambda: Ball([0.0, 0.0], 1.0, [[1.0], [1.0]]), "orthonormal"),
+    (lambda: ask(group_size=1), "grpo needs a group of at least 2"),
+    (lambda: ask(group_size=1, estimator=Estimator("norm-weighted")), "at least 2"),
+    (lambda: ask(steps=2**20 + 1), "at most 1048576"),
+    (lambda: ask(batch_size=2**10 + 1), "at most 1024"),
+    (lambda: ask(design="fixed"), "design 'fixed' is unknown"),
+    (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
+    (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot take own"),
+    (lambda: ask(start=[0.0]), "start and projection need as many"),
+    (lambda: ask(projection=Box([0.0], [1.0])), "start and projection need as many"),
+    (lambda: ask().run("exact"), "'exact' is unknown: choose one of reference"),
 )
-def test_bad_input_is_refused(make, message):
-    with pytest.raises(InputError, match=message):
-        make()
 
 
 def test_epochs_need_prompts_that_are_equally_likely():
@@ -144,87 +125,26 @@ def within(sample, expected, alpha=1e-6):
     return np.abs(sample.mean(axis=0) - expected) <= scipy.stats.norm.isf(alpha / 2) * error
 
 
-def has_both_moments(name, trajectory, place):
-    """Whether one step has the mean of the estimator and, where it has a closed form, its covariance:
-    intervals at 1e-6 each.
-
-    Returns the steps, and E ĝ/g: 1, for the full group mean (G - 1)/G.
-    """
-    estimator, group = trajectory.estimator, trajectory.group_size
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
+def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
+    """The covariance where it has a closed form; intervals at 1e-6 each."""
+    trajectory = ask(steps=1, estimator=estimator, batch_size=2)
+    group = trajectory.group_size
     count, rate = 200_000 if name == "cpu" else 40_000, trajectory.schedule.rates(1)[0]
     step = trajectory.run(name, seed=5, replications=count)[:, 0] - trajectory.start
     factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
-    mean = rate * factor * place.gradient()
+    mean = rate * factor * PROBLEM.gradient()
     assert within(step, mean).all()
     if not estimator.record.closed_form:
-        return step, factor
+        return
     # About the true mean: E[(θ₁ - E θ₁)(θ₁ - E θ₁)ᵀ] needs no correction.
     products = (step - mean)[:, :, None] * (step - mean)[:, None, :]
     known = {"constant": estimator.constant} if estimator.baseline == "constant" else {}
     form = "grpo" if estimator.baseline == "group-mean" else estimator.baseline
     sizes = group, trajectory.batch_size
-    predicted = gradient_covariance(place.moments(), form, *sizes, **known)
+    predicted = gradient_covariance(PROBLEM.moments(), form, *sizes, **known)
     assert within(products, (rate * factor) ** 2 * predicted).all()
-    return step, factor
-
-
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
-    """The rivals below are 5 and more standard errors away."""
-    has_both_moments(name, ask(steps=1, estimator=estimator, batch_size=2), PROBLEM)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_every_step_has_its_own_rate(name):
-    """Sharing draws and the first rate, two schedules' second steps differ by the rates' ratio."""
-    kept = (0, 1, 2, 3)
-    decay = run(name, ask(schedule=Decay(4.0, 3.0), snapshots=kept, steps=3), replications=200)
-    flat = run(name, ask(schedule=Constant(1.0), snapshots=kept, steps=3), replications=200)
-    assert np.array_equal(decay[:, 1], flat[:, 1])
-    second = flat[:, 2] - flat[:, 1]
-    assert (np.abs(second).max(axis=1) > 0.01).sum() > 50
-    # From equal θ₁ and equal draws: 4/(2 + 3) against 1.
-    assert decay[:, 2] - decay[:, 1] == pytest.approx(0.8 * second, abs=1e-14)
-
-
-@pytest.mark.parametrize("name", ENGINES)
-def test_all_two_output_groups_by_hand(name):
-    """One prompt, two arms, rewards 0.5 and -1: every group's step, and how often it occurs."""
-    features = np.array([[[1.0], [-0.5]]])
-    problem = SoftmaxBandit.linear(
-        [1.0], features, [0.4], [[[0.5], [-1.0]]], np.ones((1, 2, 1)), [[0.0, 0.2]]
-    )
-    probs = np.exp([0.4, 0.0])
-    probs /= probs.sum()
-    centre = probs @ features[0, :, 0]
-    reward = np.array([0.5, -1.0])
-    by_hand = {
-        "vanilla": lambda z, other: z,
-        "grpo": lambda z, other: z - other,
-        "group-mean": lambda z, other: z - (z + other) / 2,
-        "norm-weighted": lambda z, other: z - other,
-        "oracle": lambda z, other: z - probs @ reward,
-    }
-    norms = (features[0, :, 0] - centre) ** 2
-    best = (probs * norms) @ reward / (probs @ norms)
-    by_hand["minimum-variance"] = lambda z, other: z - best
-    for baseline, advantage in by_hand.items():
-        trajectory = ask(problem, 2, 1, Constant(1.0), estimator=Estimator(baseline))
-        moved = run(name, trajectory, replications=4000)[:, 0, 0] - 0.4
-        law = {}
-        for i, j in product(range(2), repeat=2):
-            step = sum(
-                advantage(reward[a], reward[b]) * (features[0, a, 0] - centre) / 2
-                for a, b in ((i, j), (j, i))
-            )
-            value = round(step, 9)
-            law[value] = law.get(value, 0.0) + probs[i] * probs[j]
-        found, counts = np.unique(np.round(moved, 9) + 0.0, return_counts=True)
-        assert found == pytest.approx(sorted(law), abs=2e-9)
-        expected = np.array([law[value] for value in sorted(law)]) * 4000
-        if len(law) > 1:
-            assert scipy.stats.chisquare(counts, expected).pvalue > 1e-4
 
 
 # Logits that bend.
@@ -272,7 +192,7 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
     """The tangent's place is in the problem's digest: another place, other draws, the same law."""
     problem = BENT.at(tangent)
     trajectory = ask(problem, 3, 25, Constant(0.4), start=PLACE)
-    found = run(name, trajectory, seed=2, first=FAR, replications=40)[:, 0]
+    found = trajectory.run(name, seed=2, first=FAR, replications=40)[:, 0]
     expected = [
         by_hand(BENT, PLACE, 25, 0.4, 2, FAR + replication, trajectory.name)
         for replication in range(40)
@@ -283,7 +203,7 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
         problem.policy.tangent, BENT.context_probs, BENT.rewards, BENT.reward_probs
     )
     frozen_in = ask(touching, 3, 25, Constant(0.4), start=PLACE)
-    rigid = run(name, frozen_in, seed=2, first=FAR, replications=40)[:, 0]
+    rigid = frozen_in.run(name, seed=2, first=FAR, replications=40)[:, 0]
     assert np.abs(rigid - expected).max() > 0.05
 
 
@@ -313,7 +233,7 @@ def test_an_epoch_uses_each_prompt_once(name, batch):
         estimator=Estimator("vanilla"), batch_size=batch, design="epochs",
         snapshots=tuple(range(steps + 1)),
     )  # fmt: skip
-    theta = run(name, trajectory, seed=1, replications=400)
+    theta = trajectory.run(name, seed=1, replications=400)
     used = np.diff(theta, axis=1) > 0
     assert (used.sum(axis=2) == batch).all()
     for epoch in range(epochs):
@@ -330,21 +250,9 @@ def test_an_epoch_uses_each_prompt_once(name, batch):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_prompts_follow_their_law(name):
-    """Two to one in the mean: six contexts of unequal probability, one of probability zero."""
-    law = np.array([0.3, 0.05, 0.0, 0.25, 0.2, 0.1, 0.1])
-    trajectory = ask(telling(law), 1, 1, estimator=Estimator("vanilla"))
-    moved = run(name, trajectory, replications=5000)[:, 0] > 0
-    assert (moved.sum(axis=1) == 1).all()
-    counts = moved.sum(axis=0)
-    assert counts[2] == 0
-    assert scipy.stats.chisquare(counts[law > 0], 5000 * law[law > 0]).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("name", ENGINES)
 def test_starts_are_normal_and_a_scale_of_zero_keeps_a_coordinate(name):
     trajectory = ask(start=[1.0, -2.0], start_scale=[0.0, 3.0], snapshots=(0,))
-    theta = run(name, trajectory, seed=3, first=FAR, replications=20_000)[:, 0]
+    theta = trajectory.run(name, seed=3, first=FAR, replications=20_000)[:, 0]
     assert (theta[:, 0] == 1.0).all()
     assert scipy.stats.kstest(theta[:, 1], scipy.stats.norm(-2, 3).cdf).pvalue > 1e-4
     word = rng.words(rng.cell_key(3, trajectory.name), FAR + 7, rng.step_slots(0, 0), 2)[1]
@@ -367,10 +275,10 @@ SETS = [
 def test_projection_keeps_every_theta_inside(name, theta_set, gauge):
     kept = tuple(range(21))
     more = {"schedule": Constant(1.0), "steps": 20, "snapshots": kept, "start_scale": 1.0}
-    theta = run(name, ask(projection=theta_set, **more), replications=300)
+    theta = ask(projection=theta_set, **more).run(name, replications=300)
     assert gauge(theta).max() <= 1 + 1e-12
     assert (gauge(theta) > 1 - 1e-9).any(axis=1).mean() > 0.5
-    free = run(name, ask(**more), replications=300)
+    free = ask(**more).run(name, replications=300)
     assert (gauge(free) > 1.5).any()
     # The start inside is left as it is; outside it is the nearest point.
     inside = gauge(free[:, 0]) < 1
