@@ -19,8 +19,6 @@ from .commands import clone
 from .reading import printable
 from .validation import InputError
 
-__all__ = ["guarded", "main"]
-
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
   advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost

@@ -20,8 +20,6 @@ from .validation import InputError, integer
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["compare"]
-
 Baseline = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11

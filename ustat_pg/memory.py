@@ -9,16 +9,6 @@ from typing import Any, TypeVar
 
 from .validation import InputError
 
-__all__ = [
-    "ChunkWarning",
-    "free_memory",
-    "halving",
-    "in_slices",
-    "out_of_memory",
-    "refused",
-    "slices",
-]
-
 T = TypeVar("T")
 
 _TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")

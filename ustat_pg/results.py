@@ -25,23 +25,6 @@ from .validation import InputError, one_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "KINDS",
-    "ORIGINS",
-    "CheckResult",
-    "ClaimResult",
-    "Control",
-    "Design",
-    "Findings",
-    "Power",
-    "Provenance",
-    "Results",
-    "RivalResult",
-    "load_curves",
-    "load_results",
-    "load_run",
-]
-
 KINDS = ("exact", "simulation")
 """The two kinds of evidence that a run produces."""
 

@@ -22,18 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from .validation import InputError
 
-__all__ = [
-    "CONTEXT_SLOT",
-    "MOST_PROMPTS",
-    "MOST_STEPS",
-    "cell_key",
-    "philox",
-    "shuffle",
-    "step_slots",
-    "thresholds",
-    "words",
-]
-
 MULTIPLIER_0 = 0xD2511F53
 MULTIPLIER_1 = 0xCD9E8D57
 WEYL_0 = 0x9E3779B9

@@ -28,8 +28,6 @@ from scipy.special import xlog1py, xlogy
 
 from .validation import InputError, finite_array, integer, one_of
 
-__all__ = ["SCHEMES", "Plan", "Scheme", "Stops"]
-
 Array = NDArray[np.float64]
 Fate = Literal["nothing", "prompt", "batch"]
 Chances = tuple[int | Fraction, ...]

@@ -14,22 +14,6 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "InputError",
-    "changed",
-    "device_name",
-    "field",
-    "finite_array",
-    "frozen",
-    "integer",
-    "nearest",
-    "number",
-    "one_of",
-    "positive",
-    "probabilities",
-    "record",
-]
-
 Record = TypeVar("Record")
 
 PROBABILITY_TOLERANCE = 1e-9

@@ -22,8 +22,6 @@ from ..predictions import CountTable, best_table, count_table, gradient_mse, sil
 from ..validation import InputError, finite_array, integer
 from .predict import centred
 
-__all__ = ["Explanation", "explain", "moments_of_pass_rates"]
-
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
 """The prompts of those who name none."""
 

@@ -40,8 +40,6 @@ from .gradients.cell import GradientCell
 from .gradients.exact import minibatches, size
 from .gradients.reference import draw
 
-__all__ = ["PracticalCell", "PracticalError", "RatioBias", "Rule", "TargetBias"]
-
 _BLOCK_NUMBERS = 2**22
 """Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
 

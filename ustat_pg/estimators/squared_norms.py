@@ -7,8 +7,6 @@ from typing import Any
 
 from ..validation import InputError, integer
 
-__all__ = ["squared_score_norms"]
-
 Array = Any
 
 

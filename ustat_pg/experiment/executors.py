@@ -21,15 +21,6 @@ from ..validation import InputError
 from .blocks import Block, run_task
 from .store import program
 
-__all__ = [
-    "Cluster",
-    "LostWorkers",
-    "WrongVersion",
-    "dask_cluster",
-    "loss",
-    "run_there",
-]
-
 ANSWER_SECONDS = 10.0
 """Seconds within which a scheduler must answer."""
 PATIENCE_SECONDS = 60.0

@@ -56,8 +56,6 @@ from .runner import run_claims
 from .store import Memory
 from .work import Work, environment
 
-__all__ = ["PLANTED", "run_controls"]
-
 PLANT, PLANTED, SMALLEST = "an effect planted", 0.02, 1e-6
 """The planted effect, as a share of the value; and one that enumeration must refute."""
 

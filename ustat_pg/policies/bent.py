@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from ..validation import InputError, field, finite_array, record
 from .softmax import ArmLinearSoftmax, Array, ScoreTable, require_arms
 
-__all__ = ["BentSoftmax"]
-
 
 @record()
 class BentSoftmax(ScoreTable):

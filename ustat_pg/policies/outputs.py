@@ -11,8 +11,6 @@ from scipy.sparse import csr_array
 
 from ..validation import InputError, field, integer, record
 
-__all__ = ["OutputSpace"]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

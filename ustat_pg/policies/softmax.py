@@ -22,15 +22,6 @@ from scipy.special import softmax
 from ..validation import InputError, field, finite_array, frozen, record
 from .outputs import OutputSpace
 
-__all__ = [
-    "ArmLinearSoftmax",
-    "ScoreTable",
-    "SharedLinearSoftmax",
-    "SoftmaxPolicy",
-    "TabularSoftmax",
-    "largest_distances",
-]
-
 Array = NDArray[np.float64]
 
 

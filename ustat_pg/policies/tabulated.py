@@ -16,8 +16,6 @@ from scipy.special import logsumexp
 from ..validation import InputError, field, finite_array, frozen, record
 from .softmax import ScoreTable, SoftmaxPolicy
 
-__all__ = ["TabulatedPolicy", "WeightedScores"]
-
 Array = NDArray[np.float64]
 
 _ROUNDING_SHARE = 1e-10

@@ -31,8 +31,6 @@ from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
 from .tokens import require_gram_size, require_scores_size, score_diameters
 
-__all__ = ["TransformerPolicy"]
-
 Array = NDArray[np.float64]
 
 MEMORY = 2**28

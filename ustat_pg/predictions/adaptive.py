@@ -29,17 +29,6 @@ from ..validation import InputError, finite_array, integer, nearest, number
 from .count_tables import count_table, require_binary
 from .mse import gradient_mse
 
-__all__ = [
-    "PLAN_ESTIMATORS",
-    "PlanPrediction",
-    "best_two_stage",
-    "known_rates_bound",
-    "plan_cost",
-    "plan_mse",
-    "plan_weight",
-    "sized_mse",
-]
-
 Array = NDArray[np.float64]
 Scale = Callable[[Array, NDArray[np.int64]], Array]
 

@@ -28,17 +28,6 @@ from ..baselines import BASELINES, parse, require_group
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 
-__all__ = [
-    "CountTable",
-    "best_shrinkage",
-    "best_table",
-    "count_table",
-    "is_binary",
-    "mean_gradient",
-    "require_binary",
-    "silent_share",
-]
-
 Array = NDArray[np.float64]
 
 _BINARY_TOLERANCE = 1e-9

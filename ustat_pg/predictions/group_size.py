@@ -33,17 +33,6 @@ from ..validation import InputError, field, finite_array, integer, number, posit
 from .advice import GroupSizeAdvice, GroupSizeRow
 from .mse import gradient_mse
 
-__all__ = [
-    "MseConstants",
-    "covariance_parts",
-    "gap_group_size",
-    "group_size_advice",
-    "mse_constants",
-    "optimal_group_size",
-    "paired_constants",
-    "paper_group_size",
-]
-
 Array = NDArray[np.float64]
 
 _NO_SPREAD = 1e-12

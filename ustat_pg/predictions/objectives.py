@@ -23,8 +23,6 @@ from scipy.special import bdtrc
 from ..validation import InputError, finite_array, number, probabilities
 from .count_tables import CountTable
 
-__all__ = ["arcsine_objective", "bernstein_objective", "climbed_maximiser"]
-
 Array = NDArray[np.float64]
 
 _GRID = 101

@@ -34,8 +34,6 @@ from ..validation import (
 from .interior import InteriorProblem, excess_return, row_space
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["BentBandit", "norm_only_problem", "ordered_problem"]
-
 Array = NDArray[np.float64]
 
 

@@ -40,8 +40,6 @@ from ..validation import (
 from .interior import InteriorProblem, excess_return, row_space
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["LocationBandit", "mixture_problem"]
-
 Array = NDArray[np.float64]
 
 

@@ -9,8 +9,6 @@ from ..moments import Moments, SurvivorMoments
 from ..validation import InputError, finite_array
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["survivor_moments"]
-
 
 def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMoments:
     """Moments of the outputs that survive, each with a chance h of its own, by enumeration.

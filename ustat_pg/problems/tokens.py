@@ -19,16 +19,6 @@ from ..policies.outputs import PAD
 from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = [
-    "TokenBandit",
-    "TokenProblem",
-    "bracket_matching",
-    "digit_addition",
-    "modular_sum",
-    "sorting",
-    "token_outcomes",
-]
-
 Array = NDArray[np.float64]
 Tokens = tuple[int, ...]
 Verifier = Callable[[Tokens, Tokens], float]

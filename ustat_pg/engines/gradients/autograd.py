@@ -41,8 +41,6 @@ except ImportError:
 
 from .models import Model, device_of, differentiable, model_of
 
-__all__ = ["ENGINE", "AutogradEngine"]
-
 MEMORY = 2**28
 """Bytes that gradients may take at once."""
 

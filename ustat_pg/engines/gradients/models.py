@@ -38,8 +38,6 @@ except ImportError:
 from ...policies.network import device_of
 from ...policies.transformer import TransformerPolicy
 
-__all__ = ["Model", "device_of", "differentiable", "model_of"]
-
 
 class Model(ABC):
     """A policy on a device, as functions of θ.

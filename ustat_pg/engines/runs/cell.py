@@ -27,20 +27,6 @@ from .regions import Ball, Box, Theta
 from .schedules import Schedule
 from .trajectory import TRAJECTORY_ENGINES, Trajectory
 
-__all__ = [
-    "BINS",
-    "Away",
-    "Binned",
-    "Coordinate",
-    "Cosine",
-    "Gap",
-    "GapTransform",
-    "OneRun",
-    "Product",
-    "Training",
-    "TrainingQuantity",
-]
-
 BINS = 2048
 """Bins of a histogram, equal in width."""
 

@@ -13,8 +13,6 @@ from .lanes import step
 from .regions import Ball, Box
 from .trajectory import Trajectory, starts
 
-__all__ = ["plan_of", "run"]
-
 DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 
 ROUNDING = 1e-14

@@ -19,8 +19,6 @@ from . import scalar as bodies
 from .cpu import plan_of
 from .trajectory import Trajectory, starts
 
-__all__ = ["run"]
-
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""

@@ -42,8 +42,6 @@ from .regions import Ball, Box
 from .splines import back_on_line, back_on_plane, coefficients
 from .trajectory import Trajectory, starts
 
-__all__ = ["Expectations", "expectations", "require_enumerable"]
-
 ENTRIES_LIMIT = 2e8
 """Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
 

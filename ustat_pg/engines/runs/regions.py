@@ -8,8 +8,6 @@ from numpy.typing import ArrayLike
 from ...validation import InputError, field, finite_array, frozen, positive, record
 from ..base import Array
 
-__all__ = ["Ball", "Box", "Theta"]
-
 
 @record()
 class Ball:

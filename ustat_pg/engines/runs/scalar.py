@@ -31,8 +31,6 @@ from ..kinds import (
 from .lanes.plan import BOX, FREE, IID, UNIT
 from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
 
-__all__ = ["Room", "path", "path_kernel"]
-
 
 class Room(NamedTuple):
     """Scratch of n threads, the last axis n: what a thread reads before it has written is order.

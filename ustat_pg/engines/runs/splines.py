@@ -16,8 +16,6 @@ from scipy.linalg.lapack import dgbtrf, dgbtrs
 
 from ...compiled import body
 
-__all__ = ["back_on_line", "back_on_plane", "coefficients"]
-
 Array = NDArray[np.float64]
 
 _WIDTH = 6

@@ -44,8 +44,6 @@ from ..base import Array, Estimator, Replications, block_of
 from .regions import Theta
 from .schedules import Schedule
 
-__all__ = ["TRAJECTORY_DESIGNS", "TRAJECTORY_ENGINES", "Trajectory", "starts"]
-
 TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
 
