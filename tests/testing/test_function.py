@@ -12,7 +12,7 @@ import pytest
 from tests.support.advantages import failure, rloo
 from ustat_pg import estimators, testing
 from ustat_pg.problems import random_problem
-from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased, exact_mse
+from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased
 from ustat_pg.validation import InputError
 
 
@@ -51,14 +51,10 @@ def test_a_torch_trainer():
     assert_unbiased(torch_rloo, array=single, rtol=1e-5)
     assert_invariances(torch_rloo, array=single, rtol=1e-5, examples=30)
 
-    report = exact_mse(torch_rloo, problem=random_problem(0), group_size=3, array=torch.tensor)
-    assert report.ratio_to_grpo == pytest.approx(1, rel=1e-12)
-
     # Torch is imported, so that its tensors are tried where NumPy's arrays do not do.
     assert_unbiased(torch_rloo)
     assert_finite(torch_rloo)
     assert "(G-1)/G" in failure(assert_unbiased, torch_dr_grpo)
-    assert exact_mse(torch_rloo, problem=random_problem(0), group_size=3) == report
 
 
 def test_a_function_of_unknown_arrays(monkeypatch):
@@ -112,8 +108,6 @@ def test_bad_arguments_of_one_check_are_refused():
         assert_invariances(rloo, ["rotation"])
     with pytest.raises(InputError, match="which is empty"):
         assert_invariances(rloo, [])
-    with pytest.raises(InputError, match="problem is a list"):
-        exact_mse(rloo, problem=[problem], group_size=2)
     with pytest.raises(InputError, match="take a smaller group_size"):
         assert_unbiased(rloo, problems=problem, group_size=12)
     with pytest.raises(InputError, match="kinds is"):
