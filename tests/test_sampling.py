@@ -78,15 +78,14 @@ def test_every_published_scheme_can_be_weighed(name):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "a number of outputs is wanted at 'its end'"),
-        ("3+2", "'if' or 'until' is wanted"),
-        ("3+2 if", "an event is wanted"),
-        ("3+2 if lucky", r"an event .* is wanted at 'lucky' \(place 8\)"),
-        ("3+2 if mixed 2", "a chance of at most 1"),
-        ("8 if mixed", "a second number of outputs is wanted"),
-        ("4,8 until 2 foos", "successes or failures"),
-        ("8, ban silent", "drop, retry or refill"),
-        ("8 oh", "the end is wanted"),
+        *(
+            (words, r"cannot be read: plans are written like '8'; .*; events are mixed, silent")
+            for words in ("", "3+2", "3+2 if", "3+2 if lucky", "8 if mixed", "4,8 until 2 foos")
+        ),
+        ("8, ban silent", "cannot be read"),
+        ("8 oh", "cannot be read"),
+        ("3+2 if mixed 2", "'mixed 2' has a chance above 1"),
+        ("3+2 if 0.8..0.2", "its ends exchanged"),
         ("0", "outputs at a look is 0"),
         ("8,4 if mixed", "must be increasing"),
         ("1..9999 until 1 success", "its table holds 1024"),

@@ -98,5 +98,5 @@ def in_chunks(
             scratch.clear()
             raise
 
-    for _ in in_slices(total, most, "replications", chunk, lambda _: None):
+    for _ in in_slices(total, most, "replications", chunk):
         pass
