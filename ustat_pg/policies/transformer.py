@@ -10,7 +10,7 @@ vector and norms are computed in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import local
 from typing import Any
@@ -215,23 +215,13 @@ class TransformerPolicy(SoftmaxPolicy):
     def _outputs(self) -> Tensor:
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
-    def _tables(self, run: Callable[[int, slice], Array]) -> Array:
-        """A number of every output of every prompt, (X, K): the sum of those of its choices."""
-        rows = []
-        for x in range(len(self.prompts)):
-            parts = [run(x, part) for part in self._chunks(len(self._ways), 0)]
-            choices = np.concatenate(parts).reshape(-1, self.space.symbols)
-            rows.append(self.space.along(choices[self.space.first_visits]))
-        return np.stack(rows)
-
     @cached_property
     def _ways(self) -> Tensor:
         return torch.tensor(np.array(self.space.ways), device=self.device)
 
     def _chunks(self, total: int, parameters: int) -> Iterator[slice]:
         """0 to total in slices that the memory allows, with gradients in so many parameters each."""
-        # Some 20 vectors of the width live at each position of each layer, and in a derivative
-        # of a gradient twice as many.
+        # About 40 vectors of the width live at each position of each layer.
         activity = (
             40
             * self.shape.layers
@@ -262,12 +252,16 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def logits(self) -> Array:
-        def run(x: int, part: slice) -> Array:
+        rows = []
+        for x in range(len(self.prompts)):
             with torch.no_grad():
-                found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
-            return found.cpu().numpy()
-
-        out = self._tables(run)
+                parts = [
+                    self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
+                    for part in self._chunks(len(self._ways), 0)
+                ]
+            choices = torch.cat(parts).cpu().numpy().reshape(-1, self.space.symbols)
+            rows.append(self.space.along(choices[self.space.first_visits]))
+        out = np.stack(rows)
         if not np.isfinite(out).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
             raise InputError(
@@ -296,47 +290,17 @@ class TransformerPolicy(SoftmaxPolicy):
         require_scores_size(self.space.count, self.d)
         return torch.cat([scores for _, scores in self._score_chunks(context)]).cpu().numpy()
 
-    def _backward(self, context: int, per_choice: Array) -> Array:
-        """Σ c(n, a) ∇ log p_n(a) over prefixes and choices, for a table (N, A): (d,)."""
-        total, ways = np.zeros(self.d), self._ways
-        # Each prefix counts where a way passes it first.
-        weights = np.zeros((ways.numel(), self.space.symbols))
-        weights[self.space.first_visits] = per_choice
-        weights = weights.reshape(*ways.shape, -1)
-
-        for part in self._chunks(len(ways), 0):
-            flat = self._tensor(self.parameters).requires_grad_()
-            sequences = self.sequences(context, ways[part])
-            found = self.choice_log_probs(self.unflatten(flat), sequences)
-            (slope,) = torch.autograd.grad((found * self._tensor(weights[part])).sum(), flat)
-            total += slope.cpu().numpy()
-        return total
-
     def combine(self, context: int, weights: Array) -> Array:
-        rows = weights.reshape(-1, weights.shape[-1])
-        tables = (self.space.choices.T @ rows.T).T.reshape(
-            -1, self.space.prefixes, self.space.symbols
-        )
-        out = np.stack([self._backward(context, table) for table in tables])
-        return out.reshape(*weights.shape[:-1], -1)
+        rows = self._tensor(weights.reshape(-1, weights.shape[-1]))
+        parts = [rows[:, part] @ scores for part, scores in self._score_chunks(context)]
+        return torch.stack(parts).sum(0).cpu().numpy().reshape(*weights.shape[:-1], -1)
 
     def inner(self, vector: Array) -> Array:
-        """⟨s(x, k), v⟩, (X, K), without scores: the derivative of log π along v.
-
-        It is taken as the derivative, in u, of ⟨Jᵀu, v⟩, J the log-probabilities' Jacobian.
-        """
+        """⟨s(x, k), v⟩, (X, K)."""
         along = self._tensor(vector)
-
-        def run(x: int, part: slice) -> Array:
-            flat = self._tensor(self.parameters).requires_grad_()
-            sequences = self.sequences(x, self._ways[part])
-            found = self.choice_log_probs(self.unflatten(flat), sequences)
-            dual = torch.zeros_like(found, requires_grad=True)
-            (slope,) = torch.autograd.grad(found, flat, dual, create_graph=True)
-            (change,) = torch.autograd.grad((slope * along).sum(), dual)
-            return change.cpu().numpy()
-
-        return self._tables(run)
+        contexts = range(len(self.prompts))
+        parts = [[scores @ along for _, scores in self._score_chunks(x)] for x in contexts]
+        return np.stack([torch.cat(of_context).cpu().numpy() for of_context in parts])
 
     def gram(self, first: int, second: int) -> Array:
         require_gram_size(self.space.count)
