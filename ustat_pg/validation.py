@@ -48,25 +48,21 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
-def number(
-    name: str, value: Any, above: float = -inf, below: float = inf, minimum: float = -inf
-) -> float:
+def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) -> float:
     """Return ``value`` as a finite float within limits.
 
-    >>> number("pass rate", 1.5, above=0, below=1)
+    >>> number("cost", -1.5, minimum=0)
     Traceback (most recent call last):
     ...
-    ustat_pg.validation.InputError: pass rate is 1.5: it must lie between 0 and 1
+    ustat_pg.validation.InputError: cost is -1.5: it must be at least 0
     """
     if isinstance(value, int) and abs(value) >= 2**63:
         # NumPy makes an object of an int beyond its own.
         value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
-    if not above < result < below or result < minimum:
+    if not above < result or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
-        if below < inf:
-            allowed = f"lie between {max(above, minimum):g} and {below:g}"
-        elif above == 0:
+        if above == 0:
             allowed = "be positive"
         raise InputError(f"{name} is {result!r}: it must {allowed}")
     return result
@@ -203,7 +199,7 @@ def _converting(_: type, fields: list[Any]) -> list[Any]:
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
-def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]], type[Record]]:
+def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
     """A class of records whose fields say what is required of them.
 
     >>> @record()
@@ -218,7 +214,7 @@ def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]],
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
     # Without slots: cached properties stand in the instance's dictionary.
-    return attrs.define(eq=eq, frozen=frozen, slots=False, field_transformer=_converting)
+    return attrs.define(eq=eq, frozen=True, slots=False, field_transformer=_converting)
 
 
 def changed(instance: Record, **changes: Any) -> Record:

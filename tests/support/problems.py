@@ -153,8 +153,6 @@ RUN_ESTIMATORS = [
     Estimator("vanilla"),
     Estimator("constant", constant=-0.4),
     Estimator("oracle"),
-    Estimator("minimum-variance"),
     Estimator("grpo"),
     Estimator("group-mean"),
-    Estimator("norm-weighted"),
 ]

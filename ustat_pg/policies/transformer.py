@@ -215,10 +215,6 @@ class TransformerPolicy(SoftmaxPolicy):
     def _outputs(self) -> Tensor:
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
-    @cached_property
-    def _ways(self) -> Tensor:
-        return torch.tensor(np.array(self.space.ways), device=self.device)
-
     def _chunks(self, total: int, parameters: int) -> Iterator[slice]:
         """0 to total in slices that the memory allows, with gradients in so many parameters each."""
         # About 40 vectors of the width live at each position of each layer.
@@ -254,13 +250,10 @@ class TransformerPolicy(SoftmaxPolicy):
     def logits(self) -> Array:
         rows = []
         for x in range(len(self.prompts)):
+            written = (self._outputs[part] for part in self._chunks(self.space.count, 0))
             with torch.no_grad():
-                parts = [
-                    self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
-                    for part in self._chunks(len(self._ways), 0)
-                ]
-            choices = torch.cat(parts).cpu().numpy().reshape(-1, self.space.symbols)
-            rows.append(self.space.along(choices[self.space.first_visits]))
+                parts = [self.log_prob(self.state, self.sequences(x, y), y) for y in written]
+            rows.append(torch.cat(parts).cpu().numpy())
         out = np.stack(rows)
         if not np.isfinite(out).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])

@@ -176,7 +176,7 @@ def _signed_units(dimensions: int) -> Array:
 
 
 def ordered_problem(
-    dimensions: int = 2, *, bend: ArrayLike = 1.0, value: float = 0.5, radius: float = 3.0
+    dimensions: int = 2, *, bend: ArrayLike = 1.0, value: float = 0.5
 ) -> BentBandit:
     """One prompt with E[s sᵀ a] = 0 at its optimum: Corollary 10 (optimal_policy) has to hold.
 
@@ -193,7 +193,6 @@ def ordered_problem(
         dimensions: d.
         bend: β > 0, a number or (d,).
         value: p, between 0 and 1.
-        radius: radius of the compact set.
 
     >>> problem = ordered_problem(bend=[1.0, 2.0])
     >>> problem.maximum, problem.curvatures
@@ -210,11 +209,10 @@ def ordered_problem(
         rewards=earns[None, :, None],
         reward_probs=np.ones((1, len(earns), 1)),
         offset=(earns * logit(value))[None],
-        radius=radius,
     )
 
 
-def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
+def norm_only_problem() -> BentBandit:
     """One prompt with E[‖s‖² a] = 0 at its optimum, but not E[s sᵀ a]: Corollary 10 fails.
 
     The scores are ±e₁ and ±e₂, equally likely; ±e₁ earn 1 and bend by (3, 1). Then E[s sᵀ a] is
@@ -240,5 +238,4 @@ def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
         bends=(earns[:, None] * [3.0, 1.0])[None],
         rewards=earns[None, :, None],
         reward_probs=np.ones((1, 4, 1)),
-        radius=radius,
     )

@@ -12,7 +12,7 @@ import scipy.stats
 from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
 from ustat_pg import rng
-from ustat_pg.engines import Ball, Box, Constant, Decay, Estimator
+from ustat_pg.engines import Ball, Constant, Decay, Estimator
 from ustat_pg.engines.runs.lanes.softmax import exponential
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
@@ -20,6 +20,7 @@ from ustat_pg.problems import BentBandit, SoftmaxBandit
 from ustat_pg.validation import InputError, changed
 
 ENGINES = ("reference", "cpu")
+NOT_COMPILED = ("minimum-variance", "norm-weighted")
 FAR = 2**40 + 3
 
 
@@ -59,7 +60,7 @@ def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
         ask(estimator=Estimator("oracle")),
         ask(schedule=Decay(3.0, 1.0)),
         ask(start=[0.0, 0.0], start_scale=1.0),
-        ask(projection=Box([-1, -1], [1, 1])),
+        ask(projection=Ball([0, 0], 1)),
         ask(steps=9, snapshots=(2, 9)),
     ]
     assert {other.name for other in others} == {one.name}
@@ -120,7 +121,11 @@ def test_schedules_by_hand():
         (lambda: ask(design="epochs", batch_size=2), "divide the number of contexts, 3"),
         (lambda: ask(estimator=Estimator("own", function=lambda z, _: z)), "cannot take own"),
         (lambda: ask(start=[0.0]), "start and projection need as many"),
-        (lambda: ask(projection=Box([0.0], [1.0])), "start and projection need as many"),
+        (lambda: ask(projection=Ball([0.0], 1.0)), "start and projection need as many"),
+        *(
+            (lambda each=each: run("cpu", ask(estimator=Estimator(each))), "use reference")
+            for each in NOT_COMPILED
+        ),
         (lambda: run("exact", ask()), "'exact' is unknown: choose one of reference"),
     ],
 )
@@ -168,8 +173,11 @@ def has_both_moments(name, trajectory, place):
     return step, factor
 
 
-@pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
+@pytest.mark.parametrize(
+    ("name", "estimator"),
+    [*product(ENGINES, RUN_ESTIMATORS), *(("reference", Estimator(each)) for each in NOT_COMPILED)],
+    ids=str,
+)
 def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
     """The rivals below are 5 and more standard errors away."""
     has_both_moments(name, ask(steps=1, estimator=estimator, batch_size=2), PROBLEM)
@@ -210,6 +218,8 @@ def test_all_two_output_groups_by_hand(name):
     best = (probs * norms) @ reward / (probs @ norms)
     by_hand["minimum-variance"] = lambda z, other: z - best
     for baseline, advantage in by_hand.items():
+        if name != "reference" and baseline in NOT_COMPILED:
+            continue
         trajectory = ask(problem, 2, 1, Constant(1.0), estimator=Estimator(baseline))
         moved = run(name, trajectory, replications=4000)[:, 0, 0] - 0.4
         law = {}
@@ -355,15 +365,11 @@ BASIS = np.array([[0.6], [0.8]])
 SETS = [
     (Ball([0.2, 0.1], 0.3), lambda theta: np.linalg.norm(theta - [0.2, 0.1], axis=-1) / 0.3),
     (Ball([0.2, 0.1], 0.3, BASIS), lambda theta: np.abs((theta - [0.2, 0.1]) @ BASIS[:, 0]) / 0.3),
-    (
-        Box([0.0, -np.inf], [0.5, 0.4]),
-        lambda theta: np.maximum(np.abs(theta[..., 0] - 0.25) / 0.25, theta[..., 1] / 0.4),
-    ),
 ]
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize(("theta_set", "gauge"), SETS, ids=["ball", "within a span", "box"])
+@pytest.mark.parametrize(("theta_set", "gauge"), SETS, ids=["ball", "within a span"])
 def test_projection_keeps_every_theta_inside(name, theta_set, gauge):
     kept = tuple(range(21))
     more = {"schedule": Constant(1.0), "steps": 20, "snapshots": kept, "start_scale": 1.0}

@@ -41,7 +41,7 @@ from ...policies import ArmLinearSoftmax, BentSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer, one_of
 from ..base import Array, Estimator, Replications, block_of
-from .regions import Theta
+from .regions import Ball
 from .schedules import Schedule
 
 TRAJECTORY_DESIGNS = ("iid", "epochs")
@@ -81,7 +81,7 @@ class Trajectory:
     design: str = "iid"
     start: ArrayLike | None = None
     start_scale: ArrayLike = 0.0
-    projection: Theta | None = None
+    projection: Ball | None = None
     snapshots: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
