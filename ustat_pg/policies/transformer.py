@@ -25,7 +25,7 @@ from torch.nn import functional
 
 from ..memory import slices
 from ..validation import InputError, changed, field, finite_array, frozen, integer, record
-from .network import CausalTransformer, TransformerShape, blank, device_of
+from .network import CausalTransformer, TransformerShape, blank
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
@@ -68,11 +68,9 @@ class TransformerPolicy(SoftmaxPolicy):
         prompts: sequences of tokens >= 0, read before the output; lengths may differ.
         shape: the network's sizes.
         parameters: θ (d,), its tensors flattened in the order of ``named_parameters``.
-        device: cpu, cuda or cuda:N.
 
     Raises:
-        InputError: no prompts, sizes that do not match, a device that is not there, or
-            log-probabilities that are not finite.
+        InputError: no prompts, sizes that do not match, or log-probabilities that are not finite.
 
     >>> policy = TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1, 2)], width=8, seed=1)
     >>> policy.d, policy.probs.shape, bool((abs(policy.probs.sum(axis=1) - 1) < 1e-12).all())
@@ -83,10 +81,8 @@ class TransformerPolicy(SoftmaxPolicy):
     prompts: tuple[tuple[int, ...], ...] = field(_prompts)
     shape: TransformerShape
     parameters: Array = field(finite_array, name="theta", ndim=1)
-    device: str = "cpu"
 
     def __attrs_post_init__(self) -> None:
-        device_of(self.device)
         if self.space.symbols != self.shape.choices:
             raise InputError(
                 f"the network writes {self.shape.choices} tokens: outputs have {self.space.symbols}"
@@ -107,11 +103,10 @@ class TransformerPolicy(SoftmaxPolicy):
         layers: int = 1,
         heads: int = 2,
         seed: int = 0,
-        **options: Any,
     ) -> TransformerPolicy:
         """A network of random parameters: weights normal with variance 1/fan-in, biases 0.
 
-        The seed gives the same parameters on every machine and device.
+        The seed gives the same parameters on every machine.
         """
         rows = _prompts("prompts", prompts)
         largest = max(max(prompt, default=0) for prompt in rows)
@@ -133,7 +128,7 @@ class TransformerPolicy(SoftmaxPolicy):
                 parts.append(rng.normal(0.0, fan_in**-0.5, size).ravel())
             else:
                 parts.append(np.full(size, float("norm" in name and name.endswith("weight"))))
-        return cls(space, rows, shape, np.concatenate(parts), **options)
+        return cls(space, rows, shape, np.concatenate(parts))
 
     # What the network is made of.
 
@@ -167,12 +162,12 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def state(self) -> dict[str, Tensor]:
-        """The parameters by name, on the device."""
+        """The parameters by name."""
         return self.unflatten(self._tensor(self.parameters))
 
     def _tensor(self, array: ArrayLike) -> Tensor:
         # A copy: torch has no read-only tensors.
-        return torch.tensor(np.array(array), dtype=torch.float64, device=self.device)
+        return torch.tensor(np.array(array), dtype=torch.float64)
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what defines the policy: tensors and tables are made anew."""
@@ -196,7 +191,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def sequences(self, context: int, outputs: Tensor) -> Tensor:
         """What the network reads to write outputs (n, l): begin, prompt, output but its last."""
-        head = torch.tensor([self.network.begin, *self.prompts[context]], device=outputs.device)
+        head = torch.tensor([self.network.begin, *self.prompts[context]])
         body = outputs[:, :-1].clamp(min=0)
         return torch.cat([head.expand(len(outputs), -1), body], dim=1)
 
@@ -213,7 +208,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def _outputs(self) -> Tensor:
-        return torch.tensor(np.array(self.space.outputs), device=self.device)
+        return torch.tensor(np.array(self.space.outputs))
 
     def _chunks(self, total: int, parameters: int) -> Iterator[slice]:
         """0 to total in slices that the memory allows, with gradients in so many parameters each."""
@@ -225,10 +220,8 @@ class TransformerPolicy(SoftmaxPolicy):
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
         size = MEMORY // (_BYTES * (_GRADIENT_COPIES * parameters + activity))
-        if torch.device(self.device).type == "cpu":
-            kept = _CACHE_BYTES // (_BYTES * max(parameters, 1))
-            size = min(size, max(_LEAST_CHUNK_OUTPUTS, kept))
-        yield from slices(total, size)
+        kept = _CACHE_BYTES // (_BYTES * max(parameters, 1))
+        yield from slices(total, min(size, max(_LEAST_CHUNK_OUTPUTS, kept)))
 
     def _score_chunks(self, context: int) -> Iterator[tuple[slice, Tensor]]:
         """Scores of the outputs, (n, d), chunk by chunk."""
@@ -253,7 +246,7 @@ class TransformerPolicy(SoftmaxPolicy):
             written = (self._outputs[part] for part in self._chunks(self.space.count, 0))
             with torch.no_grad():
                 parts = [self.log_prob(self.state, self.sequences(x, y), y) for y in written]
-            rows.append(torch.cat(parts).cpu().numpy())
+            rows.append(torch.cat(parts).numpy())
         out = np.stack(rows)
         if not np.isfinite(out).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
@@ -281,19 +274,19 @@ class TransformerPolicy(SoftmaxPolicy):
     def scores(self, context: int) -> Array:
         """s(x, k) of every output, (K, d)."""
         require_scores_size(self.space.count, self.d)
-        return torch.cat([scores for _, scores in self._score_chunks(context)]).cpu().numpy()
+        return torch.cat([scores for _, scores in self._score_chunks(context)]).numpy()
 
     def combine(self, context: int, weights: Array) -> Array:
         rows = self._tensor(weights.reshape(-1, weights.shape[-1]))
         parts = [rows[:, part] @ scores for part, scores in self._score_chunks(context)]
-        return torch.stack(parts).sum(0).cpu().numpy().reshape(*weights.shape[:-1], -1)
+        return torch.stack(parts).sum(0).numpy().reshape(*weights.shape[:-1], -1)
 
     def inner(self, vector: Array) -> Array:
         """⟨s(x, k), v⟩, (X, K)."""
         along = self._tensor(vector)
         contexts = range(len(self.prompts))
         parts = [[scores @ along for _, scores in self._score_chunks(x)] for x in contexts]
-        return np.stack([torch.cat(of_context).cpu().numpy() for of_context in parts])
+        return np.stack([torch.cat(of_context).numpy() for of_context in parts])
 
     def gram(self, first: int, second: int) -> Array:
         require_gram_size(self.space.count)
@@ -316,7 +309,7 @@ class TransformerPolicy(SoftmaxPolicy):
         out = np.zeros((len(self.prompts), self.space.count))
         for x in range(len(self.prompts)):
             for rows, scores in self._score_chunks(x):
-                out[x, rows] = scores.square().sum(dim=1).cpu().numpy()
+                out[x, rows] = scores.square().sum(dim=1).numpy()
         return frozen(out)
 
     @property
