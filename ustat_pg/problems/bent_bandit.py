@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, softmax
 
-from ..policies import BentSoftmax
+from ..policies import ArmLinearSoftmax
 from ..validation import (
     InputError,
     field,
@@ -85,9 +85,9 @@ class BentBandit(InteriorProblem):
         return self.features.shape[2]
 
     @cached_property
-    def _origin(self) -> BentSoftmax:
+    def _origin(self) -> ArmLinearSoftmax:
         """The policy at 0."""
-        return BentSoftmax(self.features, self.bends, np.zeros(self.d), self.offset)
+        return ArmLinearSoftmax(self.features, np.zeros(self.d), self.offset, self.bends)
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
         policy = self._origin.with_theta(self._parameters(finite_array("theta", theta, 1)))

@@ -177,12 +177,12 @@ class _Prefix(Model):
 
 
 class _Bandit(Model):
-    """Policies of one token, whose logits are linear in θ but for an offset."""
+    """Policies of one token, whose logits are linear in θ but for an offset and bends."""
 
     def __init__(self, policy: SoftmaxPolicy, device: torch.device) -> None:
         contexts, arms = policy.logits.shape
         super().__init__(policy, OutputSpace(arms, 1), device)
-        offset = np.zeros((contexts, arms))
+        offset, bends = np.zeros((contexts, arms)), policy.bends
         if isinstance(policy, ArmLinearSoftmax):
             features, offset = policy.features, offset if policy.offset is None else policy.offset
         elif isinstance(policy, SharedLinearSoftmax):
@@ -191,6 +191,7 @@ class _Bandit(Model):
             features = np.eye(contexts * arms)
         self._features = self.floats(np.reshape(features, (contexts, arms, -1)))
         self._offset = self.floats(offset)
+        self._bends = None if bends is None else self.floats(bends)
 
     @property
     def activity(self) -> int:
@@ -198,6 +199,8 @@ class _Bandit(Model):
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._features[contexts] @ theta + self._offset[contexts]
+        if self._bends is not None:
+            logits = logits - self._bends[contexts] @ theta**2 / 2
         return functional.log_softmax(logits, dim=-1)[:, None]
 
 
