@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
-from .validation import InputError, finite_array, integer, one_of
+from .validation import InputError, integer, one_of, shares
 
 Array = NDArray[np.float64]
 Fate = Literal["nothing", "prompt", "batch"]
@@ -290,7 +290,7 @@ class Plan:
 
     def kept_share(self, pass_rates: ArrayLike) -> Array:
         """The chance that a finished group is used, the shape of the pass rates."""
-        p = _pass_rates(pass_rates)
+        p = shares("pass rate", pass_rates)
         return self.stops.probabilities(p) @ np.array(list(map(float, self.stops.kept)))
 
     def expected_size(self, pass_rates: ArrayLike) -> Array:
@@ -300,7 +300,7 @@ class Plan:
         none is ever used, at a pass rate of 0 or 1 at which silent ones are always drawn again. What
         refills a batch from other prompts is left to :func:`~ustat_pg.predictions.plan_mse`.
         """
-        p = _pass_rates(pass_rates)
+        p = shares("pass rate", pass_rates)
         drawn = self.stops.probabilities(p) @ self.stops.sizes
         if self.otherwise != "prompt":
             return np.asarray(drawn)
@@ -311,14 +311,7 @@ class Plan:
         """The group sizes at which the plan stops, (S,), and their chances, (..., S)."""
         sizes, index = np.unique(self.stops.sizes, return_inverse=True)
         member = np.eye(len(sizes))[index]
-        return sizes, self.stops.probabilities(_pass_rates(pass_rates)) @ member
-
-
-def _pass_rates(values: ArrayLike) -> Array:
-    p = finite_array("pass rate", values, minimum=0.0)
-    if (p > 1).any():
-        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
-    return p
+        return sizes, self.stops.probabilities(shares("pass rate", pass_rates)) @ member
 
 
 def _ways(outputs: int) -> Any:

@@ -139,6 +139,15 @@ def finite_array(
     return array
 
 
+def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
+    """Return ``value`` as a float64 array of numbers in [0, 1]."""
+    array = finite_array(name, value, ndim)
+    if array.min() < 0 or array.max() > 1:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"{name} is {wrong:g}: it must lie in [0, 1]")
+    return array
+
+
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
     """Return ``value`` as probabilities that sum to 1 along the last axis."""
     array = finite_array(name, value, ndim)
