@@ -127,10 +127,10 @@ def _claim(effect: float) -> Claim:
         "bound": (ONCE, checks.at_most(bound, 0.9 * bound, too_small)),
         "attained": (ONCE, checks.attained(least, 0.99 * least, too_small)),
     }
-    for name, functional, value in (
+    for name, asks, value in (
         ("mean", ONCE, MEAN), ("ratio", RATIO, EXCHANGED), ("slope", slope, -1.0),
     ):  # fmt: skip
-        table[name] = functional, equal(off * value, {PLANT: (1 + PLANTED) * off * value})
+        table[name] = asks, equal(off * value, {PLANT: (1 + PLANTED) * off * value})
     made = []
     for name, (functional, statement) in table.items():
         # Each check has a rival of its own, which it is planned to refute.
