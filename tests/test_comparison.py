@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
-from tests.support.advantages import rloo
+from tests.support.advantages import dr_grpo, neighbour, normalised, rloo, signed_wrongly
 from ustat_pg import compare, gradient_mse
 from ustat_pg.engines import Estimator
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
@@ -124,6 +126,41 @@ def test_without_an_error_there_is_no_ratio():
 def test_what_is_refused(words, message):
     with pytest.raises(InputError, match=message):
         compare(**{"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2, **words})
+
+
+def one_after_the_other(function, problem, size):
+    """E ĝ and E‖ĝ - g‖² at one prompt, by a loop over outcomes."""
+    mean, mse, target = 0.0, 0.0, problem.gradient()
+    for x, chance in enumerate(problem.context_probs):
+        table = problem.policy.scores(x)
+        rollouts = [
+            (p * q, table[k], z)
+            for k, p in enumerate(problem.policy.probs[x])
+            for q, z in zip(problem.reward_probs[x, k], problem.reward_values[x, k], strict=True)
+        ]
+        for group in product(rollouts, repeat=size):
+            probability = chance * np.prod([p for p, _, _ in group])
+            advantages = function(np.array([z for _, _, z in group]))
+            estimate = sum(a * s for a, (_, s, _) in zip(advantages, group, strict=True)) / size
+            mean = mean + probability * estimate
+            mse += probability * np.sum((estimate - target) ** 2)
+    return mean, mse
+
+
+@pytest.mark.parametrize("function", [rloo, dr_grpo, normalised, neighbour, signed_wrongly])
+def test_errors_of_functions_are_those_of_a_loop(function):
+    problem = random_problem(3, "linear", contexts=2)
+    target, row = problem.gradient(), compare(problem, [function], 2).iloc[0]
+    mean, mse = one_after_the_other(function, problem, 2)
+    assert row["mse"] == pytest.approx(mse, rel=1e-12)
+    off = np.linalg.norm(mean - target) / np.linalg.norm(target)
+    assert row["bias"] == pytest.approx(off, rel=1e-9, abs=1e-11)
+    factor = mean @ target / (target @ target)
+    if factor > 0:
+        rescaled = one_after_the_other(lambda z: function(z) / factor, problem, 2)[1]
+        assert row["rescaled"] == pytest.approx(rescaled, rel=1e-11)
+    else:
+        assert np.isnan(row["rescaled"])
 
 
 def test_the_bias_stands_beside_the_error():

@@ -13,8 +13,6 @@ from typing import Any
 
 from .validation import InputError, integer, one_of
 
-__all__ = ["ALIASES", "BASELINES", "Baseline", "baseline", "parse", "require_group"]
-
 
 @dataclass(frozen=True)
 class Baseline:

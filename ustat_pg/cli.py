@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
+from importlib import import_module
 from io import TextIOWrapper
 from typing import IO, Any, cast
 
@@ -18,8 +19,6 @@ from ._version import __version__
 from .commands import clone
 from .reading import printable
 from .validation import InputError
-
-__all__ = ["guarded", "main"]
 
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -35,6 +34,17 @@ ustat-pg: the theory of GRPO, verified, and what it says about a training run
 Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 """
 """The text of the command without words."""
+
+RUNS = {
+    **dict.fromkeys(("advise", "group-size"), (".commands.advise", "run")),
+    "explain": (".commands.explained", "run"),
+    "mse": (".commands.language_models", "mse"),
+    "predict": (".commands.predict", "run"),
+    "problems": (".commands.problems", "run"),
+    "rewards": (".commands.advise", "rewards"),
+    "sweep": (".llm.sweep", "sweep"),
+}
+"""The module and the function that run each command, imported when it is called."""
 
 
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -198,42 +208,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.spec += unknown
         elif unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return run(options)
-
-    def run(options: argparse.Namespace) -> int:
         if options.command == "example":
             from .problems import example_problem
 
             print(json.dumps(example_problem(), indent=1))
-        elif options.command in ("advise", "group-size"):
-            from .commands.advise import run as advise
-
-            advise(options)
-        elif options.command == "rewards":
-            from .commands.advise import rewards
-
-            rewards(options)
-        elif options.command == "llm":
-            if options.part == "sweep":
-                from .llm.sweep import sweep
-
-                return sweep(options)
-            from .commands.language_models import mse
-
-            mse(options)
-        elif options.command == "problems":
-            from .commands.problems import run as problems
-
-            problems(options)
-        elif options.command == "explain":
-            from .commands.explained import run
-
-            run(options)
-        else:
-            from .commands.predict import run as predict
-
-            predict(options)
-        return 0
+            return 0
+        module, name = RUNS[getattr(options, "part", options.command)]
+        return getattr(import_module(module, __package__), name)(options) or 0
 
     return guarded("ustat-pg", command)
 

@@ -20,8 +20,6 @@ from .validation import InputError, integer
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["compare"]
-
 Baseline = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11
@@ -86,8 +84,9 @@ def compare(
         columns baseline, group_size, batch_size, mse, standard_error, rank (1 for the least MSE at
         this group size; equal errors share the better rank), ratio (the MSE over that of the first
         baseline), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
-        where outcomes are too many to enumerate, or g is 0), kind (exact or simulation) and
-        replications.
+        where outcomes are too many to enumerate, or g is 0), rescaled (the MSE of ĝ/c, c = ⟨E ĝ, g⟩/‖g‖²,
+        once the learning rate makes up for a gradient that is shrunk; NaN where bias is, or c <= 0),
+        kind (exact or simulation) and replications.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> def half(rewards):
@@ -121,6 +120,7 @@ def compare(
         first = next(iter(found.values()))
         for name, row in found.items():
             ratio, error = row.over(first)
+            bias, rescaled = _off(chosen, size, named[name], row.mse)
             rows.append(
                 {
                     "baseline": name,
@@ -131,7 +131,8 @@ def compare(
                     "rank": 1 + sum(other.mse < row.mse for other in found.values()),
                     "ratio": ratio,
                     "ratio_error": error,
-                    "bias": _bias(chosen, size, named[name]),
+                    "bias": bias,
+                    "rescaled": rescaled,
                     "kind": "exact" if row.sums is None else "simulation",
                     "replications": 0 if row.sums is None else row.sums.n,
                 }
@@ -200,8 +201,10 @@ def _measured(
     return {name: found[name] for name in named}
 
 
-def _bias(problem: SoftmaxBandit, size: int, estimator: Estimator) -> float:
-    """‖E ĝ - g‖/‖g‖ by the outcomes of one prompt's group, or NaN where they are too many."""
+def _off(
+    problem: SoftmaxBandit, size: int, estimator: Estimator, mse: float
+) -> tuple[float, float]:
+    """‖E ĝ - g‖/‖g‖ and the rescaled MSE, by the outcomes of one prompt's group, if these are few."""
     gradient = problem.gradient()
     length = float(np.linalg.norm(gradient))
     weights = np.zeros(problem.policy.probs.shape)  # what E ĝ multiplies each score by
@@ -212,12 +215,16 @@ def _bias(problem: SoftmaxBandit, size: int, estimator: Estimator) -> float:
             shares = probability[:, None, None] * estimator.advantages(problem, draws) / size
             np.add.at(weights, (draws.contexts[..., None], draws.arms), shares)
     except InfeasibleError:
-        return nan
-    found = sum(problem.policy.combine(x, own) for x, own in enumerate(weights))
-    off = float(np.linalg.norm(found - gradient))
+        return nan, nan
     if not length:
-        return nan
-    return off / length if off > _ROUNDING * length else 0.0
+        return nan, nan
+    mean = sum(problem.policy.combine(x, own) for x, own in enumerate(weights))
+    off = float(np.linalg.norm(mean - gradient))
+    factor = float(mean @ gradient) / length**2
+    # The MSE about g holds ‖g‖² and twice the mean along it.
+    second_moment = mse + (2 * factor - 1) * length**2
+    rescaled = second_moment / factor**2 - length**2 if factor > _ROUNDING else nan
+    return off / length if off > _ROUNDING * length else 0.0, rescaled
 
 
 def _drawn(

@@ -28,8 +28,6 @@ from numba.misc.appdirs import AppDirs
 
 from .digests import source_digest, sources_of
 
-__all__ = ["bodies", "body", "fma"]
-
 KEPT_SECONDS = 7 * 24 * 3600
 """Folders of other versions that are older are removed."""
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from .validation import InputError, integer, one_of
 
-__all__ = ["DESIGNS", "require_design"]
-
 DESIGNS = ("iid", "fixed", "without-replacement")
 """Independent draws from ρ; every prompt once; distinct prompts drawn uniformly."""
 

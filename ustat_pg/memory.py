@@ -9,16 +9,6 @@ from typing import Any, TypeVar
 
 from .validation import InputError
 
-__all__ = [
-    "ChunkWarning",
-    "free_memory",
-    "halving",
-    "in_slices",
-    "out_of_memory",
-    "refused",
-    "slices",
-]
-
 T = TypeVar("T")
 
 _TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -91,29 +81,8 @@ def slices(total: int, size: float) -> Iterator[slice]:
     return (slice(start, min(start + step, total)) for start in range(0, total, step))
 
 
-def halving(size: int, what: str, run: Callable[[int], T]) -> tuple[T, int]:
-    """``run`` of a size that halves where memory runs out, and the size that it ran with."""
-    while True:
-        try:
-            return run(size), size
-        except Exception as error:
-            if not out_of_memory(error):
-                raise
-            if size == 1:
-                raise InputError(
-                    f"{what} do not fit in memory one at a time: take a smaller policy or group, "
-                    "a coarser dtype or shorter outputs"
-                ) from None
-        warnings.warn(
-            f"out of memory with {size} {what} at once: going on with {size // 2}",
-            ChunkWarning,
-            stacklevel=2,
-        )
-        size //= 2
-
-
 def in_slices(
-    total: int, size: int, what: str, run: Callable[[slice], T], keep: Callable[[int], None]
+    total: int, size: int, what: str, run: Callable[[slice], T]
 ) -> Iterator[tuple[slice, T]]:
     """``run`` over 0 to ``total`` in slices of a size that halves where memory runs out.
 
@@ -122,14 +91,27 @@ def in_slices(
         size: number of them in a slice.
         what: word for them in warnings.
         run: work on one slice.
-        keep: takes a smaller size, the first time that it fits.
     """
     start = 0
     while start < total:
-        wanted = min(size, total - start)
-        part, ran = halving(wanted, what, lambda n: run(slice(start, start + n)))  # noqa: B023
-        if ran < wanted:
-            size = ran
-            keep(ran)
-        yield slice(start, start + ran), part
-        start += ran
+        some = slice(start, min(start + size, total))
+        count = some.stop - start
+        try:
+            part = run(some)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            if count == 1:
+                raise InputError(
+                    f"{what} do not fit in memory one at a time: take a smaller policy or group, "
+                    "a coarser dtype or shorter outputs"
+                ) from None
+            size = count // 2
+            warnings.warn(
+                f"out of memory with {count} {what} at once: going on with {size}",
+                ChunkWarning,
+                stacklevel=2,
+            )
+        else:
+            yield some, part
+            start = some.stop

@@ -24,15 +24,6 @@ from .validation import (
     record,
 )
 
-__all__ = [
-    "ContextMatrices",
-    "LengthMoments",
-    "Moments",
-    "SurvivorMoments",
-    "TokenOutcomes",
-    "WeightedMoments",
-]
-
 Array = NDArray[np.float64]
 P = ParamSpec("P")
 T = TypeVar("T")

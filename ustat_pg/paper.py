@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from .validation import InputError, nearest
 
-__all__ = ["PAPER", "RESULTS", "Result", "stem_of"]
-
 PAPER = "arXiv 2603.01162"
 
 

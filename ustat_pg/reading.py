@@ -18,17 +18,6 @@ from numpy.typing import NDArray
 
 from .validation import InputError
 
-__all__ = [
-    "json_value",
-    "printable",
-    "read_arrays",
-    "read_json",
-    "read_pickle",
-    "read_text",
-    "read_yaml",
-    "regular",
-]
-
 MOST_BYTES = 2**28
 """Size of the largest text that is read whole, in bytes, and of arrays that are packed further than
 :data:`MOST_PACKED`."""

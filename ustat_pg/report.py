@@ -32,26 +32,6 @@ from .results import (
     plain,
 )
 
-__all__ = [
-    "EXIT_CODES",
-    "Drawing",
-    "as_table",
-    "check_command",
-    "evidence_of",
-    "exit_code",
-    "html",
-    "markdown",
-    "number",
-    "power_table",
-    "remarks",
-    "rivals_of",
-    "said",
-    "says",
-    "shown",
-    "summary",
-    "verdict_table",
-]
-
 EXIT_CODES = {Verdict.CONFIRMED: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
 WAYS = {

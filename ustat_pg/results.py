@@ -20,27 +20,10 @@ from scipy.stats import norm
 from .checks import Decision, Evidence, Interval, RivalVerdict, Statement, Verdict, worst
 from .paper import RESULTS
 from .reading import read_json, read_text
-from .validation import InputError, one_of
+from .validation import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = [
-    "KINDS",
-    "ORIGINS",
-    "CheckResult",
-    "ClaimResult",
-    "Control",
-    "Design",
-    "Findings",
-    "Power",
-    "Provenance",
-    "Results",
-    "RivalResult",
-    "load_curves",
-    "load_results",
-    "load_run",
-]
 
 KINDS = ("exact", "simulation")
 """The two kinds of evidence that a run produces."""
@@ -563,12 +546,11 @@ def load_results(folder: str | Path) -> pd.DataFrame:
     return load_run(folder).frame()
 
 
-def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
+def load_curves(folder: str | Path) -> pd.DataFrame:
     """The points of a run's figures as a tidy frame, as ``experiment.run_points`` made them.
 
     Arguments:
         folder: the run's ``--out`` folder.
-        figure: name of one figure, whose points alone are wanted, in the columns that these have.
     """
     import pandas as pd
 
@@ -580,13 +562,4 @@ def load_curves(folder: str | Path, figure: str | None = None) -> pd.DataFrame:
         raise InputError(f"{path}: not the curves of a run") from None
     if not set(frame.columns) >= CURVE_COLUMNS:
         raise InputError(f"{path}: not the curves of a run")
-    if figure is None:
-        return frame
-    one_of("figure", figure, list(dict.fromkeys(frame["figure"])))
-    own = frame[frame["figure"] == figure]
-    others = [name for name in own if name not in CURVE_COLUMNS and own[name].isna().all()]
-    own = own.drop(columns=others).reset_index(drop=True)
-    if "group_size" in own and (own["group_size"] % 1 == 0).all():
-        # Read beside figures that lack it, a group size is a float.
-        return own.astype({"group_size": int})
-    return own
+    return frame

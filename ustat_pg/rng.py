@@ -6,33 +6,18 @@ So a result does not depend on how replications were shared out, and two program
 address agree on the integer.
 
 Words of 32 bits stand in signed numbers of 64, and :func:`philox` is written in operators alone: it
-is the same function for whole numbers, for NumPy's arrays, for torch's tensors on any device and
-compiled. Reference: Salmon, Moraes, Dror and Shaw (2011),
-*Parallel random numbers: as easy as 1, 2, 3*.
+is the same function for whole numbers, for NumPy's arrays, for torch's tensors and compiled.
+Reference: Salmon, Moraes, Dror and Shaw (2011), *Parallel random numbers: as easy as 1, 2, 3*.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace, device, is_torch_array
 from numpy.typing import ArrayLike, NDArray
 
 from .validation import InputError
-
-__all__ = [
-    "CONTEXT_SLOT",
-    "MOST_PROMPTS",
-    "MOST_STEPS",
-    "cell_key",
-    "philox",
-    "shuffle",
-    "step_slots",
-    "thresholds",
-    "words",
-]
 
 MULTIPLIER_0 = 0xD2511F53
 MULTIPLIER_1 = 0xCD9E8D57
@@ -78,40 +63,38 @@ def cell_key(seed: int, cell: str) -> NDArray[np.int64]:
     return np.frombuffer(digest, dtype="<u4").astype(np.int64)
 
 
-def words(key: ArrayLike, replications: Any, slots: Any, count: int, first: int = 0) -> Any:
+def words(
+    key: ArrayLike, replications: ArrayLike, slots: ArrayLike, count: int, first: int = 0
+) -> NDArray[np.int64]:
     """Words ``first`` to ``first + count`` at each (replication, slot).
 
     Word i is word i mod 4 of block i div 4.
 
     Arguments:
         key: (2,), see :func:`cell_key`.
-        replications, slots: whole numbers that broadcast to a shape S. Where the replications are
-            a tensor of torch, so are the words, on its device.
+        replications, slots: whole numbers that broadcast to a shape S.
         count: words wanted at each address.
         first: the word to begin with.
 
     Returns:
         int64, S + (count,).
     """
-    if not is_torch_array(replications):
-        replications = np.asarray(replications, dtype=np.int64)
-    xp, place = array_namespace(replications), device(replications)
-    slots = xp.asarray(slots, dtype=xp.int64, device=place)
-    replications, slots = xp.broadcast_arrays(replications[..., None], slots[..., None])
+    numbers, places = (np.asarray(each, dtype=np.int64) for each in (replications, slots))
+    replications, slots = np.broadcast_arrays(numbers[..., None], places[..., None])
     low, high = first // 4, -(-(first + count) // 4)
-    blocks = xp.arange(low, high, dtype=xp.int64, device=place)
+    blocks = np.arange(low, high)
     halves = replications & MASK, (replications >> 32) & MASK
     drawn = philox(blocks, slots, *halves, *(int(word) for word in np.asarray(key)))
-    drawn = xp.reshape(xp.stack(drawn, axis=-1), (*slots.shape[:-1], -1))
+    drawn = np.stack(drawn, axis=-1).reshape(*slots.shape[:-1], -1)
     return drawn[..., first - 4 * low : first - 4 * low + count]
 
 
-def shuffle(order: Any, words: Any, first: int = 0) -> None:
+def shuffle(order: NDArray[np.int64], words: NDArray[np.int64], first: int = 0) -> None:
     """Take steps of a shuffle (Fisher-Yates) in place: place j swaps with one of j to N - 1.
 
     Arguments:
-        order: (R, N), an array of NumPy or a tensor of torch.
-        words: one for each row and step, (R, n), int64 of the same library.
+        order: (R, N).
+        words: one for each row and step, (R, n).
         first: the first step's place.
 
     >>> order = np.arange(4)[None]
@@ -119,7 +102,7 @@ def shuffle(order: Any, words: Any, first: int = 0) -> None:
     >>> order
     array([[2, 1, 3, 0]])
     """
-    rows = array_namespace(order).arange(len(order), device=device(order))
+    rows = np.arange(len(order))
     total = order.shape[1]
     for step in range(words.shape[1]):
         place = first + step

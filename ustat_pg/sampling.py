@@ -20,15 +20,13 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from math import comb, log
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
-from .validation import InputError, finite_array, integer, one_of
-
-__all__ = ["SCHEMES", "Plan", "Scheme", "Stops"]
+from .validation import InputError, integer, one_of, shares
 
 Array = NDArray[np.float64]
 Fate = Literal["nothing", "prompt", "batch"]
@@ -39,8 +37,6 @@ MOST_OUTPUTS = 1024
 """The largest group of a plan: its table of paths holds whole numbers of as many bits."""
 MOST_STATES = 300_000
 """The most pairs of a look and a number of successes that a plan may have."""
-
-_NONE = Fraction(0)
 
 EXAMPLES = (
     "8",
@@ -193,13 +189,13 @@ class Plan:
         A name in :data:`SCHEMES` is its plan.
 
         Raises:
-            InputError: words that are no plan; the message says where, and shows one.
+            InputError: words that are no plan; the message says where, and shows some that are.
         """
         if isinstance(text, Plan):
             return text
         if not isinstance(text, str):
             return cls.fixed(text)
-        return _Parser(SCHEMES[text].plan if text in SCHEMES else text).plan()
+        return _parsed(SCHEMES[text].plan if text in SCHEMES else text)
 
     @property
     def keeping_all(self) -> Plan:
@@ -294,7 +290,7 @@ class Plan:
 
     def kept_share(self, pass_rates: ArrayLike) -> Array:
         """The chance that a finished group is used, the shape of the pass rates."""
-        p = _pass_rates(pass_rates)
+        p = shares("pass rate", pass_rates)
         return self.stops.probabilities(p) @ np.array(list(map(float, self.stops.kept)))
 
     def expected_size(self, pass_rates: ArrayLike) -> Array:
@@ -304,7 +300,7 @@ class Plan:
         none is ever used, at a pass rate of 0 or 1 at which silent ones are always drawn again. What
         refills a batch from other prompts is left to :func:`~ustat_pg.predictions.plan_mse`.
         """
-        p = _pass_rates(pass_rates)
+        p = shares("pass rate", pass_rates)
         drawn = self.stops.probabilities(p) @ self.stops.sizes
         if self.otherwise != "prompt":
             return np.asarray(drawn)
@@ -315,14 +311,7 @@ class Plan:
         """The group sizes at which the plan stops, (S,), and their chances, (..., S)."""
         sizes, index = np.unique(self.stops.sizes, return_inverse=True)
         member = np.eye(len(sizes))[index]
-        return sizes, self.stops.probabilities(_pass_rates(pass_rates)) @ member
-
-
-def _pass_rates(values: ArrayLike) -> Array:
-    p = finite_array("pass rate", values, minimum=0.0)
-    if (p > 1).any():
-        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
-    return p
+        return sizes, self.stops.probabilities(shares("pass rate", pass_rates)) @ member
 
 
 def _ways(outputs: int) -> Any:
@@ -350,119 +339,69 @@ def _row(size: int, reached: set[int], chance: Chance) -> Chances:
 _FATES: dict[str, Fate] = {"drop": "nothing", "retry": "prompt", "refill": "batch"}
 
 
-class _Parser:
-    """Words of a plan, read from left to right."""
+_EVENTS: dict[str, Callable[[int, int, int], bool]] = {
+    "mixed": lambda n, k, last: 0 < k < n,
+    "silent": lambda n, k, last: k in (0, n),
+    "solved": lambda n, k, last: k == n,
+    "unsolved": lambda n, k, last: k == 0,
+    "early": lambda n, k, last: n < last,
+}
+"""Events by n outputs, k successes, and the outputs of the last look."""
 
-    _SIZES = re.compile(
-        r"\s*[0-9]{1,9}(\s*\.\.\s*[0-9]{1,9}|(\s*\+\s*[0-9]{1,9})+|(\s*,\s*[0-9]{1,9})+)?(?![0-9])"
-    )
-    _SHARE = re.compile(r"(\d*\.?\d+)\.\.(\d*\.?\d+)")
+_NUMBER, _COUNT = r"\d*\.?\d+", r"\d{1,9}\s+(?:success(?:es)?|failures?)"
+_EVENT = rf"(?:{'|'.join(_EVENTS)}|{_NUMBER}\.\.{_NUMBER})(?:\s+{_NUMBER})?"
+_WORDS = re.compile(
+    r"\s*(?P<sizes>\d{1,9}(?:\s*\.\.\s*\d{1,9}|(?:\s*\+\s*\d{1,9})+|(?:\s*,\s*\d{1,9})+)?)"
+    rf"(?:\s+if\s+(?P<event>{_EVENT})|\s+until\s+(?P<until>{_COUNT}(?:\s+and\s+{_COUNT})?))?"
+    rf"(?:\s*,\s*(?P<fate>{'|'.join(_FATES)})\s+(?P<thrown>{_EVENT}))?\s*"
+)
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        match = self._SIZES.match(text)
-        if match is None:
-            self._refuse(0, "a number of outputs")
-        self.sizes = match.group()
-        self.rest = [
-            (word.group(), word.start()) for word in re.finditer(r"[^\s,]+|,", text[match.end() :])
-        ]
-        self.rest = [(word, at + match.end()) for word, at in self.rest]
 
-    def plan(self) -> Plan:
-        looks = self._looks()
-        go_on: Chance = lambda n, k: True  # noqa: E731
-        kept: Chance = lambda n, k: True  # noqa: E731
-        otherwise: Fate = "nothing"
-        if len(looks) == 1 and self.rest and self.rest[0][0] in ("if", "until"):
-            self._refuse(self._place(), "a second number of outputs")
-        if self._next_is("if"):
-            go_on = self._event(looks)
-        elif self._next_is("until"):
-            go_on = self._until()
-        elif len(looks) > 1:
-            self._refuse(self._place(), "'if' or 'until'")
-        if self._next_is(","):
-            word, at = self._word("drop, retry or refill")
-            if word not in _FATES:
-                self._refuse(at, "drop, retry or refill")
-            otherwise, thrown = _FATES[word], self._event(looks)
-            kept = lambda n, k: 1 - Fraction(thrown(n, k))  # noqa: E731
-        if self.rest:
-            self._refuse(self._place(), "the end")
-        return Plan.of(looks, go_on, kept, otherwise, " ".join(self.text.split()))
-
-    def _looks(self) -> list[int]:
-        numbers = [int(word) for word in re.findall(r"\d+", self.sizes)]
-        if ".." in self.sizes:
-            if numbers[1] > MOST_OUTPUTS:
-                raise InputError(
-                    f"plan {self.text!r} draws up to {numbers[1]} outputs: its table holds "
-                    f"{MOST_OUTPUTS}"
-                )
-            return list(range(numbers[0], numbers[1] + 1))
-        return np.cumsum(numbers).tolist() if "+" in self.sizes else numbers
-
-    def _event(self, looks: list[int]) -> Chance:
-        """The chance that a clause names, by n and k."""
-        word, at = self._word("an event")
-        events: dict[str, Callable[[int, int], bool]] = {
-            "mixed": lambda n, k: 0 < k < n,
-            "silent": lambda n, k: k in (0, n),
-            "solved": lambda n, k: k == n,
-            "unsolved": lambda n, k: k == 0,
-            "early": lambda n, k: n < looks[-1],
-        }
-        if share := self._SHARE.fullmatch(word):
-            low, high = (Fraction(bound) for bound in share.groups())
-            if low > high:
-                self._refuse(at, "a share whose least end comes first")
-            event: Callable[[int, int], bool] = lambda n, k: low <= Fraction(k, n) <= high  # noqa: E731
-        elif word in events:
-            event = events[word]
-        else:
-            self._refuse(at, f"an event ({', '.join(events)}, or a share such as 0.2..0.8)")
-        chance = Fraction(1)
-        if self.rest and re.fullmatch(r"\d*\.?\d+", self.rest[0][0]):
-            given, at = self.rest.pop(0)
-            chance = Fraction(given)
-            if chance > 1:
-                self._refuse(at, "a chance of at most 1")
-        return lambda n, k: chance if event(n, k) else _NONE
-
-    def _until(self) -> Callable[[int, int], bool]:
-        least = {"success": 0, "failure": 0}
-        while True:
-            count, at = self._word("a number")
-            what, place = self._word("successes or failures")
-            kind = {"successes": "success", "failures": "failure"}.get(what, what)
-            if not re.fullmatch("[0-9]{1,9}", count):
-                self._refuse(at, "a number")
-            if kind not in least or least[kind]:
-                self._refuse(place, "successes or failures")
-            least[kind] = int(count)
-            if not self._next_is("and"):
-                return lambda n, k: k < least["success"] or n - k < least["failure"]
-
-    def _next_is(self, word: str) -> bool:
-        if self.rest and self.rest[0][0] == word:
-            self.rest.pop(0)
-            return True
-        return False
-
-    def _word(self, wanted: str) -> tuple[str, int]:
-        if not self.rest:
-            self._refuse(len(self.text), wanted)
-        return self.rest.pop(0)
-
-    def _place(self) -> int:
-        return self.rest[0][1] if self.rest else len(self.text)
-
-    def _refuse(self, at: int, wanted: str) -> NoReturn:
+def _parsed(text: str) -> Plan:
+    """The plan that words write."""
+    match = _WORDS.match(text)
+    end = match.end() if match else 0
+    looks_again = match is not None and bool(re.search(r"\D", match["sizes"].strip()))
+    if match is None or end < len(text) or looks_again != bool(match["event"] or match["until"]):
         raise InputError(
-            f"plan {self.text!r}: {wanted} is wanted at {self.text[at:].strip() or 'its end'!r} "
-            f"(place {at + 1}); plans are written like {'; '.join(map(repr, EXAMPLES))}"
+            f"plan {text!r} cannot be read at {text[end:].strip() or 'its end'!r} (place {end + 1}): "
+            "plans are written like "
+            f"{'; '.join(map(repr, EXAMPLES))}; events are {', '.join(_EVENTS)}, and shares of "
+            "successes such as 0.2..0.8"
         )
+    numbers = [int(word) for word in re.findall(r"\d+", match["sizes"])]
+    if ".." in match["sizes"]:
+        if numbers[1] > MOST_OUTPUTS:
+            raise InputError(
+                f"plan {text!r} draws up to {numbers[1]} outputs: its table holds {MOST_OUTPUTS}"
+            )
+        numbers = list(range(numbers[0], numbers[1] + 1))
+    looks = np.cumsum(numbers).tolist() if "+" in match["sizes"] else numbers
+    go_on: Chance = lambda n, k: True  # noqa: E731
+    kept: Chance = lambda n, k: True  # noqa: E731
+    if match["event"]:
+        go_on = _event(text, match["event"], looks[-1])
+    elif match["until"]:
+        least = {"s": 0, "f": 0}
+        for count, kind in re.findall(r"(\d+)\s+([sf])", match["until"]):
+            least[kind] = int(count)
+        go_on = lambda n, k: k < least["s"] or n - k < least["f"]  # noqa: E731
+    if match["fate"]:
+        thrown = _event(text, match["thrown"], looks[-1])
+        kept = lambda n, k: 1 - Fraction(thrown(n, k))  # noqa: E731
+    otherwise = _FATES[match["fate"]] if match["fate"] else "nothing"
+    return Plan.of(looks, go_on, kept, otherwise, " ".join(text.split()))
+
+
+def _event(text: str, words: str, last: int) -> Chance:
+    """The chance that a clause names, by n and k."""
+    word, *given = words.split()
+    chance = Fraction(given[0]) if given else Fraction(1)
+    low, high = map(Fraction, word.split("..")) if ".." in word else (Fraction(0), Fraction(1))
+    if chance > 1 or low > high:
+        raise InputError(f"plan {text!r}: {words!r} has a chance above 1, or its ends exchanged")
+    holds = _EVENTS.get(word, lambda n, k, last: low <= Fraction(k, n) <= high)
+    return lambda n, k: chance if holds(n, k, last) else Fraction(0)
 
 
 @dataclass(frozen=True)

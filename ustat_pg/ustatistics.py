@@ -26,16 +26,6 @@ from numpy.typing import ArrayLike, NDArray
 from ustat_pg.validation import InputError, finite_array, integer
 from ustat_pg.validation import probabilities as checked_probabilities
 
-__all__ = [
-    "Hoeffding",
-    "VarianceComponents",
-    "covariance_kernel",
-    "covariance_ustatistic",
-    "covariance_variance_components",
-    "hoeffding",
-    "ustatistic",
-]
-
 FloatArray: TypeAlias = NDArray[np.float64]
 Samples: TypeAlias = ArrayLike | tuple[ArrayLike, ...]
 Kernel: TypeAlias = Callable[..., Any]

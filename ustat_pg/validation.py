@@ -14,22 +14,6 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "InputError",
-    "changed",
-    "device_name",
-    "field",
-    "finite_array",
-    "frozen",
-    "integer",
-    "nearest",
-    "number",
-    "one_of",
-    "positive",
-    "probabilities",
-    "record",
-]
-
 Record = TypeVar("Record")
 
 PROBABILITY_TOLERANCE = 1e-9
@@ -64,25 +48,21 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
-def number(
-    name: str, value: Any, above: float = -inf, below: float = inf, minimum: float = -inf
-) -> float:
+def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) -> float:
     """Return ``value`` as a finite float within limits.
 
-    >>> number("pass rate", 1.5, above=0, below=1)
+    >>> number("cost", -1.5, minimum=0)
     Traceback (most recent call last):
     ...
-    ustat_pg.validation.InputError: pass rate is 1.5: it must lie between 0 and 1
+    ustat_pg.validation.InputError: cost is -1.5: it must be at least 0
     """
     if isinstance(value, int) and abs(value) >= 2**63:
         # NumPy makes an object of an int beyond its own.
         value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
-    if not above < result < below or result < minimum:
+    if not above < result or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
-        if below < inf:
-            allowed = f"lie between {max(above, minimum):g} and {below:g}"
-        elif above == 0:
+        if above == 0:
             allowed = "be positive"
         raise InputError(f"{name} is {result!r}: it must {allowed}")
     return result
@@ -159,6 +139,15 @@ def finite_array(
     return array
 
 
+def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
+    """Return ``value`` as a float64 array of numbers in [0, 1]."""
+    array = finite_array(name, value, ndim)
+    if array.min() < 0 or array.max() > 1:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"{name} is {wrong:g}: it must lie in [0, 1]")
+    return array
+
+
 def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
     """Return ``value`` as probabilities that sum to 1 along the last axis."""
     array = finite_array(name, value, ndim)
@@ -219,7 +208,7 @@ def _converting(_: type, fields: list[Any]) -> list[Any]:
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
-def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]], type[Record]]:
+def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
     """A class of records whose fields say what is required of them.
 
     >>> @record()
@@ -234,7 +223,7 @@ def record(*, eq: bool = False, frozen: bool = True) -> Callable[[type[Record]],
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
     # Without slots: cached properties stand in the instance's dictionary.
-    return attrs.define(eq=eq, frozen=frozen, slots=False, field_transformer=_converting)
+    return attrs.define(eq=eq, frozen=True, slots=False, field_transformer=_converting)
 
 
 def changed(instance: Record, **changes: Any) -> Record:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import IO
 from uuid import uuid4
 
-__all__ = ["versions", "whole_file"]
-
 
 @contextmanager
 def whole_file(path: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:

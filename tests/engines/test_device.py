@@ -68,9 +68,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
     room = bodies.Room(*laws.scratch(cpu.scratch_shapes(cell, asked, tables), 2))
-    path = Trajectory(
-        smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("norm-weighted"), 3, "epochs"
-    )
+    path = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")
     plan = trajectory_cpu.plan_of(path)
     *path_room, _, _ = laws.scratch(trajectory_cuda.shapes(path, plan), 2)
 

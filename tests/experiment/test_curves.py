@@ -7,7 +7,6 @@ from scipy import stats
 
 from simulations import STEMS, Suite, curves
 from simulations.problems import mse_of
-from tests.support.refusals import refuses
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
@@ -59,13 +58,6 @@ def test_curves_are_read_back_as_they_were(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path / "blocks"))
     (tmp_path / CURVES_FILE).write_text(frame.to_csv(index=False))
     pd.testing.assert_frame_equal(load_curves(tmp_path), frame, check_dtype=False)
-    for name, own in frame.groupby("figure"):
-        alone = load_curves(tmp_path, name)
-        assert len(alone) == len(own)
-        assert not alone.drop(columns=list(CURVE_COLUMNS)).isna().all().any()
-        if "group_size" in alone:
-            assert alone["group_size"].dtype == int
-    refuses("figure 'nothing' is unknown", load_curves, tmp_path, "nothing")
 
 
 def test_a_run_without_curves_is_read_back_and_joined(problem, tmp_path):

@@ -18,7 +18,7 @@ from ustat_pg.problems import (
     sorting,
 )
 from ustat_pg.problems import tokens as module
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 PROBLEMS = {
     "modular": modular_sum(3, 2),
@@ -116,7 +116,7 @@ def test_the_digest_names_policy_and_problem():
         problem.at(PrefixSoftmax.random(problem.space, 3, seed=1)),
         problem.at(PrefixSoftmax(problem.space, policy.tables[:1], 3)),
         modular_sum(3, 2, prompts=[(1,), (0,), (2,)]).at(policy),
-        modular_sum(3, 2, probs=[0.5, 0.25, 0.25]).at(policy),
+        changed(modular_sum(3, 2), probs=[0.5, 0.25, 0.25]).at(policy),
         bandit.restrict([0, 1]),
         bandit.with_theta(policy.theta + 1e-9),
     ]

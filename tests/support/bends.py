@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg.policies import BentSoftmax
+from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
 
 
@@ -19,5 +19,5 @@ def with_bends(which, bends=None):
     """The problem with bends in its policy, those of :func:`bends_of` unless given."""
     policy = which.policy
     bends = bends_of(which) if bends is None else bends
-    bent = BentSoftmax(policy.features, bends, policy.theta, policy.offset)
+    bent = ArmLinearSoftmax(policy.features, policy.theta, policy.offset, bends)
     return SoftmaxBandit(bent, which.context_probs, which.reward_values, which.reward_probs)

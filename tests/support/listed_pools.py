@@ -11,6 +11,7 @@ from ustat_pg.engines import GradientCell, SquaredError
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import SoftmaxBandit, modular_sum
+from ustat_pg.validation import changed
 
 LENGTHS, PROXIES = np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.4, 0.9])
 """Of a completion, by its arm."""
@@ -88,6 +89,6 @@ def sampled(problem, prompts, rollouts, seed):
 
 
 def token_problem():
-    problem = modular_sum(3, 2, probs=[0.2, 0.3, 0.5])
+    problem = changed(modular_sum(3, 2), probs=[0.2, 0.3, 0.5])
     space = OutputSpace(3, 2)
     return problem.at(PrefixSoftmax.random(space, contexts=3, seed=4, scale=0.8, shared=True))

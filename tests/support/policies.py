@@ -14,7 +14,6 @@ import numpy as np
 from tests.support.networks import backward_loop
 from ustat_pg.policies import (
     ArmLinearSoftmax,
-    BentSoftmax,
     OutputSpace,
     PrefixSoftmax,
     SharedLinearSoftmax,
@@ -37,8 +36,8 @@ LINEAR = {
     "tabular": TabularSoftmax(TABLE),
     "linear": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA),
     "offset": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, OFFSET),
-    "bent": BentSoftmax(ARM_FEATURES, BENDS, ARM_THETA, OFFSET),
-    "bent-plain": BentSoftmax(ARM_FEATURES, BENDS, ARM_THETA),
+    "bent": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, OFFSET, BENDS),
+    "bent-plain": ArmLinearSoftmax(ARM_FEATURES, ARM_THETA, bends=BENDS),
     "shared": SharedLinearSoftmax(CONTEXT_FEATURES, WEIGHTS),
     "one-arm": TabularSoftmax(TABLE[:, :1]),
     "one-context": SharedLinearSoftmax(CONTEXT_FEATURES[:1], WEIGHTS),

@@ -17,6 +17,7 @@ from ustat_pg.problems import (
     random_problem,
     sorting,
 )
+from ustat_pg.validation import changed
 
 FORMS = {"tabular": "plain", "linear": "linear", "shared": "shared-linear"}
 """A kind of generated problem for each form of policy."""
@@ -71,7 +72,7 @@ def library_problem(problem):
 
 # Outputs of tokens.
 
-SMALL = modular_sum(2, 2, end=True, graded=True, probs=[0.3, 0.7])
+SMALL = changed(modular_sum(2, 2, end=True, graded=True), probs=[0.3, 0.7])
 """Seven outputs, so that groups can be enumerated."""
 
 SORTING = sorting(2, 2, graded=True, prompts=[(1, 0), (1, 1), (0, 0)])
@@ -151,8 +152,6 @@ RUN_ESTIMATORS = [
     Estimator("vanilla"),
     Estimator("constant", constant=-0.4),
     Estimator("oracle"),
-    Estimator("minimum-variance"),
     Estimator("grpo"),
     Estimator("group-mean"),
-    Estimator("norm-weighted"),
 ]

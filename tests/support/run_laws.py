@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support.bends import with_bends
 from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
-from ustat_pg.engines import Ball, Box, Decay, Estimator
+from ustat_pg.engines import Ball, Decay, Estimator
 from ustat_pg.engines.runs.lanes.plan import FEW_CONTEXTS, LANES
 from ustat_pg.engines.runs.trajectory import Trajectory
 
@@ -62,7 +62,6 @@ SETS = {
     "within a span": Ball(
         [0.1, 0.0, -0.2], 0.4, np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
     ),
-    "box": Box([-0.1, -np.inf, 0.0], [0.3, 0.2, np.inf]),
 }
 """Of three parameters."""
 

@@ -13,7 +13,7 @@ from tests.support.advantages import failure, rloo
 from tests.support.refusals import refusals, refuses
 from ustat_pg import estimators, testing
 from ustat_pg.problems import random_problem
-from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased, exact_mse
+from ustat_pg.testing import assert_finite, assert_invariances, assert_unbiased
 
 
 def test_a_torch_trainer():
@@ -51,14 +51,10 @@ def test_a_torch_trainer():
     assert_unbiased(torch_rloo, array=single, rtol=1e-5)
     assert_invariances(torch_rloo, array=single, rtol=1e-5, examples=30)
 
-    report = exact_mse(torch_rloo, problem=random_problem(0), group_size=3, array=torch.tensor)
-    assert report.ratio_to_grpo == pytest.approx(1, rel=1e-12)
-
     # Torch is imported, so that its tensors are tried where NumPy's arrays do not do.
     assert_unbiased(torch_rloo)
     assert_finite(torch_rloo)
     assert "(G-1)/G" in failure(assert_unbiased, torch_dr_grpo)
-    assert exact_mse(torch_rloo, problem=random_problem(0), group_size=3) == report
 
 
 def test_a_function_of_unknown_arrays(monkeypatch):
@@ -107,7 +103,6 @@ test_bad_arguments_of_one_check_are_refused = refusals(
     (lambda: assert_unbiased(rloo, rtol=-1), "rtol"),
     (lambda: assert_invariances(rloo, ["rotation"]), "invariance 'rotation' is unknown"),
     (lambda: assert_invariances(rloo, []), "which is empty"),
-    (lambda: exact_mse(rloo, problem=[PROBLEM], group_size=2), "problem is a list"),
     (lambda: assert_unbiased(rloo, problems=PROBLEM, group_size=12), "take a smaller group_size"),
     (lambda: testing.problems(["plain", "odd"]), "kinds is"),
     (lambda: testing.rewards((5, 2)), r"number or \(least, greatest\)"),

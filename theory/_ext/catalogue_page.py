@@ -97,7 +97,7 @@ def tables() -> str:
     lines += ["", "## What is no such table", ""]
     lines += [
         "Lengths, other prompts, other networks or earlier steps enter these. What is said of them is said "
-        "in words; `ustat_pg.testing.exact_mse` enumerates any advantage function on a small problem."
+        "in words; `ustat_pg.compare` enumerates any advantage function on a small problem."
     ]
     for family in known.others.values():
         lines += section(family, closed=False)

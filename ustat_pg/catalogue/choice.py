@@ -15,8 +15,6 @@ from .meaning import Meaning
 from .records import Row, short_name
 from .specs import resolve
 
-__all__ = ["Candidate", "Choice", "choose", "in_use"]
-
 OURS = ("grpo", "bayes:1,1", "norm-weighted", "length-weighted")
 """Unbiased baselines that a trainer can have in place of its own."""
 

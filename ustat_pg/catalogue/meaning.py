@@ -12,8 +12,6 @@ from ..predictions import CountTable, count_table
 from ..validation import InputError, positive
 from .records import Aggregation, Framework, Row, catalogue, short_name
 
-__all__ = ["Meaning"]
-
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,
     "1/G": lambda size: 1 / size,

@@ -13,17 +13,6 @@ from typing import Any
 
 from ..validation import InputError, integer, nearest
 
-__all__ = [
-    "Aggregation",
-    "Catalogue",
-    "Family",
-    "Framework",
-    "Option",
-    "Row",
-    "catalogue",
-    "short_name",
-]
-
 
 @dataclass(frozen=True)
 class Family:

@@ -14,8 +14,6 @@ from ..validation import InputError, integer, nearest
 from .meaning import Meaning
 from .records import Framework, Option, as_text, catalogue, flat
 
-__all__ = ["NEAR", "resolve"]
-
 Named = list[tuple[str, str]]
 """Options by the names that are written, the later before the earlier; "" where no value is."""
 

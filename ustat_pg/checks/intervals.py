@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, log, log1p, sqrt
 
-__all__ = ["Forecast", "Interval", "NearlyNormal"]
-
 
 @dataclass(frozen=True)
 class Interval:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ..paper import RESULTS
 from .intervals import Forecast
 
-__all__ = ["FAMILY_ALPHA", "MISS_RATE", "MOST", "allotted_alpha", "replications_needed"]
-
 FAMILY_ALPHA = 1e-3
 """Chance that a suite of true claims shows a single false alarm."""
 

@@ -17,20 +17,6 @@ from scipy.stats import norm
 from .intervals import Interval
 from .planning import MISS_RATE
 
-__all__ = [
-    "Decision",
-    "Evidence",
-    "RivalVerdict",
-    "Statement",
-    "Verdict",
-    "at_most",
-    "attained",
-    "decide",
-    "equal",
-    "positive",
-    "worst",
-]
-
 ROUNDING = 1e-9
 """Relative to a statement's scale: closer values are the same number."""
 

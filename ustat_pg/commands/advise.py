@@ -29,8 +29,6 @@ from .predict import centred
 if TYPE_CHECKING:
     from ..llm.advise import PoolAdvice
 
-__all__ = ["ProblemAdvice", "advise_problem", "rewards", "run"]
-
 
 @dataclass(frozen=True)
 class ProblemAdvice:

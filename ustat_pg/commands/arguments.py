@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["add_explain", "add_predict", "add_problems"]
-
 
 def add_predict(commands: Any) -> None:
     """The command's options."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ..validation import InputError
 
-__all__ = ["COMMANDS", "run"]
-
 COMMANDS = {
     "verify": ("simulations", "every result of the paper, by enumeration and by simulation"),
     "plan": ("simulations", "what verify would draw, and how long that takes"),

@@ -19,10 +19,8 @@ from ..baselines import parse
 from ..catalogue import Family, Meaning, catalogue, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
-from ..validation import InputError, finite_array, integer
+from ..validation import InputError, integer, shares
 from .predict import centred
-
-__all__ = ["Explanation", "explain", "moments_of_pass_rates"]
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
 """The prompts of those who name none."""
@@ -106,10 +104,7 @@ def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
     >>> round(rloo / oracle, 9)
     1.333333333
     """
-    p = finite_array("pass rate", pass_rates, 1)
-    if p.min() < 0 or p.max() > 1:
-        wrong = p[(p < 0) | (p > 1)][0]
-        raise InputError(f"pass rate is {wrong:g}: it must lie in [0, 1]")
+    p = shares("pass rate", pass_rates, 1)
     chance, spread = np.full(len(p), 1 / len(p)), p * (1 - p)
     lengths = np.sqrt(_SMALL * spread)
     return Moments(

@@ -21,8 +21,6 @@ from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
 from .schemes import SchemeExplanation, explain_scheme
 
-__all__ = ["as_json", "as_text", "draw", "run"]
-
 _WIDTH = 100
 """Characters of a line that a person reads."""
 

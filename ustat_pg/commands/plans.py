@@ -15,8 +15,6 @@ from ..problems import SoftmaxBandit
 from ..sampling import SCHEMES, Plan
 from ..validation import InputError
 
-__all__ = ["printed_plan", "unbiased_plan"]
-
 MOST_DIRECTIONS = 200
 """Parameters of the largest problem whose bias is enumerated as a vector."""
 ROUNDING = 1e-20

@@ -10,8 +10,6 @@ from ..validation import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["new_axes", "refuse_plot", "save"]
-
 
 def refuse_plot(path: Path) -> None:
     """Refuse a file that no picture can be written to."""

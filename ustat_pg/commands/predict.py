@@ -21,8 +21,6 @@ from ..reading import read_json
 from ..validation import InputError
 from .plans import printed_plan
 
-__all__ = ["centred", "enumerated_mse", "numbers_in", "run"]
-
 _ROWS = {
     "mse": "MSE of the minibatch gradient",
     "prompt_term": "  from the choice of prompts",

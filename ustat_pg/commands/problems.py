@@ -8,8 +8,6 @@ import json
 from ..predictions import MseConstants, optimal_group_size
 from ..problems import NamedProblem, named_problem, named_problems
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace) -> None:
     """Print the list of problems, or the file of one."""

@@ -14,8 +14,6 @@ from ..validation import one_of
 from .explain import GRID, PASS_RATES, moments_of_pass_rates
 from .plans import unbiased_plan
 
-__all__ = ["SchemeExplanation", "explain_scheme"]
-
 
 @dataclass(frozen=True)
 class SchemeExplanation:

@@ -16,8 +16,6 @@ import numpy as np
 
 from ..compiled import body
 
-__all__ = ["interpolate", "log_tails", "panel", "quantiles"]
-
 AGREE = 3e-10
 """How far the sums at a step and at its double may differ, of the tail and of the density.
 

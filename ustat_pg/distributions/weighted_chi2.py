@@ -22,8 +22,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, frozen, integer
 
-__all__ = ["WeightedChi2"]
-
 FloatArray: TypeAlias = NDArray[np.float64]
 Seed: TypeAlias = int | np.random.Generator | np.random.RandomState | None
 

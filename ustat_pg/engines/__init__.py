@@ -32,14 +32,13 @@ from .runs.cell import (
     Product,
     Training,
 )
-from .runs.regions import Ball, Box
+from .runs.regions import Ball
 from .runs.schedules import Constant, Decay
 
 __all__ = [
     "Away",
     "Ball",
     "Binned",
-    "Box",
     "Cell",
     "Constant",
     "Coordinate",

@@ -19,23 +19,6 @@ from ..estimators import advantages
 from ..problems import SoftmaxBandit
 from ..validation import InputError, finite_array, integer, one_of
 
-__all__ = [
-    "ENGINES",
-    "NEEDS",
-    "RUNNABLE",
-    "Cell",
-    "Draws",
-    "Estimator",
-    "InfeasibleError",
-    "MomentSums",
-    "Quantity",
-    "Replications",
-    "block_of",
-    "expected_reward",
-    "optimal_baseline",
-    "require_engine",
-]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

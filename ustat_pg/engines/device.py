@@ -16,15 +16,6 @@ from numba import config, cuda
 from ..memory import in_slices
 from ..validation import InputError
 
-__all__ = [
-    "MOST_THREADS",
-    "free_bytes",
-    "in_chunks",
-    "launch",
-    "require_device",
-    "upload",
-]
-
 MOST_THREADS = 2**18
 """The threads of one launch: as many as the largest devices hold at once."""
 
@@ -107,5 +98,5 @@ def in_chunks(
             scratch.clear()
             raise
 
-    for _ in in_slices(total, most, "replications", chunk, lambda _: None):
+    for _ in in_slices(total, most, "replications", chunk):
         pass

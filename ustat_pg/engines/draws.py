@@ -5,8 +5,6 @@ from __future__ import annotations
 from .. import rng
 from ..compiled import body
 
-__all__ = ["philox", "swap", "words_at"]
-
 MASK = rng.MASK
 
 philox = body(rng.philox, inline=True)

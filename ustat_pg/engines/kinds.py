@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from ..baselines import Baseline
 
-__all__ = [
-    "BY_COUNT",
-    "GROUP_MEAN",
-    "GRPO",
-    "MINIMUM_VARIANCE",
-    "NORM_WEIGHTED",
-    "PROMPT_ONLY",
-    "STANDARDISED",
-    "VALUE",
-    "kind_of",
-]
-
 PROMPT_ONLY, VALUE, MINIMUM_VARIANCE, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT, STANDARDISED = (
     range(8)
 )

@@ -22,8 +22,6 @@ from .gradients.exact import ENGINE as EXACT
 from .gradients.exact import minibatches
 from .gradients.reference import draw
 
-__all__ = ["GapAfterStep", "OneStep"]
-
 _BLOCK = 4096
 """Replications in a block: a step is drawn in NumPy."""
 

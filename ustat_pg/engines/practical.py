@@ -40,8 +40,6 @@ from .gradients.cell import GradientCell
 from .gradients.exact import minibatches, size
 from .gradients.reference import draw
 
-__all__ = ["PracticalCell", "PracticalError", "RatioBias", "Rule", "TargetBias"]
-
 _BLOCK_NUMBERS = 2**22
 """Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
 
@@ -166,7 +164,6 @@ class PracticalCell(Cell):
         beta: β of the KL penalty, k3 in the loss.
         reference: the policy of that penalty; π_old unless given.
         weights: what the target multiplies each prompt's gradient of V_θ by, (X,); 1 unless given.
-        steps_by: the rule of the steps before.
 
     >>> from ustat_pg.policies import PrefixSoftmax
     >>> from ustat_pg.problems import modular_sum
@@ -187,7 +184,6 @@ class PracticalCell(Cell):
     beta: float = 0.0
     reference: SoftmaxPolicy | None = None
     weights: tuple[float, ...] | None = None
-    steps_by: Rule = field(default_factory=Rule)
 
     engines = ("reference",)
     measures = (PracticalError, RatioBias)
@@ -197,7 +193,6 @@ class PracticalCell(Cell):
         words = [
             *(self.learning_rate, self.minibatch, self.estimator.label, self.beta),
             *(self.weights or ()),
-            self.steps_by.label,
         ]
         arrays = {} if self.drift is None else {"drift": np.asarray(self.drift)}
         if self.reference is not None:
@@ -337,7 +332,7 @@ class PracticalCell(Cell):
             # Few outcomes differ: each is moved once, to the same bits wherever it stands.
             first, back = _distinct(own.rows)
             estimates, _, frame = self._at(theta)
-            steps = estimates(self.steps_by, own.of(first)) @ frame.T
+            steps = estimates(Rule(), own.of(first)) @ frame.T
             moved[rows] = theta + self.learning_rate * steps[back]
         return moved
 

@@ -31,7 +31,6 @@ from .ratios import RATIOS, clipped_weights, importance_weights
 from .running import RunningTable
 from .sequential import balanced, sequential, two_stage
 from .shaped import *  # noqa: F403
-from .squared_norms import squared_score_norms
 
 __all__ = [
     "AGGREGATIONS",
@@ -48,7 +47,6 @@ __all__ = [
     "kl_coefficients",
     "kl_values",
     "sequential",
-    "squared_score_norms",
     "token_weights",
     "two_stage",
 ]

@@ -11,9 +11,6 @@ from math import prod
 from ..validation import InputError, one_of, positive
 from .arrays import Array, floating
 
-__all__ = ["AGGREGATIONS", "token_weights"]
-
-
 _PROMPTS, _GROUP = -3, -2
 
 _WAYS: dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]] = {

@@ -160,7 +160,8 @@ def norm_weighted(rewards: Array, *, squared_norms: Array) -> Array:
 
     Arguments:
         rewards: (..., G) with G >= 2.
-        squared_norms: ‖sᵢ‖², (..., G).
+        squared_norms: ‖sᵢ‖², (..., G); of a torch module those of ``torch.func.vmap(torch.func.grad(...))``
+            of its log-probabilities, of a language model :class:`ustat_pg.llm.scores.Scores`.
 
     >>> import numpy as np
     >>> norm_weighted(np.array([1.0, 0.0, 0.0]), squared_norms=np.array([1.0, 1.0, 3.0]))

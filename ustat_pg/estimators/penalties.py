@@ -20,8 +20,6 @@ from typing import Any
 from ..validation import InputError, one_of
 from .arrays import Array, floating
 
-__all__ = ["KL_KINDS", "KL_PLACES", "kl_coefficients", "kl_values"]
-
 _FUNCTIONS: dict[str, tuple[Callable[[Any, Array], Array], Callable[[Any, Array], Array]]] = {
     "k1": (lambda xp, x: -x, lambda xp, x: -xp.ones_like(x)),
     "k2": (lambda xp, x: x**2 / 2, lambda xp, x: xp.asarray(x, copy=True)),

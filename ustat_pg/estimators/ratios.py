@@ -22,8 +22,6 @@ from typing import Any
 from ..validation import InputError, number, one_of
 from .arrays import Array, floating
 
-__all__ = ["RATIOS", "clipped_weights", "importance_weights"]
-
 _EXPONENTS: dict[str, Callable[[Any, Array, Array], Array]] = {
     "none": lambda xp, logs, lengths: xp.zeros_like(logs),
     "token": lambda xp, logs, lengths: logs,

@@ -10,8 +10,6 @@ from ..validation import InputError, finite_array, integer, number
 from .arrays import Array, norms_of, rewards_of
 from .shaped import loo_table
 
-__all__ = ["RunningTable"]
-
 
 class RunningTable:
     """A leave-one-out table b(0), ..., b(G-1) learned from the groups of earlier steps (best_baseline).

@@ -27,8 +27,6 @@ from ..sampling import Plan
 from ..validation import InputError, integer, one_of
 from .arrays import Array, rewards_of
 
-__all__ = ["balanced", "sequential", "two_stage"]
-
 Floats = NDArray[np.float64]
 Trigger = Callable[[Floats], bool]
 Counts = tuple[tuple[float, int], ...]

@@ -14,8 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from ..engines import Cell, MomentSums, Quantity
 
-__all__ = ["Block", "record_of", "run_task", "sums_of"]
-
 
 @dataclass(frozen=True)
 class Block:

@@ -17,8 +17,6 @@ from .. import rng
 from ..engines import Cell, MomentSums, Quantity
 from ..engines.base import Replications
 
-__all__ = ["Below", "ChiSquares", "TransformOf"]
-
 Array = NDArray[np.float64]
 
 _NODES = 128

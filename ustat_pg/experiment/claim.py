@@ -14,8 +14,6 @@ from ..results import Design
 from ..validation import InputError
 from .functionals import Functional
 
-__all__ = ["Check", "Claim"]
-
 
 @dataclass(frozen=True)
 class Check:

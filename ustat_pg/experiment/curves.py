@@ -26,8 +26,6 @@ from .work import Work, environment
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Point", "run_points", "tidy"]
-
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
 

@@ -21,21 +21,10 @@ from ..validation import InputError
 from .blocks import Block, run_task
 from .store import program
 
-__all__ = [
-    "Cluster",
-    "LostWorkers",
-    "WrongVersion",
-    "dask_cluster",
-    "loss",
-    "run_there",
-]
-
 ANSWER_SECONDS = 10.0
 """Seconds within which a scheduler must answer."""
 PATIENCE_SECONDS = 60.0
 """Seconds that a run waits for workers to come back when none is left."""
-_LOUD = {"distributed", "tornado", "asyncio", "concurrent"}
-"""Packages whose loggers report a lost connection."""
 _KEEPS = "finished blocks are kept, and the same command continues from them"
 
 
@@ -222,18 +211,9 @@ def _same_program(client: Any, address: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the log of lost connections from the terminal: the runner says what matters.
-
-    What fails in a client's own thread when a scheduler dies, such as the transfer of a result or
-    the release of a future, is logged by the libraries under distributed, with a traceback.
-    """
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in _LOUD]
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
+    """No log of lost connections on the terminal: the runner says what matters, distributed all the rest."""
+    logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

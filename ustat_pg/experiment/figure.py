@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["GROUP_SIZE", "RATE_OF_SUCCESS", "Axis", "Curve", "Figure", "Line", "Panel"]
-
 
 @dataclass(frozen=True)
 class Axis:

@@ -21,8 +21,6 @@ from ..estimators import gradient
 from ..ustatistics import Hoeffding, covariance_kernel, covariance_ustatistic, hoeffding, ustatistic
 from ..validation import InputError
 
-__all__ = ["FORMULAS", "FormulaDistance", "Groups"]
-
 Array = NDArray[np.float64]
 Law = tuple[Array, Array, Array]
 """One rollout at one prompt: scores (M, d), rewards (M,), probabilities (M,)."""

@@ -22,22 +22,6 @@ from ..engines.runs.cell import BINS
 from ..validation import InputError
 from .pits import Pit
 
-__all__ = [
-    "Eigenvalue",
-    "EverySample",
-    "Extrapolation",
-    "Functional",
-    "LawDistance",
-    "LawExcess",
-    "LawShare",
-    "Linear",
-    "LogSlope",
-    "OfPoints",
-    "Ratio",
-    "Sums",
-    "mean_of",
-]
-
 RELATIVE_ROUNDING = 1e-14
 """Relative rounding error of a ratio or a logarithm."""
 

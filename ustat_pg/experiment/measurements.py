@@ -15,8 +15,6 @@ from .functionals import Functional, Sums
 from .options import Options, block_of
 from .work import Work
 
-__all__ = ["PILOT_FIRST", "PILOT_REPLICATIONS", "Measurements"]
-
 PILOT_REPLICATIONS = 8_192
 """The replications of a gradient's pilot."""
 

@@ -8,8 +8,6 @@ from ..engines import Cell
 from ..engines.base import require_engine
 from ..validation import device_name, integer, one_of
 
-__all__ = ["BUDGETS", "LARGEST_BLOCK", "Options", "block_of"]
-
 LARGEST_BLOCK = 65_536
 """The most replications in a block, of any cell."""
 

@@ -12,8 +12,6 @@ from scipy.stats import chi2
 from ..distributions import WeightedChi2
 from ..engines import Binned
 
-__all__ = ["ConditionalPit", "Pit"]
-
 Array = NDArray[np.float64]
 
 

@@ -20,8 +20,6 @@ from .claim import Check, Claim, looks_at
 from .functionals import Functional, Sums
 from .options import Options, block_of
 
-__all__ = ["Plan", "alpha_of", "make_plan"]
-
 
 @dataclass
 class Plan:

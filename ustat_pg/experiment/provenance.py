@@ -14,8 +14,6 @@ from .options import Options
 from .runner import Run
 from .store import code_version
 
-__all__ = ["document"]
-
 
 def document(
     run: Run,

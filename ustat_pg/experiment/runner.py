@@ -28,8 +28,6 @@ from .plan import Plan, make_plan
 from .store import Memory, Store
 from .work import Work, environment
 
-__all__ = ["Run", "check_alone", "plan_claims", "run_claims"]
-
 
 @dataclass(frozen=True)
 class Run:

@@ -22,8 +22,6 @@ from ..reading import read_json
 from ..validation import InputError
 from ..whole_files import versions, whole_file
 
-__all__ = ["Memory", "Store", "StoreError", "code_version", "makers", "program"]
-
 MAKERS = ("blocks.py", "chi_squares.py", "formulas.py", "pits.py")
 """Files of this folder that make blocks, or the quantities of one: with all that they import, they are
 in the key of every block."""

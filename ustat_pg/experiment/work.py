@@ -22,8 +22,6 @@ from .executors import Cluster, LostWorkers, loss, run_there
 from .options import Options
 from .store import Store, program
 
-__all__ = ["Interrupted", "Work", "bar", "environment"]
-
 CLUSTER_POLL_SECONDS = 5.0
 """Seconds after which a cluster is asked for its workers though no block has come."""
 

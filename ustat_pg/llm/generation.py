@@ -115,7 +115,7 @@ def transformers_draw(
         return _generate(language_model, rows, length, seed)
 
     total, waiting = rollouts * len(prompts), []
-    for _, part in in_slices(total, batch, "completions", drawn, lambda _: None):
+    for _, part in in_slices(total, batch, "completions", drawn):
         waiting += part
         while len(waiting) >= rollouts:
             tokens, logs = zip(*waiting[:rollouts], strict=True)

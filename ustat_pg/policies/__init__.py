@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ..validation import InputError
-from .bent import BentSoftmax
 from .outputs import OutputSpace
 from .softmax import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from .tabulated import TabulatedPolicy, WeightedScores
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArmLinearSoftmax",
-    "BentSoftmax",
     "OutputSpace",
     "PrefixSoftmax",
     "SharedLinearSoftmax",

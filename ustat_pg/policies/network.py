@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from ..validation import InputError, device_name, field, integer, record
 
-__all__ = ["CausalTransformer", "Layer", "TransformerShape", "blank", "device_of"]
-
 Array = NDArray[np.float64]
 
 

@@ -22,15 +22,6 @@ from scipy.special import softmax
 from ..validation import InputError, field, finite_array, frozen, record
 from .outputs import OutputSpace
 
-__all__ = [
-    "ArmLinearSoftmax",
-    "ScoreTable",
-    "SharedLinearSoftmax",
-    "SoftmaxPolicy",
-    "TabularSoftmax",
-    "largest_distances",
-]
-
 Array = NDArray[np.float64]
 
 
@@ -151,17 +142,13 @@ class SoftmaxPolicy(ABC):
         """The longest feature vector: what a score is a difference of."""
 
 
-class _LinearSoftmax(SoftmaxPolicy):
-    """A policy whose logits are linear in the parameters, but for an offset."""
+class _OneVectorAnArm(SoftmaxPolicy):
+    """A policy with features φ(x) ⊗ e_k: inner products of scores are those of K-vectors times ⟨φ, φ⟩."""
 
     in_files = True
 
     def curvature(self, weights: Array, context_probs: Array) -> Array:
         return np.zeros(self.d)
-
-
-class _OneVectorAnArm(_LinearSoftmax):
-    """A policy with features φ(x) ⊗ e_k: inner products of scores are those of K-vectors times ⟨φ, φ⟩."""
 
     @property
     @abstractmethod
@@ -328,79 +315,114 @@ class TabularSoftmax(_OneVectorAnArm):
         return (self._centred(weights) * context_probs[:, None]).ravel()
 
 
-def require_arms(features: Array, theta: Array, offset: Array | None) -> None:
-    """Refuse features (X, K, d), parameters (d,) and an offset (X, K) that do not match."""
-    if features.shape[2] != len(theta):
-        raise InputError(
-            f"features have {features.shape[2]} entries per arm and theta {len(theta)}: they must "
-            "have the same number"
-        )
-    if offset is not None and offset.shape != features.shape[:2]:
-        raise InputError(
-            f"offset has shape {offset.shape}: it must be contexts and arms, {features.shape[:2]}"
-        )
-
-
 @record()
-class ArmLinearSoftmax(_LinearSoftmax, ScoreTable):
+class ArmLinearSoftmax(ScoreTable):
     """One parameter vector on features of context and arm: logit(x, k) = ⟨φ(x, k), θ⟩ + o(x, k).
 
     The offset o does not depend on θ, so scores have the same form with it as without. With arms
     u on a grid, φ(x, k) = (u_k/τ²) A(x) and o(x, k) = -u_k²/(2τ²), the logits are those of
     -(u_k - m)²/(2τ²) with m = ⟨A(x), θ⟩: a policy whose place on the grid is learnt.
 
+    Logits may bend, by - ½ Σⱼ ψ(x, k)ⱼ θⱼ². At its parameters such a policy has the probabilities and
+    scores of its tangent, with features φ - ψθ and offset o + ½ Σⱼ ψⱼ θⱼ².
+
     Arguments:
         features: φ(x, k), (X, K, d).
         parameters: θ, (d,).
         offset: o(x, k), (X, K); None for zero.
+        bends: ψ(x, k), (X, K, d), of either sign; None for none.
 
     >>> ArmLinearSoftmax(np.ones((1, 2, 1)), np.ones(1), [[0.0, np.log(3.0)]]).probs
     array([[0.25, 0.75]])
+    >>> bent = ArmLinearSoftmax([[[1.0], [0.0]]], [1.0], bends=[[[2.0], [0.0]]])
+    >>> bent.probs, bent.with_theta(np.zeros(1)).scores(0)
+    (array([[0.5, 0.5]]), array([[ 0.5], [-0.5]]))
     """
 
     features: Array = field(finite_array, ndim=3)
     parameters: Array = field(finite_array, name="theta", ndim=1)
     offset: Array | None = field(finite_array, ndim=2, default=None)
+    bends: Array | None = field(finite_array, ndim=3, default=None)
+
+    in_files = True
 
     def __attrs_post_init__(self) -> None:
-        require_arms(self.features, self.parameters, self.offset)
+        if self.features.shape[2] != len(self.parameters):
+            raise InputError(
+                f"features have {self.features.shape[2]} entries per arm and theta "
+                f"{len(self.parameters)}: they must have the same number"
+            )
+        if self.offset is not None and self.offset.shape != self.features.shape[:2]:
+            raise InputError(
+                f"offset has shape {self.offset.shape}: it must be contexts and arms, "
+                f"{self.features.shape[:2]}"
+            )
+        if self.bends is not None and self.bends.shape != self.features.shape:
+            raise InputError(
+                f"bends has shape {self.bends.shape}: it must be that of the features, "
+                f"{self.features.shape}"
+            )
+
+    @cached_property
+    def _tangent(self) -> tuple[Array, Array | None]:
+        """The features and the offset of the tangent."""
+        if self.bends is None:
+            return self.features, self.offset
+        offset = (self.bends * self.parameters**2).sum(axis=-1) / 2
+        features = self.features - self.bends * self.parameters
+        return features, offset if self.offset is None else offset + self.offset
 
     def arrays(self) -> dict[str, Array]:
-        named = {"features": self.features, "theta": self.parameters}
+        """The arrays of the tangent: they name a gradient at these parameters, and are what a file
+        holds. Of runs that leave the parameters, :attr:`bends` are named beside them.
+        """
+        features, offset = self._tangent
+        named = {"features": features, "theta": self.parameters}
         # Only where there is one, so that policies without keep their name.
-        return named if self.offset is None else {**named, "offset": self.offset}
+        return named if offset is None else {**named, "offset": offset}
 
     @cached_property
     def logits(self) -> Array:
-        linear = np.einsum("xkd,d->xk", self.features, self.parameters)
-        return linear if self.offset is None else linear + self.offset
+        features, offset = self._tangent
+        linear = np.einsum("xkd,d->xk", features, self.parameters)
+        return linear if offset is None else linear + offset
 
     @property
     def theta(self) -> Array:
         return self.parameters
 
     def with_theta(self, theta: Array) -> ArmLinearSoftmax:
-        return ArmLinearSoftmax(self.features, theta, self.offset)
+        return ArmLinearSoftmax(self.features, theta, self.offset, self.bends)
 
     def restrict(self, contexts: NDArray[np.intp]) -> ArmLinearSoftmax:
-        offset = None if self.offset is None else self.offset[contexts]
-        return ArmLinearSoftmax(self.features[contexts], self.parameters, offset)
+        offset, bends = (None if a is None else a[contexts] for a in (self.offset, self.bends))
+        return ArmLinearSoftmax(self.features[contexts], self.parameters, offset, bends)
 
     @cached_property
     def all_scores(self) -> Array:
         """s(x, k), (X, K, d)."""
-        mean = np.einsum("xk,xkd->xd", self.probs, self.features)
-        return self.features - mean[:, None, :]
+        features = self._tangent[0]
+        mean = np.einsum("xk,xkd->xd", self.probs, features)
+        return features - mean[:, None, :]
 
     @property
     def feature_norm(self) -> float:
-        return float(np.linalg.norm(self.features, axis=2).max())
+        return float(np.linalg.norm(self._tangent[0], axis=2).max())
+
+    def curvature(self, weights: Array, context_probs: Array) -> Array:
+        if self.bends is None:
+            return np.zeros(self.d)
+        return -np.einsum("xk,xkd->d", weights * context_probs[:, None], self.bends)
 
     def logits_at(self, theta: Array) -> Array:
         """The logits at parameters (n, d): (n, X, K)."""
         logits = np.einsum("xkd,nd->nxk", self.features, theta)
+        if self.bends is not None:
+            logits -= np.einsum("xkd,nd->nxk", self.bends, theta**2) / 2
         return logits if self.offset is None else logits + self.offset
 
     def features_at(self, theta: Array) -> Array:
-        """φ, which is the same at all parameters (n, d): (n, X, K, d)."""
-        return np.broadcast_to(self.features, (len(theta), *self.features.shape))
+        """The tangent's features at parameters (n, d): (n, X, K, d)."""
+        if self.bends is None:
+            return np.broadcast_to(self.features, (len(theta), *self.features.shape))
+        return np.asarray(self.features - self.bends * theta[:, None, None, :])

@@ -16,8 +16,6 @@ from scipy.special import logsumexp
 from ..validation import InputError, field, finite_array, frozen, record
 from .softmax import ScoreTable, SoftmaxPolicy
 
-__all__ = ["TabulatedPolicy", "WeightedScores"]
-
 Array = NDArray[np.float64]
 
 _ROUNDING_SHARE = 1e-10
@@ -45,6 +43,21 @@ class _Table(ScoreTable):
     def feature_norm(self) -> float:
         """The longest vector: a table does not say what it is a difference of."""
         return float(np.sqrt(self.squared_norms.max())) or 1.0
+
+    def _require_law(self, name: str) -> None:
+        """Refuse tables of other shapes than one another's, and probabilities that do not sum to 1."""
+        logs, shape = self.log_probs, self.all_scores.shape
+        if shape[:2] != logs.shape:
+            raise InputError(
+                f"{name} have shape {shape}: the first two must be contexts and outputs, {logs.shape}"
+            )
+        total = logsumexp(logs, axis=1)
+        if np.abs(total).max() > _ROUNDING_SHARE:
+            x = int(np.abs(total).argmax())
+            raise InputError(
+                f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
+                f"to 1 within {_ROUNDING_SHARE:g}"
+            )
 
     def _origin_of(self, contexts: NDArray[np.intp]) -> dict[str, Array] | None:
         """What names the table of some contexts."""
@@ -84,19 +97,8 @@ class TabulatedPolicy(_Table):
     origin: Mapping[str, Array] | None = None
 
     def __attrs_post_init__(self) -> None:
-        logs, scores = self.log_probs, self.all_scores
-        if scores.shape[:2] != logs.shape:
-            raise InputError(
-                f"scores have shape {scores.shape}: the first two must be contexts and outputs, "
-                f"{logs.shape}"
-            )
-        total = logsumexp(logs, axis=1)
-        if np.abs(total).max() > _ROUNDING_SHARE:
-            x = int(np.abs(total).argmax())
-            raise InputError(
-                f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
-                f"to 1 within {_ROUNDING_SHARE:g}"
-            )
+        self._require_law("scores")
+        scores = self.all_scores
         mean = np.einsum("xk,xkd->xd", self.probs, scores)
         longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
         # Where every score is rounding, so is their mean: there is nothing to compare it with.
@@ -189,14 +191,7 @@ class WeightedScores(_Table):
     origin: Mapping[str, Array] | None = None
 
     def __attrs_post_init__(self) -> None:
-        if self.all_scores.shape[:2] != self.log_probs.shape:
-            raise InputError(
-                f"weighted scores have shape {self.all_scores.shape}: the first two must be "
-                f"contexts and outputs, {self.log_probs.shape}"
-            )
-        off = float(np.abs(logsumexp(self.log_probs, axis=1)).max())
-        if off > _ROUNDING_SHARE:
-            raise InputError(f"probabilities miss a sum of 1 by {off:.3g}: they must sum to 1")
+        self._require_law("weighted scores")
 
     def arrays(self) -> dict[str, Array]:
         if self.origin is not None:

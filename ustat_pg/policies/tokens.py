@@ -20,8 +20,6 @@ from ..validation import InputError, field, finite_array, integer, record
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy, largest_distances
 
-__all__ = ["PrefixSoftmax"]
-
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 

@@ -7,6 +7,7 @@ Where one takes moments, a problem will do: its own at the parameters that it is
 0.04916
 """
 
+from ..designs import DESIGNS
 from .adaptive import (
     PLAN_ESTIMATORS,
     PlanPrediction,
@@ -56,7 +57,6 @@ from .limit_law import (
     weight_form,
 )
 from .mse import (
-    DESIGNS,
     MsePrediction,
     critic_error_at_par,
     critic_excess,

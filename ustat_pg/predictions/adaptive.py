@@ -25,20 +25,9 @@ from scipy.optimize import minimize_scalar
 from ..baselines import parse, require_group
 from ..moments import Moments, takes_problems
 from ..sampling import Plan
-from ..validation import InputError, finite_array, integer, nearest, number
+from ..validation import InputError, integer, nearest, number, shares
 from .count_tables import count_table, require_binary
 from .mse import gradient_mse
-
-__all__ = [
-    "PLAN_ESTIMATORS",
-    "PlanPrediction",
-    "best_two_stage",
-    "known_rates_bound",
-    "plan_cost",
-    "plan_mse",
-    "plan_weight",
-    "sized_mse",
-]
 
 Array = NDArray[np.float64]
 Scale = Callable[[Array, NDArray[np.int64]], Array]
@@ -176,9 +165,7 @@ def plan_weight(
     scheme = Plan.parse(plan)
     if number("kept share", kept_share, above=0.0) > 1:
         raise InputError(f"kept share is {kept_share!r}: it must lie in (0, 1]")
-    p = finite_array("pass rate", pass_rates, minimum=0.0)
-    if (p > 1).any():
-        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
+    p = shares("pass rate", pass_rates)
     return _weight(scheme, _uses(scheme, estimator), p) / _normaliser(scheme, p, kept_share)
 
 

@@ -11,8 +11,6 @@ from ..validation import InputError, integer
 from .adaptive import best_two_stage, known_rates_bound, plan_mse
 from .group_size import mse_constants
 
-__all__ = ["AdaptiveAdvice", "adaptive_advice"]
-
 Interval = tuple[float, float]
 
 NEAR = 0.05

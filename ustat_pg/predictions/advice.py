@@ -11,8 +11,6 @@ from ..validation import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GroupSizeAdvice", "GroupSizeRow"]
-
 NEAR = 1.05
 """An error of at most so many times the least is near it, as the interval has it; where none that fits the
 budget is near that of the best real G, another budget is the advice."""

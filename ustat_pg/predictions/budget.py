@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..validation import InputError, finite_array, integer, positive
 from .group_size import MseConstants
 
-__all__ = ["critical_budget", "near_budget", "robust_group_size"]
-
 Array = NDArray[np.float64]
 
 _FLAT = 1.05

@@ -26,18 +26,16 @@ from scipy.stats import binom
 
 from ..baselines import BASELINES, parse, require_group
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
-from ..validation import InputError, field, finite_array, integer, number, positive, record
-
-__all__ = [
-    "CountTable",
-    "best_shrinkage",
-    "best_table",
-    "count_table",
-    "is_binary",
-    "mean_gradient",
-    "require_binary",
-    "silent_share",
-]
+from ..validation import (
+    InputError,
+    field,
+    finite_array,
+    integer,
+    number,
+    positive,
+    record,
+    shares,
+)
 
 Array = NDArray[np.float64]
 
@@ -98,9 +96,7 @@ class CountTable:
 
     def weight(self, pass_rate: ArrayLike) -> Array:
         """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p."""
-        p = finite_array("pass rate", pass_rate, minimum=0.0)
-        if (p > 1).any():
-            raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
+        p = shares("pass rate", pass_rate)
         return binomial(self.group_size - 1, p) @ self.delta
 
     def scaled(self, factor: float) -> CountTable:

@@ -25,24 +25,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 
 from ..baselines import baseline as record_of
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import GroupSizeAdvice, GroupSizeRow
 from .mse import gradient_mse
-
-__all__ = [
-    "MseConstants",
-    "covariance_parts",
-    "gap_group_size",
-    "group_size_advice",
-    "mse_constants",
-    "optimal_group_size",
-    "paired_constants",
-    "paper_group_size",
-]
 
 Array = NDArray[np.float64]
 
@@ -54,8 +42,8 @@ _FLAT = 1.05
 """How far above the least an MSE may be to count as good as the best."""
 _OF_CURVES = ((), ("value",))
 """What estimators need whose errors are made of these constants."""
-_LARGEST = 10**12
-"""Outputs a budget may buy: divisors and affordable designs are found in its square root."""
+_LARGEST = 10**6
+"""Outputs a budget may buy: every group size that it pays for is looked at."""
 
 
 @record(eq=True)
@@ -276,20 +264,11 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
     start = 1 + math.sqrt(pair)
     if not fixed:
         return start
-
-    def slope(size: float) -> float:
-        return (
-            1
-            - fixed * single / size**2
-            - (pair / (size - 1) ** 2 if pair else 0.0) * (1 + fixed * (2 * size - 1) / size**2)
-        )
-
-    if slope(start) >= 0:
-        return start
-    end = 2 * start
-    while slope(end) < 0:
-        end *= 2
-    return float(brentq(slope, start, end, xtol=1e-12 * start))
+    # Where the derivative is 0, times G² (G-1)²: a quartic in G - 1 with one positive root (Descartes).
+    roots = np.roots(
+        [1, 2, 1 - fixed * single - pair, -2 * pair * (1 + fixed), -pair * (1 + fixed)]
+    )
+    return 1 + max([0.0, *roots[np.abs(roots.imag) <= 1e-12 * np.abs(roots)].real.tolist()])
 
 
 def group_size_advice(
@@ -338,37 +317,28 @@ def group_size_advice(
     costly = output_cost is not None or prompt_cost != 0
     if population is not None:
         integer("population", population)
-    if costly:
-        fixed, each = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
-        total = positive("budget", budget)
-        largest = _affordable(total, fixed, each)
-        sizes, batches = _designs(total, fixed, each, largest, population)
-    else:
-        fixed, each = 0.0, 1.0
-        largest = integer("budget", budget, 2)
-        total = float(largest)
-        _refuse_huge(total)
-        sizes = _divisors(largest)
-        sizes = sizes[largest // sizes <= (population or largest)]
-        batches = largest // sizes
+    fixed, each = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
+    total = positive("budget", budget) if costly else float(integer("budget", budget, 2))
+    largest = _affordable(total, fixed, each)
+
+    def spent(size: Any) -> Any:
+        batch = total / (fixed + each * size)
+        if population is not None:
+            batch = np.minimum(batch, population)
+        return constants.mse(size, batch, population=population)
+
+    sizes = every = np.arange(2, largest + 1)
+    if not costly:
+        # No group is so small that the budget outlasts the population.
+        every = every[every * (population or largest) >= largest]
+        sizes = every[largest % every == 0]
+    batches = _batches(sizes, total, fixed, each, population)
     errors = constants.mse(sizes, batches, population=population)
     # Sizes increase, and of equal errors the largest group is taken.
     place = len(errors) - 1 - int(errors[::-1].argmin())
     best, least = int(sizes[place]), float(errors[place])
 
-    def spent(size: float) -> float:
-        batch = total / (fixed + each * size)
-        if population is not None:
-            batch = min(batch, population)
-        return float(constants.mse(size, batch, population=population))
-
-    def close(size: int) -> bool:
-        return spent(size) <= _FLAT * least
-
-    # Without costs no group is so small that the budget outlasts the population.
-    lowest = 2 if costly or population is None else max(2, -(-largest // population))
-    low = _last(close, best, lowest)
-    high = _last(close, best, largest)
+    near = every[spent(every) <= _FLAT * least]
     if costly:
         wanted = sorted({best, *(2**k for k in range(1, largest.bit_length()))})
         sizes = np.array(wanted)
@@ -392,22 +362,15 @@ def group_size_advice(
         budget=None if population is None else total,
     )
     paper = paper_group_size(constants)
-    real = spent(min(max(exact, 2.0), largest))
+    real = float(spent(min(max(exact, 2.0), largest)))
     return GroupSizeAdvice(
         g_star_paper=paper if paper < math.inf else None,
         g_star_exact=exact if exact < math.inf else None,
         g_best=best,
-        g_interval=(low, high),
+        g_interval=(int(near[0]), int(near[-1])),
         table=table,
         ratio_to_real=least / real if real else 1.0,
     )
-
-
-def _refuse_huge(outputs: float) -> None:
-    if outputs > _LARGEST:
-        raise InputError(
-            f"the budget pays for {outputs:.6g} outputs: it may be at most {_LARGEST:.0e}"
-        )
 
 
 def _whole(count: Any) -> Any:
@@ -417,7 +380,10 @@ def _whole(count: Any) -> Any:
 
 def _affordable(total: float, fixed: float, each: float) -> int:
     """The greatest group that the budget buys for one prompt."""
-    _refuse_huge(total / each)
+    if total / each > _LARGEST:
+        raise InputError(
+            f"the budget pays for {total / each:.6g} outputs: it may be at most {_LARGEST:.0e}"
+        )
     largest = int(_whole(np.asarray((total - fixed) / each)))
     if largest < 2:
         raise InputError(
@@ -433,44 +399,6 @@ def _batches(
     # Rounding must not take away the one prompt that an affordable group has.
     bought: NDArray[np.int64] = np.maximum(_whole(total / (fixed + each * sizes)), 1)
     return bought if population is None else np.minimum(bought, population)
-
-
-def _designs(
-    total: float, fixed: float, each: float, largest: int, population: int | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Group sizes in increasing order, the best feasible one among them, and their batches.
-
-    At a given B the largest affordable group is the best. BG <= C/r, so B or G is at most its root:
-    all small G, and the largest G of every small B, hold the best of all.
-    """
-    root = math.isqrt(int(total / each)) + 1
-    prompts = np.arange(1, min(root, population or root) + 1)
-    if population is not None:
-        prompts = np.append(prompts, population)
-    groups = np.minimum(_whole((total / prompts - fixed) / each), largest)
-    sizes = np.union1d(np.arange(2, min(root, largest) + 1), groups[groups >= 2])
-    return sizes, _batches(sizes, total, fixed, each, population)
-
-
-def _divisors(number: int) -> NDArray[np.int64]:
-    """Every divisor of at least 2, in increasing order."""
-    small = np.arange(1, math.isqrt(number) + 1)
-    small = small[number % small == 0]
-    return np.union1d(small, number // small)[1:]
-
-
-def _last(holds: Callable[[int], bool], start: int, end: int) -> int:
-    """The furthest from ``start`` toward ``end``, both included, before ``holds`` becomes false."""
-    inside, outside = start, end
-    if holds(end):
-        return end
-    while abs(outside - inside) > 1:
-        middle = (inside + outside) // 2
-        if holds(middle):
-            inside = middle
-        else:
-            outside = middle
-    return inside
 
 
 def _share(

@@ -25,8 +25,6 @@ from ..baselines import BASELINES
 from ..moments import LengthMoments
 from ..validation import integer, one_of
 
-__all__ = ["aggregated_mean", "length_curl", "token_mean_bias"]
-
 Array = NDArray[np.float64]
 
 _NODES = 512

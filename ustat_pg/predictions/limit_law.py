@@ -31,23 +31,6 @@ from ..memory import slices
 from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array
 
-__all__ = [
-    "MixtureLaw",
-    "conditional_transform",
-    "finite_covariance",
-    "finite_law",
-    "finite_weights",
-    "gap_transform",
-    "limit_law",
-    "limit_weights",
-    "matrix_correlation",
-    "mean_gap",
-    "stationary_covariance",
-    "sup_distance",
-    "weight_derivatives",
-    "weight_form",
-]
-
 Array = NDArray[np.float64]
 
 _ROUNDING = 1e-10

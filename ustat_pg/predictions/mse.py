@@ -20,26 +20,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..baselines import Baseline, require_group
 from ..baselines import baseline as record_of
-from ..designs import DESIGNS, require_design
+from ..designs import require_design
 from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer, number
 from .count_tables import CountTable, count_table, require_binary
-
-__all__ = [
-    "DESIGNS",
-    "MsePrediction",
-    "critic_error_at_par",
-    "critic_excess",
-    "critic_rollouts_at_par",
-    "explicit_bound",
-    "gradient_covariance",
-    "gradient_mse",
-    "grpo_beats_vanilla",
-    "learned_values",
-    "minimum_variance_gain",
-    "oracle_beats_vanilla",
-    "oracle_ratio",
-]
 
 Array = NDArray[np.float64]
 
@@ -163,7 +147,7 @@ def gradient_mse(
             0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2.
         batch_size: B >= 1.
-        design: one of :data:`DESIGNS`; the last two need uniform context probabilities.
+        design: one of :data:`~ustat_pg.designs.DESIGNS`; the last two need uniform context probabilities.
         constant: the number subtracted, for the baseline constant only.
         critic: V_φ(x) for every context, (X,), for the baseline critic only.
 

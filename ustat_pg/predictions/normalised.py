@@ -24,13 +24,6 @@ from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 
-__all__ = [
-    "normalised_distance",
-    "normalised_error_of",
-    "normalised_limit",
-    "normalised_limit_of",
-]
-
 Array = NDArray[np.float64]
 
 _MOST_GROUPS = 1_000_000

@@ -20,10 +20,8 @@ from numpy.polynomial import Chebyshev
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtrc
 
-from ..validation import InputError, finite_array, number, probabilities
+from ..validation import InputError, number, probabilities, shares
 from .count_tables import CountTable
-
-__all__ = ["arcsine_objective", "bernstein_objective", "climbed_maximiser"]
 
 Array = NDArray[np.float64]
 
@@ -31,13 +29,6 @@ _GRID = 101
 """Parameters at which a maximum is first looked for: of narrower peaks one may be missed."""
 _DEGREE = 12
 """Degree of the polynomial through heights about the best of them."""
-
-
-def _rates(pass_rate: ArrayLike) -> Array:
-    p = finite_array("pass rate", pass_rate, minimum=0.0)
-    if (p > 1).any():
-        raise InputError(f"pass rate is {p.max():g}: it must lie in [0, 1]")
-    return p
 
 
 def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
@@ -54,7 +45,7 @@ def bernstein_objective(table: CountTable, pass_rate: ArrayLike) -> Array:
     array([0.869, 2.776])
     """
     size = table.group_size
-    more = bdtrc(np.arange(size), size, _rates(pass_rate)[..., None])
+    more = bdtrc(np.arange(size), size, shares("pass rate", pass_rate)[..., None])
     return np.asarray(more @ table.delta / size)
 
 
@@ -67,7 +58,7 @@ def arcsine_objective(pass_rate: ArrayLike) -> Array:
     >>> arcsine_objective([0.25, 1.0]).round(3)
     array([1.047, 3.142])
     """
-    return np.asarray(2 * np.arcsin(np.sqrt(_rates(pass_rate))))
+    return np.asarray(2 * np.arcsin(np.sqrt(shares("pass rate", pass_rate))))
 
 
 def climbed_maximiser(
@@ -109,7 +100,7 @@ def climbed_maximiser(
     law = None if context_probs is None else probabilities("context_probs", context_probs, 1)
 
     def height(u: float) -> float:
-        reached = np.asarray(objective(_rates(pass_rates(u))))
+        reached = np.asarray(objective(shares("pass rate", pass_rates(u))))
         mean = float(reached.mean() if law is None else law @ reached)
         return mean - (0.0 if penalty is None else float(penalty(u)))
 

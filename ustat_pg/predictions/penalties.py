@@ -32,8 +32,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, one_of, probabilities
 
-__all__ = ["kl_gradient", "kl_penalty"]
-
 Array = NDArray[np.float64]
 
 

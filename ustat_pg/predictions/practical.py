@@ -30,8 +30,6 @@ from ..validation import InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse
 
-__all__ = ["leading_ratio_bias", "practical_mse", "ratio_bias_matrix"]
-
 Array = NDArray[np.float64]
 
 _RATIOS: dict[str, Callable[[Array, Array], Any]] = {

@@ -20,8 +20,6 @@ from .group_size import covariance_parts
 from .limit_law import mean_gap
 from .mse import gradient_covariance
 
-__all__ = ["epoch_gap", "linear_gap", "one_step_gap"]
-
 Array = NDArray[np.float64]
 
 

@@ -24,8 +24,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, number, positive
 
-__all__ = ["bound_curve", "constant_bound", "constant_floor", "decay_constant"]
-
 Array = NDArray[np.float64]
 
 

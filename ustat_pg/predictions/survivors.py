@@ -23,8 +23,6 @@ from scipy.stats import binom
 from ..moments import SurvivorMoments
 from ..validation import InputError, integer, one_of
 
-__all__ = ["SurvivorPrediction", "survivor_mse"]
-
 Array = NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from ..moments import WeightedMoments
 from ..validation import integer
 from .count_tables import CountTable, binomial, count_table
 
-__all__ = ["WeightedPrediction", "weighted_mse"]
-
 Array = NDArray[np.float64]
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, softmax
 
-from ..policies import BentSoftmax
+from ..policies import ArmLinearSoftmax
 from ..validation import (
     InputError,
     field,
@@ -33,8 +33,6 @@ from ..validation import (
 )
 from .interior import InteriorProblem, excess_return, row_space
 from .softmax_bandit import SoftmaxBandit
-
-__all__ = ["BentBandit", "norm_only_problem", "ordered_problem"]
 
 Array = NDArray[np.float64]
 
@@ -87,9 +85,9 @@ class BentBandit(InteriorProblem):
         return self.features.shape[2]
 
     @cached_property
-    def _origin(self) -> BentSoftmax:
+    def _origin(self) -> ArmLinearSoftmax:
         """The policy at 0."""
-        return BentSoftmax(self.features, self.bends, np.zeros(self.d), self.offset)
+        return ArmLinearSoftmax(self.features, np.zeros(self.d), self.offset, self.bends)
 
     def at(self, theta: ArrayLike) -> SoftmaxBandit:
         policy = self._origin.with_theta(self._parameters(finite_array("theta", theta, 1)))
@@ -178,7 +176,7 @@ def _signed_units(dimensions: int) -> Array:
 
 
 def ordered_problem(
-    dimensions: int = 2, *, bend: ArrayLike = 1.0, value: float = 0.5, radius: float = 3.0
+    dimensions: int = 2, *, bend: ArrayLike = 1.0, value: float = 0.5
 ) -> BentBandit:
     """One prompt with E[s sᵀ a] = 0 at its optimum: Corollary 10 (optimal_policy) has to hold.
 
@@ -195,7 +193,6 @@ def ordered_problem(
         dimensions: d.
         bend: β > 0, a number or (d,).
         value: p, between 0 and 1.
-        radius: radius of the compact set.
 
     >>> problem = ordered_problem(bend=[1.0, 2.0])
     >>> problem.maximum, problem.curvatures
@@ -212,11 +209,10 @@ def ordered_problem(
         rewards=earns[None, :, None],
         reward_probs=np.ones((1, len(earns), 1)),
         offset=(earns * logit(value))[None],
-        radius=radius,
     )
 
 
-def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
+def norm_only_problem() -> BentBandit:
     """One prompt with E[‖s‖² a] = 0 at its optimum, but not E[s sᵀ a]: Corollary 10 fails.
 
     The scores are ±e₁ and ±e₂, equally likely; ±e₁ earn 1 and bend by (3, 1). Then E[s sᵀ a] is
@@ -242,5 +238,4 @@ def norm_only_problem(*, radius: float = 3.0) -> BentBandit:
         bends=(earns[:, None] * [3.0, 1.0])[None],
         rewards=earns[None, :, None],
         reward_probs=np.ones((1, 4, 1)),
-        radius=radius,
     )

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ..validation import InputError, integer, positive, record
 from .interior import InteriorProblem
 
-__all__ = ["Constants", "constants"]
-
 Array = NDArray[np.float64]
 
 _NEAR = 1e-6

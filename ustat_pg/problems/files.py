@@ -13,8 +13,6 @@ from .mappings import problem_from_mapping
 from .named import PREFIX, named_problem
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["load_problem", "save_problem"]
-
 
 def load_problem(path: str | Path) -> SoftmaxBandit:
     """Read a problem from a ``.json`` or ``.npz`` file, or one that ships with the library.

@@ -7,8 +7,6 @@ import numpy as np
 from ..validation import integer, one_of
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["KINDS", "random_problem"]
-
 KINDS = (
     "plain",
     "binary",

@@ -23,8 +23,6 @@ from ..memory import slices
 from ..validation import InputError, finite_array, frozen
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["InteriorProblem"]
-
 Array = NDArray[np.float64]
 
 _COMMON_STEPS = 20

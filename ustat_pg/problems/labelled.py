@@ -16,8 +16,6 @@ from threadpoolctl import threadpool_limits
 from ..validation import InputError, finite_array
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["digits_problem", "labelled_problem"]
-
 
 def labelled_problem(
     features: ArrayLike, labels: ArrayLike, pass_rate: float = 0.6

@@ -40,8 +40,6 @@ from ..validation import (
 from .interior import InteriorProblem, excess_return, row_space
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["LocationBandit", "mixture_problem"]
-
 Array = NDArray[np.float64]
 
 
@@ -108,16 +106,12 @@ class LocationBandit(InteriorProblem):
         features: ArrayLike,
         targets: ArrayLike,
         *,
-        context_probs: ArrayLike | None = None,
         arms: ArrayLike | None = None,
         tau: float = 0.8,
-        low: float = 0.05,
-        height: float = 0.9,
-        width: float = 1.28,
         flat_dimensions: int = 0,
         radius: float = 3.0,
     ) -> LocationBandit:
-        """Binary reward with success probability low + height exp(-(u - t_x)²/width).
+        """Binary reward with success probability 0.05 + 0.9 exp(-(u - t_x)²/1.28), prompts equally likely.
 
         The place is m = ⟨(1, φ(x)), M θ⟩. M is the identity, or, with flat dimensions, orthonormal
         rows that no coordinate axis is aligned with, so that curvatures do not change.
@@ -125,10 +119,8 @@ class LocationBandit(InteriorProblem):
         Arguments:
             features: φ(x), (X,) or (X, p).
             targets: t_x, (X,).
-            context_probs: ρ(x), (X,); equal unless given.
             arms: (K,); ``linspace(-2, 2, 9)`` unless given.
             tau: the policy's width.
-            low, height, width: shape of the bump.
             flat_dimensions: number by which d exceeds 1 + p.
             radius: radius of the search, in the identifiable directions.
 
@@ -143,11 +135,10 @@ class LocationBandit(InteriorProblem):
         if flat_dimensions:
             whole = np.asarray(dct(np.eye(rows + flat_dimensions), norm="ortho", axis=0))
             matrix = whole[:rows]
-        success = low + height * np.exp(-((grid - places[:, None]) ** 2) / width)
+        success = 0.05 + 0.9 * np.exp(-((grid - places[:, None]) ** 2) / 1.28)
         chance = np.stack([success, 1 - success], axis=-1)
-        shares = np.full(len(places), 1 / len(places)) if context_probs is None else context_probs
         return cls(
-            np.asarray(shares, dtype=np.float64),
+            np.full(len(places), 1 / len(places)),
             design @ matrix,
             grid,
             tau,
@@ -265,26 +256,23 @@ class LocationBandit(InteriorProblem):
         return excess_return(steps[..., None] * tilt, probs, weights, steps * slope, 0.0, far)
 
 
-def mixture_problem(
-    *, target: float = 0.35, amplitude: float = 0.5, noise: float = 0.6, radius: float = 1.5
-) -> LocationBandit:
+def mixture_problem(*, target: float = 0.35, noise: float = 0.6) -> LocationBandit:
     """One prompt whose noise depends on a parameter that is never identified (Assumption 8).
 
-    The reward is z = amplitude exp(-(u - target)²/1.28) + noise ε y₂, ε = ±1 a fair coin and
+    The reward is z = ½ exp(-(u - target)²/1.28) + noise ε y₂, ε = ±1 a fair coin and
     y₂ ~ sigmoid(θ₂): J does not depend on θ₂, the covariance of the gradient does. The reward is
     bounded, but at times negative.
 
     Arguments:
-        target, amplitude: place and height of the mean reward's bump.
+        target: place of the mean reward's bump.
         noise: what the second action adds or takes off.
-        radius: radius of the compact set in the identifiable direction.
 
     >>> problem = mixture_problem()
     >>> problem.maximiser.round(3), problem.curvatures.round(3)
     (array([0.386, 0.   ]), array([0.243]))
     """
     arms = np.linspace(-2, 2, 9)
-    mean = amplitude * np.exp(-((arms - target) ** 2) / 1.28)[None, :, None]
+    mean = 0.5 * np.exp(-((arms - target) ** 2) / 1.28)[None, :, None]
     pair = np.concatenate([mean + noise, mean - noise], axis=-1)
     return LocationBandit(
         np.ones(1),
@@ -293,7 +281,7 @@ def mixture_problem(
         0.8,
         mean,
         np.ones_like(mean),
-        radius,
+        radius=1.5,
         second_rewards=pair,
         second_probs=np.full_like(pair, 0.5),
     )

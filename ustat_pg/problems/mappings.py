@@ -8,8 +8,6 @@ from typing import Any
 from ..validation import InputError, nearest
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["example_problem", "problem_from_mapping"]
-
 _COMMON = ("context_probs", "reward_values", "reward_probs")
 _FORMS: dict[tuple[str, ...], Any] = {
     ("logits",): SoftmaxBandit.tabular,

@@ -19,8 +19,6 @@ from ..validation import InputError, nearest, record
 from .mappings import problem_from_mapping
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["PREFIX", "NamedProblem", "named_problem", "named_problems"]
-
 PREFIX = "ustat:"
 """What the names of these problems begin with, where files have theirs too."""
 

@@ -23,8 +23,6 @@ from ..validation import (
     record,
 )
 
-__all__ = ["Outcomes", "SoftmaxBandit"]
-
 Array = NDArray[np.float64]
 
 _LARGEST_MAGNITUDE = 1e50

@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..moments import Moments, SurvivorMoments
-from ..validation import InputError, finite_array
+from ..validation import InputError, shares
 from .softmax_bandit import SoftmaxBandit
-
-__all__ = ["survivor_moments"]
 
 
 def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMoments:
@@ -30,7 +28,7 @@ def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMom
     >>> lost.kept, lost.moments.value.round(4)
     (array([0.75]), array([0.6667]))
     """
-    chances = finite_array("survival", survival, minimum=0.0)
+    chances = shares("survival", survival)
     if chances.ndim == 2:
         chances = chances[..., None]
     shape = problem.reward_probs.shape
@@ -39,8 +37,6 @@ def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMom
             f"survival has shape {np.shape(survival)}: it must be {shape[:2]}, a chance for each prompt "
             f"and output, or {shape}, one for each reward too"
         )
-    if chances.max() > 1:
-        raise InputError(f"survival holds {chances.max():g}: chances must lie in [0, 1]")
     joint = problem.policy.probs[..., None] * problem.reward_probs * chances
     kept = joint.sum(axis=(1, 2))
     if (kept <= 0).any():

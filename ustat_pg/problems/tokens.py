@@ -19,16 +19,6 @@ from ..policies.outputs import PAD
 from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = [
-    "TokenBandit",
-    "TokenProblem",
-    "bracket_matching",
-    "digit_addition",
-    "modular_sum",
-    "sorting",
-    "token_outcomes",
-]
-
 Array = NDArray[np.float64]
 Tokens = tuple[int, ...]
 Verifier = Callable[[Tokens, Tokens], float]
@@ -169,7 +159,6 @@ def modular_sum(
     end: bool = False,
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
-    probs: ArrayLike | None = None,
 ) -> TokenProblem:
     """Outputs whose digits sum to the prompt's, modulo m.
 
@@ -179,7 +168,6 @@ def modular_sum(
         end: whether outputs may be shorter.
         graded: 1 less the distance on the circle over its greatest, instead of right or wrong.
         prompts: sequences of digits; None for each residue once.
-        probs: ρ, one per prompt; None for equal ones.
 
     >>> modular_sum(3, 2).rewards.sum(axis=1)
     array([3., 3., 3.])
@@ -187,7 +175,7 @@ def modular_sum(
     size = integer("modulus", modulus)
     chosen = ((r,) for r in range(size)) if prompts is None else prompts
     verifier = partial(_modular_sum, size, graded)
-    return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier, probs)
+    return _problem("modular-sum", OutputSpace(size, length, end), chosen, verifier)
 
 
 def _digit_addition(base: int, digits: int, graded: bool, prompt: Tokens, output: Tokens) -> float:
@@ -209,7 +197,6 @@ def digit_addition(
     end: bool = False,
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
-    probs: ArrayLike | None = None,
 ) -> TokenProblem:
     """The sum of two numbers, digit by digit, the most significant first.
 
@@ -221,7 +208,7 @@ def digit_addition(
         digits: number of digits of each number.
         graded: the share of the sum's digits that are right, instead of right or wrong.
         prompts: sequences of 2 ``digits`` digits; None for all pairs of numbers.
-        end, probs: those of :func:`modular_sum`.
+        end: that of :func:`modular_sum`.
 
     >>> problem = digit_addition(2, 1, prompts=[(1, 1)])
     >>> problem.space.content(int(problem.rewards[0].argmax()))
@@ -231,7 +218,7 @@ def digit_addition(
     space = OutputSpace(size, each + 1, end)
     chosen = product(range(size), repeat=2 * each) if prompts is None else prompts
     verifier = partial(_digit_addition, size, each, graded)
-    return _problem("digit-addition", space, chosen, verifier, probs)
+    return _problem("digit-addition", space, chosen, verifier)
 
 
 def _bracket_matching(graded: bool, prompt: Tokens, output: Tokens) -> float:
@@ -255,7 +242,6 @@ def bracket_matching(
     end: bool = False,
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
-    probs: ArrayLike | None = None,
 ) -> TokenProblem:
     """Outputs that close all that the prompt opened: together they are balanced.
 
@@ -267,7 +253,7 @@ def bracket_matching(
         graded: the share of brackets with a partner, instead of balanced or not.
         prompts: sequences of brackets; None for every run of opening ones that an output of full
             length can close.
-        end, probs: those of :func:`modular_sum`.
+        end: that of :func:`modular_sum`.
 
     >>> problem = bracket_matching(1, 2)
     >>> problem.prompts, problem.rewards.argmax(axis=1)
@@ -282,7 +268,7 @@ def bracket_matching(
         for chosen in product(range(size), repeat=depth)
     )
     chosen = openings if prompts is None else prompts
-    return _problem("brackets", space, chosen, partial(_bracket_matching, graded), probs)
+    return _problem("brackets", space, chosen, partial(_bracket_matching, graded))
 
 
 def _sorting(graded: bool, prompt: Tokens, output: Tokens) -> float:
@@ -300,7 +286,6 @@ def sorting(
     end: bool = False,
     graded: bool = False,
     prompts: Iterable[Sequence[int]] | None = None,
-    probs: ArrayLike | None = None,
 ) -> TokenProblem:
     """The prompt's tokens in ascending order.
 
@@ -310,7 +295,7 @@ def sorting(
         graded: the share of places that are right, instead of right or wrong.
         prompts: sequences of at most ``length`` values (exactly that many without an end token);
             None for all sequences of that length.
-        end, probs: those of :func:`modular_sum`.
+        end: that of :func:`modular_sum`.
 
     >>> problem = sorting(2, 2)
     >>> problem.rewards.argmax(axis=1)
@@ -319,7 +304,7 @@ def sorting(
     size, most = integer("values", values), integer("length", length)
     space = OutputSpace(size, most, end)
     chosen = product(range(size), repeat=most) if prompts is None else prompts
-    return _problem("sorting", space, chosen, partial(_sorting, graded), probs)
+    return _problem("sorting", space, chosen, partial(_sorting, graded))
 
 
 def _problem(
@@ -327,9 +312,8 @@ def _problem(
     space: OutputSpace,
     prompts: Iterable[Sequence[int]],
     verifier: Verifier,
-    probs: ArrayLike | None,
 ) -> TokenProblem:
-    problem = TokenProblem(space, prompts, verifier, probs, name)  # type: ignore[arg-type]
+    problem = TokenProblem(space, prompts, verifier, name=name)  # type: ignore[arg-type]
     for prompt in problem.prompts:
         if max(prompt, default=0) >= space.vocabulary:
             raise InputError(f"prompt {prompt}: tokens are 0 to {space.vocabulary - 1}")

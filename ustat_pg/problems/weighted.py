@@ -22,8 +22,6 @@ from ..policies import WeightedScores
 from ..validation import InputError, field, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
 
-__all__ = ["WeightedBandit"]
-
 Array = NDArray[np.float64]
 
 

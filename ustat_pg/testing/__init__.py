@@ -15,11 +15,10 @@ A torch trainer's function in five lines::
         assert_finite(my_advantages, array=torch.tensor)
 
 :func:`assert_is` asks whether it is what a trainer's options mean, biased or not.
-:func:`assert_invariances` tests properties that hold reward by reward, :func:`exact_mse` says what
-an unbiased function still gains or loses against grpo, and :func:`rewards`, :func:`scores` and
-:func:`problems` are Hypothesis strategies for tests of your own
-(``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). The column
-``rank`` of :func:`ustat_pg.compare` says where it stands among others.
+:func:`assert_invariances` tests properties that hold reward by reward, and :func:`rewards`,
+:func:`scores` and :func:`problems` are Hypothesis strategies for tests of your own
+(``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). What an unbiased function
+still gains or loses against others, :func:`ustat_pg.compare` says.
 
 How the function is called is its *layout*:
 
@@ -52,7 +51,6 @@ AssertionError: group_mean is biased: at G = 2 on problem ... c = (G-1)/G: a res
 
 from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
-from .mse import MseReport, exact_mse
 from .registered import registered
 from .row import assert_is
 from .strategies import problems, rewards, scores
@@ -62,13 +60,11 @@ __all__ = [
     "INPUTS",
     "INVARIANCES",
     "LAYOUTS",
-    "MseReport",
     "assert_finite",
     "assert_invariances",
     "assert_is",
     "assert_unbiased",
     "default_problems",
-    "exact_mse",
     "problems",
     "registered",
     "rewards",

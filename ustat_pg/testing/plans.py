@@ -12,8 +12,6 @@ from ..sampling import Plan
 from ..validation import InputError
 from .function import Violation, _numpy
 
-__all__ = ["largest_group", "under_plan"]
-
 Stop = Callable[[Any], bool]
 
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from ..validation import InputError, integer
 from .function import Violation, show
 
-__all__ = ["registered"]
-
 Array = NDArray[np.float64]
 
 

@@ -15,7 +15,6 @@ from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import (
     Away,
     Ball,
-    Box,
     Constant,
     Coordinate,
     Decay,
@@ -74,7 +73,6 @@ CHANGES = {
     "radius": {"projection": ball(PAIR, 0.6)},
     "centre": {"projection": Ball(PAIR.maximiser + 0.01, 0.5, PAIR.identifiable)},
     "whole ball": {"projection": Ball(PAIR.maximiser, 0.5)},
-    "box": {"projection": Box(PAIR.maximiser - 0.5, PAIR.maximiser + 0.5)},
 }
 PROBLEMS = {
     "rewards": triple(0.26),
@@ -211,7 +209,6 @@ WAYS = {
     "wide ball": lambda land: ball(land, 4.0),
     "in all directions": lambda land: Ball(land.maximiser, 0.7),
     "off the optimum": lambda land: Ball(away(land, 0.3), 0.6, land.identifiable),
-    "box": lambda land: Box(land.maximiser - 0.5, land.maximiser + 0.5),
     "no set": lambda land: None,
 }
 LANDSCAPES = {
@@ -315,8 +312,6 @@ def test_a_parameter_is_enumerated_and_simulated_within_bounds():
     where = Coordinate(GRPO, 3, 0)
     with pytest.raises(InfeasibleError, match="within a bounded set only"):
         cell().measure("exact", (where,))
-    box = cell(projection=Box([-4.0], [5.0]))
-    assert box.range(where) == (-4.0, 5.0)
     within = cell(projection=ball(ONE, 4.0))
     assert within.range(where) == (ONE.maximiser[0] - 4.0, ONE.maximiser[0] + 4.0)
     both = (Gap(GRPO, 2), where)

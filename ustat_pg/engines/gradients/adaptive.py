@@ -33,8 +33,6 @@ from .exact import minibatches, size
 from .reference import ENGINE as REFERENCE
 from .reference import draw
 
-__all__ = ["SEQUENTIAL", "GroupSize", "PlanCell", "SizedCell", "SurvivorCell", "of_plan"]
-
 _BLOCK = 8192
 """Replications in a block: groups are weighed in NumPy."""
 _ROWS = 8192

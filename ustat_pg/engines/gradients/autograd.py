@@ -41,8 +41,6 @@ except ImportError:
 
 from .models import Model, device_of, differentiable, model_of
 
-__all__ = ["ENGINE", "AutogradEngine"]
-
 MEMORY = 2**28
 """Bytes that gradients may take at once."""
 
@@ -93,7 +91,7 @@ class Prepared:
         probs = model.floats(self.problem.context_probs)
         rewards = model.floats(self.problem.mean_rewards)
         total = torch.zeros_like(self.theta)
-        numbers = 2 * model.activity * len(model.space.ways)
+        numbers = 2 * model.activity * model.space.count
         for some in slices(self.problem.contexts, MEMORY // (BYTES * numbers)):
             here = torch.arange(some.start, some.stop, device=model.device)
             with torch.no_grad():

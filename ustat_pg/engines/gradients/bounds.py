@@ -8,8 +8,6 @@ from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Estimator
 
-__all__ = ["largest_along", "largest_norm", "reward_rounding"]
-
 _SUM_ROUNDING = 1e-14
 """Relative rounding error of a sum of products, some 50 times that of one operation."""
 

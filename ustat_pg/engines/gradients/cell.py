@@ -21,22 +21,6 @@ from ...validation import InputError, integer
 from ..base import Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
-__all__ = [
-    "BLOCK",
-    "Distance",
-    "Engine",
-    "GradientCell",
-    "GradientQuantity",
-    "Mixed",
-    "Projection",
-    "SquaredError",
-    "SquaredProjection",
-    "columns",
-    "direction",
-    "estimators_of",
-    "mixed",
-]
-
 BLOCK = 65_536
 """Replications in a block: some tenths of a second's work and more."""
 

@@ -28,16 +28,6 @@ from .cell import (
     estimators_of,
 )
 
-__all__ = [
-    "DESIGNS",
-    "ENGINE",
-    "draw",
-    "problem_tables",
-    "quantity_tables",
-    "require_compiled",
-    "scratch_shapes",
-]
-
 DESIGNS = {
     "iid": bodies.IID,
     "fixed": bodies.FIXED,

@@ -23,8 +23,6 @@ from .cell import GradientCell, GradientQuantity
 from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled, scratch_shapes
 from .scalar import WITHOUT_REPLACEMENT, Room, minibatches, room_of
 
-__all__ = ["ENGINE", "kernel"]
-
 
 @cuda.jit
 def kernel(first, start, count, key, group, design, tables, asked, room, values):

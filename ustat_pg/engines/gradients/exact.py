@@ -32,8 +32,6 @@ from .cell import (
     mixed,
 )
 
-__all__ = ["ENGINE", "ExactEngine", "minibatches", "size"]
-
 LIMIT = 1_000_000
 """Outcomes of a minibatch, over all contexts, that are still enumerated."""
 

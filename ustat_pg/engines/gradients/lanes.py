@@ -23,8 +23,6 @@ from .scalar import (
     pick_at,
 )
 
-__all__ = ["LANES", "one_prompt_block", "word_rows"]
-
 LANES = 64
 """Replications side by side; a constant, and rows of it in flat arrays, let loops be vectors."""
 

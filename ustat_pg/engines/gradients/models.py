@@ -38,8 +38,6 @@ except ImportError:
 from ...policies.network import device_of
 from ...policies.transformer import TransformerPolicy
 
-__all__ = ["Model", "device_of", "differentiable", "model_of"]
-
 
 class Model(ABC):
     """A policy on a device, as functions of θ.
@@ -103,28 +101,11 @@ class Model(ABC):
         """The tokens of every output, (K, l), padded with -1."""
         return self.integers(self.space.outputs)
 
-    @cached_property
-    def _leaves(self) -> tuple[Tensor, Tensor]:
-        """Ways on which every output lies, (L, l), and the number of each output's own, (K,).
-
-        Outputs that differ in their last token share a way, so that it is read once for them.
-        """
-        v, last = self.space.vocabulary, self.space.length - 1
-        # Beyond its end an output goes on with zeros.
-        tokens = self.space.outputs[:, :last]
-        own = np.where((tokens < 0) | (tokens >= v), 0, tokens) @ v ** np.arange(last - 1, -1, -1)
-        return self.integers(self.space.ways), self.integers(own)
-
     def all_log_probs(self, theta: Tensor, contexts: Tensor) -> Tensor:
         """log π(y | x) of every output: (n, K)."""
-        ways, own = self._leaves
-        n, m = len(contexts), len(ways)
-        choices = self.choice_log_probs(
-            theta, contexts.repeat_interleave(m), ways.repeat(n, 1)
-        ).reshape(n, m, self.length, self.choices)
-        steps = torch.arange(self.length, device=self.device)
-        taken = choices[:, own[:, None], steps, self.outputs.clamp(min=0)]
-        return torch.where(self.outputs >= 0, taken, torch.zeros_like(taken)).sum(-1)
+        n, count = len(contexts), self.space.count
+        rows = contexts.repeat_interleave(count), self.outputs.repeat(n, 1)
+        return self.log_prob(theta, *rows).reshape(n, count)
 
 
 class _Transformer(Model):
@@ -136,7 +117,6 @@ class _Transformer(Model):
         super().__init__(policy, policy.space, device)
         self._lengths = self.integers([len(prompt) for prompt in policy.prompts])
         self._longest = max(map(len, policy.prompts))
-        self._equal = min(map(len, policy.prompts)) == self._longest
         heads = np.zeros((len(policy.prompts), self._longest + 1), dtype=np.int64)
         for row, prompt in zip(heads, policy.prompts, strict=True):
             row[: len(prompt) + 1] = [policy.network.begin, *prompt]
@@ -151,8 +131,8 @@ class _Transformer(Model):
         """Begin, prompt and tokens written (n, t), left-aligned: (n, 1 + longest + t)."""
         heads, count = self._heads[contexts], written.shape[1]
         body = written.clamp(min=0)
-        if self._equal or not count:
-            return torch.cat([heads, body], dim=1)
+        if not count:
+            return heads
         places = torch.arange(heads.shape[1] + count, device=self.device)
         after = places - 1 - self._lengths[contexts][:, None]
         rest = body.gather(1, after.clamp(0, count - 1))
@@ -165,12 +145,8 @@ class _Transformer(Model):
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._logits(theta, self._read(contexts, tokens[:, :-1]))
-        if self._equal:
-            own = logits[:, self._longest :]
-        else:
-            steps = torch.arange(self.length, device=self.device)
-            places = self._lengths[contexts][:, None] + steps
-            own = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
+        places = self._lengths[contexts][:, None] + torch.arange(self.length, device=self.device)
+        own = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
         return functional.log_softmax(own, dim=-1)
 
 
@@ -201,12 +177,12 @@ class _Prefix(Model):
 
 
 class _Bandit(Model):
-    """Policies of one token, whose logits are linear in θ but for an offset."""
+    """Policies of one token, whose logits are linear in θ but for an offset and bends."""
 
     def __init__(self, policy: SoftmaxPolicy, device: torch.device) -> None:
         contexts, arms = policy.logits.shape
         super().__init__(policy, OutputSpace(arms, 1), device)
-        offset = np.zeros((contexts, arms))
+        offset, bends = np.zeros((contexts, arms)), policy.bends
         if isinstance(policy, ArmLinearSoftmax):
             features, offset = policy.features, offset if policy.offset is None else policy.offset
         elif isinstance(policy, SharedLinearSoftmax):
@@ -215,6 +191,7 @@ class _Bandit(Model):
             features = np.eye(contexts * arms)
         self._features = self.floats(np.reshape(features, (contexts, arms, -1)))
         self._offset = self.floats(offset)
+        self._bends = None if bends is None else self.floats(bends)
 
     @property
     def activity(self) -> int:
@@ -222,6 +199,8 @@ class _Bandit(Model):
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._features[contexts] @ theta + self._offset[contexts]
+        if self._bends is not None:
+            logits = logits - self._bends[contexts] @ theta**2 / 2
         return functional.log_softmax(logits, dim=-1)[:, None]
 
 

@@ -19,8 +19,6 @@ from .cell import (
     mixed,
 )
 
-__all__ = ["ENGINE", "draw", "draw_outcomes"]
-
 _CHUNK_BYTES = 64_000_000
 
 

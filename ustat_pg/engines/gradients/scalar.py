@@ -32,8 +32,6 @@ from ...rng import CONTEXT_SLOT
 from ..draws import swap, words_at
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 
-__all__ = ["Asked", "Room", "Search", "Tables", "block", "draw_block", "minibatches"]
-
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
 IID, FIXED, WITHOUT_REPLACEMENT = 0, 1, 2
 TABULAR, SHARED, DENSE = 0, 1, 2

@@ -13,8 +13,6 @@ from ...estimators import token_weights
 from ..base import Array, Draws, Estimator, MomentSums, Quantity, Replications
 from .cell import Distance, GradientCell, GradientQuantity, Mixed, Projection
 
-__all__ = ["TokenMeanCell"]
-
 
 @dataclass(frozen=True)
 class TokenMeanCell(GradientCell):

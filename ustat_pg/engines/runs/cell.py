@@ -23,23 +23,9 @@ from ...digests import digest
 from ...problems import InteriorProblem, SoftmaxBandit
 from ...validation import InputError, integer
 from ..base import Array, Cell, Estimator, InfeasibleError, MomentSums, Quantity, Replications
-from .regions import Ball, Box, Theta
+from .regions import Ball
 from .schedules import Schedule
 from .trajectory import TRAJECTORY_ENGINES, Trajectory
-
-__all__ = [
-    "BINS",
-    "Away",
-    "Binned",
-    "Coordinate",
-    "Cosine",
-    "Gap",
-    "GapTransform",
-    "OneRun",
-    "Product",
-    "Training",
-    "TrainingQuantity",
-]
 
 BINS = 2048
 """Bins of a histogram, equal in width."""
@@ -214,7 +200,7 @@ class Training(Cell):
     design: str = "iid"
     start: ArrayLike | None = None
     start_scale: ArrayLike = 0.0
-    projection: Theta | None = None
+    projection: Ball | None = None
     _example: Trajectory = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -287,7 +273,7 @@ class Training(Cell):
     def _reach(self) -> float:
         """How far Uᵀθ can be from Uᵀθ* in Θ; infinite unless Θ is a ball in these directions."""
         theta_set, basis = self.projection, self.landscape.identifiable
-        if not isinstance(theta_set, Ball) or not _spans(theta_set, basis):
+        if theta_set is None or not _spans(theta_set, basis):
             return float("inf")
         off = (theta_set.centre - self.landscape.maximiser) @ basis
         return theta_set.radius + float(np.linalg.norm(off))
@@ -295,8 +281,6 @@ class Training(Cell):
     def _coordinate_range(self, j: int) -> tuple[float, float]:
         """The ends of Θ in the direction of a parameter; infinite where it is free."""
         theta_set = self.projection
-        if isinstance(theta_set, Box):
-            return float(theta_set.low[j]), float(theta_set.high[j])
         if theta_set is None:
             return -np.inf, np.inf
         if theta_set.basis is not None and (theta_set.basis[j] ** 2).sum() < 1 - 1e-9:
@@ -444,7 +428,7 @@ def _spans(ball: Ball, basis: Array) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _largest_gap(landscape: InteriorProblem, theta_set: Theta | None) -> float:
+def _largest_gap(landscape: InteriorProblem, theta_set: Ball | None) -> float:
     """The greatest gap in Θ, or a number beyond it: infinity where none is known.
 
     On a ball around the maximiser in the identifiable directions it is found on a grid, and
@@ -452,7 +436,7 @@ def _largest_gap(landscape: InteriorProblem, theta_set: Theta | None) -> float:
     """
     basis = landscape.identifiable
     rank = basis.shape[1]
-    if not isinstance(theta_set, Ball) or rank > 2 or not _spans(theta_set, basis):
+    if theta_set is None or rank > 2 or not _spans(theta_set, basis):
         return np.inf
     radii = np.linspace(0, theta_set.radius, 65)
     if rank == 1:

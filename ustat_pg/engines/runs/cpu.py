@@ -10,12 +10,12 @@ from .. import kinds
 from ..base import Array, Replications
 from .lanes import plan as bodies
 from .lanes import step
-from .regions import Ball, Box
 from .trajectory import Trajectory, starts
 
-__all__ = ["plan_of", "run"]
-
 DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
+
+COMPILED = (kinds.PROMPT_ONLY, kinds.VALUE, kinds.GRPO, kinds.GROUP_MEAN, kinds.BY_COUNT)
+"""The kinds of estimators that the bodies know."""
 
 ROUNDING = 1e-14
 """Features that differ by less, relative to the largest, are the same."""
@@ -26,18 +26,15 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
     problem, theta_set = trajectory.problem, trajectory.projection
     estimator, group = trajectory.estimator, trajectory.group_size
     kind = kinds.kind_of(estimator.record, bool(np.isin(problem.reward_values, (0, 1)).all()))
-    if kind in (None, kinds.STANDARDISED):
+    if kind not in COMPILED:
         raise InputError(f"compiled engines cannot run {estimator.label}: use reference")
     by_count = np.zeros((2, 1))
     if kind == kinds.BY_COUNT:
         by_count = np.stack(estimator.by_count(group)[::-1])
     contexts, arms, values = problem.reward_values.shape
-    low, high = np.zeros(problem.d), np.zeros(problem.d)
     centre, basis, radius = np.zeros(problem.d), np.eye(problem.d), 1.0
     form = bodies.FREE
-    if isinstance(theta_set, Box):
-        form, low, high = bodies.BOX, theta_set.low.copy(), theta_set.high.copy()
-    elif isinstance(theta_set, Ball):
+    if theta_set is not None:
         form, centre, radius = bodies.BALL, theta_set.centre.copy(), theta_set.radius
         if theta_set.basis is not None:
             basis = np.array(theta_set.basis, order="C")
@@ -57,8 +54,6 @@ def plan_of(trajectory: Trajectory) -> bodies.Plan:
         rates=trajectory.schedule.rates(trajectory.steps),
         snapshots=np.array(trajectory.snapshots, dtype=np.int64),
         theta_set=form,
-        low=low,
-        high=high,
         centre=centre,
         basis=basis,
         radius=radius,
@@ -98,9 +93,8 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
             form, shares = bodies.SPACED, np.exp(shares - shares.max(axis=0))
     edges = np.asarray(1 + plan.law * bodies.UNIT, dtype=np.float64)
     outcomes, group = arms * len(plan.rewards), trajectory.group_size
-    counted = plan.kind in (kinds.MINIMUM_VARIANCE, kinds.NORM_WEIGHTED)
     # Measured: counting costs a step for each outcome, and as much again for every fourth output.
-    counted |= outcomes * (group + 4) <= 16 * group
+    counted = outcomes * (group + 4) <= 16 * group
     by_context = (
         array.reshape(len(array), contexts, arms).swapaxes(1, 2).reshape(-1, contexts)
         for array in (edges, plan.rewards)
@@ -111,7 +105,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
         True,
         counted,
         counted,
-        plan.kind in (kinds.VALUE, kinds.MINIMUM_VARIANCE),
+        plan.kind == kinds.VALUE,
         True,
     ]
     table = np.concatenate(parts)

@@ -19,8 +19,6 @@ from . import scalar as bodies
 from .cpu import plan_of
 from .trajectory import Trajectory, starts
 
-__all__ = ["run"]
-
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""
@@ -54,7 +52,6 @@ def shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...]
     """The fields of :class:`~ustat_pg.engines.runs.scalar.Room`, θ₀ and the snapshots."""
     arms, d, _ = plan.features.shape
     group, reals = trajectory.group_size, np.float64
-    weighted = group if "squared_norms" in trajectory.estimator.record.needs else 1
     shuffled = trajectory.problem.contexts if trajectory.design == "epochs" else 1
     return {
         "theta": ((d,), reals),
@@ -64,8 +61,6 @@ def shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...]
         "ends": ((arms,), reals),
         "arms": ((group,), np.int32),
         "rewards": ((group,), reals),
-        "norms": ((weighted,), reals),
-        "before": ((2 * weighted,), reals),
         "order": ((shuffled,), np.int32),
         "along": ((plan.basis.shape[1],), reals),
         "start": ((d,), reals),

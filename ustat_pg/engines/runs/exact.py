@@ -38,11 +38,9 @@ from ...problems import InteriorProblem, SoftmaxBandit
 from ..base import Array, Draws, InfeasibleError, Integers, Replications
 from ..gradients.cell import GradientCell
 from ..gradients.exact import minibatches, size
-from .regions import Ball, Box
+from .regions import Ball
 from .splines import back_on_line, back_on_plane, coefficients
 from .trajectory import Trajectory, starts
-
-__all__ = ["Expectations", "expectations", "require_enumerable"]
 
 ENTRIES_LIMIT = 2e8
 """Outputs in all outcomes (choices of arms) at all grid points: what probabilities are made from."""
@@ -537,56 +535,31 @@ class _Chain:
 
 
 class _Projection(NamedTuple):
-    """P in y: z = R y + shift is clipped to a ball around 0, or to a box; R has orthonormal rows.
-
-    Arguments:
-        frame: R, (q, r).
-        shift: (q,).
-        low, high: (q,); of the box.
-        radius: radius of the ball; negative where it is a box.
-    """
+    """P in y: z = R y + shift is clipped to a ball around 0; R, (q, r), has orthonormal rows."""
 
     frame: Array
     shift: Array
-    low: Array
-    high: Array
-    radius: float = -1.0
+    radius: float
 
     def bounds(self, r: int) -> tuple[Array, Array]:
         """The bounds of the points left, (r,) each; infinite unless every direction is clipped."""
         if len(self.frame) < r:
             return np.full(r, -np.inf), np.full(r, np.inf)
-        if self.radius > 0:
-            centre = -self.shift @ self.frame
-            return centre - self.radius, centre + self.radius
-        ends = np.stack([self.low - self.shift, self.high - self.shift])[..., None] * np.where(
-            self.frame == 0, 1.0, self.frame
-        )
-        # An infinite side has no part along an axis that it does not see.
-        ends = np.where(self.frame == 0, 0.0, ends)
-        return ends.min(axis=0).sum(axis=0), ends.max(axis=0).sum(axis=0)
+        centre = -self.shift @ self.frame
+        return centre - self.radius, centre + self.radius
 
 
-def _projection(given: Ball | Box | None, origin: Array, basis: Array) -> _Projection:
+def _projection(given: Ball | None, origin: Array, basis: Array) -> _Projection:
     """The projection as it acts on y, where θ = origin + U y."""
-    refused = InfeasibleError(
-        "the projection moves theta out of the identifiable directions, or mixes them with others: "
-        "take a Ball with basis landscape.identifiable"
-    )
-    nothing = np.zeros(0)
     if given is None:
-        return _Projection(np.zeros((0, basis.shape[1])), nothing, nothing, nothing)
-    if isinstance(given, Ball):
-        own = np.eye(given.d) if given.basis is None else given.basis
-        off = origin - given.centre
-        if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= _ALONG:
-            own = basis
-        if np.abs(own - basis @ (basis.T @ own)).max() > _ALONG:
-            raise refused
-        return _Projection(own.T @ basis, own.T @ off, nothing, nothing, radius=float(given.radius))
-    seen = (basis**2).sum(axis=1)
-    bounded = np.isfinite(given.low) | np.isfinite(given.high)
-    if (bounded & (seen > _ALONG) & (seen < 1 - _ALONG)).any():
-        raise refused
-    rows = bounded & (seen > 0.5)
-    return _Projection(basis[rows], origin[rows], given.low[rows], given.high[rows])
+        return _Projection(np.zeros((0, basis.shape[1])), np.zeros(0), 0.0)
+    own = np.eye(given.d) if given.basis is None else given.basis
+    off = origin - given.centre
+    if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= _ALONG:
+        own = basis
+    if np.abs(own - basis @ (basis.T @ own)).max() > _ALONG:
+        raise InfeasibleError(
+            "the projection moves theta out of the identifiable directions: take a Ball with basis "
+            "landscape.identifiable"
+        )
+    return _Projection(own.T @ basis, own.T @ off, float(given.radius))

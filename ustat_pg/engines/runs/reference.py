@@ -12,8 +12,6 @@ from ...memory import slices
 from ..base import Array, Integers, Replications, expected_reward, optimal_baseline
 from .trajectory import Trajectory, starts
 
-__all__ = ["run"]
-
 _CHUNK_BYTES = 16_000_000
 
 

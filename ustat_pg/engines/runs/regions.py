@@ -1,14 +1,11 @@
-"""Regions that a training run's parameters are projected on."""
+"""The region that a training run's parameters are projected on."""
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from ...validation import InputError, field, finite_array, frozen, positive, record
+from ...validation import InputError, field, finite_array, positive, record
 from ..base import Array
-
-__all__ = ["Ball", "Box", "Theta"]
 
 
 @record()
@@ -54,33 +51,3 @@ class Ball:
         excess = np.where(outside, 1.0 - self.radius / np.where(outside, norm, 1.0), 0.0)
         back = (along[..., None, :] * basis).cumsum(axis=-1)[..., -1]
         return np.where(outside[..., None], theta - excess[..., None] * back, theta)
-
-
-def _side(name: str, value: ArrayLike) -> Array:
-    return frozen(np.array(value, dtype=np.float64))
-
-
-@record()
-class Box:
-    """Θ = {θ : low <= θ <= high}, coordinate by coordinate.
-
-    >>> Box([-1.0, 0.0], [1.0, np.inf]).project(np.array([3.0, 5.0]))
-    array([1., 5.])
-    """
-
-    low: Array = field(_side)
-    high: Array = field(_side)
-
-    @property
-    def d(self) -> int:
-        return len(self.low)
-
-    @property
-    def label(self) -> str:
-        return f"box({self.low.tolist()},{self.high.tolist()})"
-
-    def project(self, theta: Array) -> Array:
-        return np.minimum(np.maximum(theta, self.low), self.high)
-
-
-Theta = Ball | Box

@@ -19,19 +19,9 @@ from numpy.typing import NDArray
 from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
 from ..draws import swap, words_at
-from ..kinds import (
-    BY_COUNT,
-    GROUP_MEAN,
-    GRPO,
-    MINIMUM_VARIANCE,
-    NORM_WEIGHTED,
-    PROMPT_ONLY,
-    VALUE,
-)
-from .lanes.plan import BOX, FREE, IID, UNIT
+from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, VALUE
+from .lanes.plan import FREE, IID, UNIT
 from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
-
-__all__ = ["Room", "path", "path_kernel"]
 
 
 class Room(NamedTuple):
@@ -41,7 +31,6 @@ class Room(NamedTuple):
         theta, total, centre: θ, the sum of the step, and f̄, (d, n).
         weights, ends: exp(logit - max) and its sums up to each arm, (K, n).
         arms: arms of a group, (G, n); rewards, then advantages, (G, n).
-        norms: ‖s‖², (G, n), and before: sums up to each output, (2 G, n), for norm-weighted.
         order: order of an epoch's prompts, (X, n).
         along: a projection's coordinates, (r, n).
     """
@@ -53,8 +42,6 @@ class Room(NamedTuple):
     ends: NDArray[np.float64]
     arms: NDArray[np.int32]
     rewards: NDArray[np.float64]
-    norms: NDArray[np.float64]
-    before: NDArray[np.float64]
     order: NDArray[np.int32]
     along: NDArray[np.float64]
 
@@ -181,63 +168,19 @@ def _centre(plan, bends, theta, x, weights, total, out):
 
 
 @body
-def _norm(plan, bends, theta, x, k, centre):
-    """‖s(x, k)‖²."""
-    s = 0.0
-    for j in range(len(centre)):
-        off = _feature(plan, bends, theta, x, k, j) - centre[j]
-        s += off * off
-    return s
-
-
-@body
-def _value(plan, bends, theta, x, weights, total, centre):
-    """V(x), or the minimum-variance baseline."""
+def _value(plan, x, weights, total):
+    """V(x)."""
     value = 0.0
     for k in range(len(weights)):
         value += weights[k] * plan.mean_rewards[k, x]
-    value /= total
-    if plan.kind != MINIMUM_VARIANCE:
-        return value
-    weight = 0.0
-    shift = 0.0
-    for k in range(len(weights)):
-        part = weights[k] * _norm(plan, bends, theta, x, k, centre)
-        weight += part
-        shift += part * (plan.mean_rewards[k, x] - value)
-    return value + shift / weight if weight > 0.0 else value
-
-
-@body
-def _subtract_others(rewards, norms, before):
-    """Rewards less the norm-weighted mean of the other outputs', in place, (G,).
-
-    The others' sums are those before an output plus those after it: no difference loses digits.
-    """
-    weight = 0.0
-    shift = 0.0
-    for i in range(len(rewards)):
-        before[2 * i] = weight
-        before[2 * i + 1] = shift
-        weight += norms[i]
-        shift += norms[i] * rewards[i]
-    weight = 0.0
-    shift = 0.0
-    for i in range(len(rewards) - 1, -1, -1):
-        others = weight + before[2 * i]
-        others_shift = shift + before[2 * i + 1]
-        z = rewards[i]
-        weight += norms[i]
-        shift += norms[i] * z
-        if others > 0.0:
-            rewards[i] = z - others_shift / others
+    return value / total
 
 
 @body
 def _advantages(kind, baseline, by_count, rewards):
-    """Advantages in place of rewards, (G,): all kinds but the norm-weighted."""
+    """Advantages in place of rewards, (G,)."""
     group = len(rewards)
-    if kind in (PROMPT_ONLY, VALUE, MINIMUM_VARIANCE):
+    if kind in (PROMPT_ONLY, VALUE):
         for i in range(group):
             rewards[i] -= baseline
         return
@@ -261,14 +204,6 @@ def _advantages(kind, baseline, by_count, rewards):
 def _project(plan, theta, along):
     """θ of one run to the nearest point of Θ, (d,), with room for its coordinates ``along`` (r,)."""
     d = len(theta)
-    if plan.theta_set == BOX:
-        for j in range(d):
-            # numba 0.68 does not compile min and max of two numbers for a device.
-            if theta[j] < plan.low[j]:
-                theta[j] = plan.low[j]
-            if theta[j] > plan.high[j]:
-                theta[j] = plan.high[j]
-        return
     square = 0.0
     for v in range(plan.basis.shape[1]):
         s = 0.0
@@ -323,16 +258,10 @@ def path(rep, i, key, batch, plan, bends, room, begin, out):
             sure = kind in (GRPO, GROUP_MEAN)
             if not sure:
                 _centre(plan, bends, theta, x, weights, ends[last], centre)
-            if kind == NORM_WEIGHTED:
-                norms = room.norms[:, i]
-                for g in range(group):
-                    norms[g] = _norm(plan, bends, theta, x, arms[g], centre)
-                _subtract_others(rewards, norms, room.before[:, i])
-            else:
-                baseline = plan.constant
-                if kind in (VALUE, MINIMUM_VARIANCE):
-                    baseline = _value(plan, bends, theta, x, weights, ends[last], centre)
-                _advantages(kind, baseline, plan.by_count, rewards)
+            baseline = plan.constant
+            if kind == VALUE:
+                baseline = _value(plan, x, weights, ends[last])
+            _advantages(kind, baseline, plan.by_count, rewards)
             # The advantages of grpo and the group mean sum to 0, and f̄ drops out.
             whole = 0.0
             for g in range(group):

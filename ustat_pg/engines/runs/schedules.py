@@ -9,8 +9,6 @@ import numpy as np
 from ...validation import InputError, field, number, positive, record
 from ..base import Array
 
-__all__ = ["Constant", "Decay", "Schedule"]
-
 
 @record(eq=True)
 class Constant:

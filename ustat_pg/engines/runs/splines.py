@@ -16,8 +16,6 @@ from scipy.linalg.lapack import dgbtrf, dgbtrs
 
 from ...compiled import body
 
-__all__ = ["back_on_line", "back_on_plane", "coefficients"]
-
 Array = NDArray[np.float64]
 
 _WIDTH = 6
@@ -80,7 +78,7 @@ def _weights(t):
 
 
 @body
-def _project(y, frame, shift, low, high, radius, z):
+def _project(y, frame, shift, radius, z):
     """P(y), in place; z is scratch."""
     length = 0.0
     for q in range(len(frame)):
@@ -88,18 +86,12 @@ def _project(y, frame, shift, low, high, radius, z):
         for j in range(len(y)):
             z[q] += frame[q, j] * y[j]
         length += z[q] * z[q]
-    if radius > 0.0:
-        if length <= radius * radius:
-            return
-        factor = radius / np.sqrt(length) - 1.0
-        for q in range(len(frame)):
-            z[q] *= factor
-    else:
-        for q in range(len(frame)):
-            z[q] = min(max(z[q], low[q]), high[q]) - z[q]
+    if length <= radius * radius:
+        return
+    factor = radius / np.sqrt(length) - 1.0
     for q in range(len(frame)):
         for j in range(len(y)):
-            y[j] += frame[q, j] * z[q]
+            y[j] += frame[q, j] * (factor * z[q])
 
 
 @body(inline=True)
@@ -120,7 +112,7 @@ def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
     outside, and there u would have a kink just where a projection leaves its runs.
     """
     scale, spacing, first, shape = axes
-    frame, shift, low, high, radius = projection
+    frame, shift, radius = projection
     at, z = np.empty(1), np.empty(len(frame))
     width, count = len(coefficients), shape[0]
     for m in range(len(y)):
@@ -129,7 +121,7 @@ def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
         for k in range(chance.shape[1]):
             at[0] = y[m, 0] + rate * move[m, k, 0]
             if len(frame) and move[m, k, 0] != 0.0:
-                _project(at, frame, shift, low, high, radius, z)
+                _project(at, frame, shift, radius, z)
             x = _place(at[0], scale[0], spacing, first[0], count)
             # At least 0 already, but then the compiler knows that the index is not negative.
             i = max(min(int(x), count - 2), 0)
@@ -145,7 +137,7 @@ def back_on_line(coefficients, axes, y, move, chance, rate, projection, out):
 def back_on_plane(coefficients, axes, y, move, chance, rate, projection, out):
     """The same on a plane, coefficients (W, n + 4, n + 4)."""
     scale, spacing, first, shape = axes
-    frame, shift, low, high, radius = projection
+    frame, shift, radius = projection
     at, z = np.empty(2), np.empty(len(frame))
     width, rows, columns = len(coefficients), shape[0], shape[1]
     for m in range(len(y)):
@@ -155,7 +147,7 @@ def back_on_plane(coefficients, axes, y, move, chance, rate, projection, out):
             at[0] = y[m, 0] + rate * move[m, k, 0]
             at[1] = y[m, 1] + rate * move[m, k, 1]
             if len(frame) and (move[m, k, 0] != 0.0 or move[m, k, 1] != 0.0):
-                _project(at, frame, shift, low, high, radius, z)
+                _project(at, frame, shift, radius, z)
             x = _place(at[0], scale[0], spacing, first[0], rows)
             i = max(min(int(x), rows - 2), 0)
             w = _weights(x - i)

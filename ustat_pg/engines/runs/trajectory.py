@@ -37,14 +37,12 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from ... import rng
-from ...policies import ArmLinearSoftmax, BentSoftmax
+from ...policies import ArmLinearSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError, finite_array, frozen, integer, one_of
 from ..base import Array, Estimator, Replications, block_of
-from .regions import Theta
+from .regions import Ball
 from .schedules import Schedule
-
-__all__ = ["TRAJECTORY_DESIGNS", "TRAJECTORY_ENGINES", "Trajectory", "starts"]
 
 TRAJECTORY_DESIGNS = ("iid", "epochs")
 """Prompts drawn independently from ρ; all prompts in a new random order again and again."""
@@ -59,7 +57,7 @@ class Trajectory:
     Equal if all that is asked is equal; :attr:`name`, the address of the draws, holds less.
 
     Arguments:
-        problem: its policy is an ArmLinearSoftmax or a BentSoftmax. Scores of the latter grow with
+        problem: its policy is an ArmLinearSoftmax. Scores of one that bends grow with
             θ: without a projection a large rate may send a run to infinity.
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
@@ -83,7 +81,7 @@ class Trajectory:
     design: str = "iid"
     start: ArrayLike | None = None
     start_scale: ArrayLike = 0.0
-    projection: Theta | None = None
+    projection: Ball | None = None
     snapshots: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -157,10 +155,10 @@ class Trajectory:
         return theta
 
     @property
-    def policy(self) -> ArmLinearSoftmax | BentSoftmax:
+    def policy(self) -> ArmLinearSoftmax:
         """The policy at the problem's own parameters, with features, bends and offset."""
         policy = self.problem.policy
-        assert isinstance(policy, (ArmLinearSoftmax, BentSoftmax))
+        assert isinstance(policy, ArmLinearSoftmax)
         return policy
 
     @property

@@ -11,7 +11,7 @@ from ....compiled import body
 from ...draws import MASK
 
 IID, EPOCHS = 0, 1
-FREE, BALL, BOX = 0, 1, 2
+FREE, BALL = 0, 1
 FULL, BENT, SHARED, SPACED = range(4)
 """Features of each context and arm; those less ψθ; gₖ δ(x); and with gₖ = k."""
 
@@ -41,8 +41,7 @@ class Plan(NamedTuple):
             failure and of a success by the number of successes, (2, G+1), for BY_COUNT.
         design: IID or EPOCHS.
         rates: (T,); snapshots: (S,).
-        theta_set: FREE, BALL or BOX; low, high: of a box, (d,); centre (d,), basis (d, r) and
-            radius of a ball.
+        theta_set: FREE or BALL; centre (d,), basis (d, r) and radius of a ball.
     """
 
     contexts: NDArray[np.int64]
@@ -58,8 +57,6 @@ class Plan(NamedTuple):
     rates: NDArray[np.float64]
     snapshots: NDArray[np.int64]
     theta_set: int
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
     centre: NDArray[np.float64]
     basis: NDArray[np.float64]
     radius: float

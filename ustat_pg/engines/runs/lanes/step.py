@@ -8,9 +8,9 @@ import numpy as np
 
 from ....compiled import body, fma
 from ....rng import CONTEXT_SLOT, MOST_PROMPTS
-from ...kinds import GROUP_MEAN, GRPO, MINIMUM_VARIANCE, NORM_WEIGHTED, VALUE
+from ...kinds import GROUP_MEAN, GRPO, VALUE
 from . import draw, push, softmax
-from .plan import BENT, BOX, EPOCHS, FREE, IID, LANES, SHARED, SPACED, empty_rows, row_at
+from .plan import BENT, EPOCHS, FREE, IID, LANES, SHARED, SPACED, empty_rows, row_at
 
 
 @body(apart=True)
@@ -37,12 +37,6 @@ def _spread(d, ways, along, out):
 def _project(plan, theta, along):
     """θ of each lane to the nearest point of Θ, (d,)."""
     d = len(theta) // LANES
-    if plan.theta_set == BOX:
-        for j in range(d):
-            for lane in range(LANES):
-                inside = min(max(theta[j * LANES + lane], plan.low[j]), plan.high[j])
-                theta[j * LANES + lane] = inside
-        return
     r = plan.basis.shape[1]
     for lane in range(LANES):
         square = 0.0
@@ -94,13 +88,12 @@ def run(first, key, group, batch, plan, rows, begin, out):
     weights, ends, pushed = empty_rows(arms), empty_rows(arms), empty_rows(arms)
     counted, edges = rows.counted, rows.edges
     counts = empty_rows(cells if counted else 0)
-    ratio, raised, levels, terms = empty_rows(1), empty_rows(1), empty_rows(4), empty_rows(5)
+    ratio, raised, levels, terms = empty_rows(1), empty_rows(1), empty_rows(4), empty_rows(3)
     at, rewards = (
         np.empty((0 if counted else group) * LANES, np.uint64),
         empty_rows(0 if counted else group),
     )
-    before = empty_rows(2 * cells if kind == NORM_WEIGHTED else 0)
-    theta, total, centre = empty_rows(d), empty_rows(d), empty_rows(e)
+    theta, total = empty_rows(d), empty_rows(d)
     along, way_total = theta, total
     if shared:
         along, way_total = empty_rows(1), empty_rows(1)
@@ -168,21 +161,14 @@ def run(first, key, group, batch, plan, rows, begin, out):
                         )
                 if counted:
                     draw.by_outcome(arms, outcomes, group, counts)
-                if kind in (MINIMUM_VARIANCE, NORM_WEIGHTED):
-                    push.find_centre(arms, e, curved, weights, last, centre)
-                if kind in (VALUE, MINIMUM_VARIANCE):
-                    push.find_value(kind, arms, e, curved, means, weights, last, centre, terms)
-                if kind == NORM_WEIGHTED:
-                    push.push_weighted(
-                        arms, e, curved, centre, counts, values, before, terms, pushed
-                    )
+                if kind == VALUE:
+                    push.find_value(arms, means, weights, last, terms)
+                push.find_total(counted, counts, values if counted else rewards, terms)
+                push.find_linear(kind, constant, by_count, group, terms)
+                if counted:
+                    push.push_counted(arms, counts, values, terms, pushed)
                 else:
-                    push.find_total(counted, counts, values if counted else rewards, terms)
-                    push.find_linear(kind, constant, by_count, group, terms)
-                    if counted:
-                        push.push_counted(arms, counts, values, terms, pushed)
-                    else:
-                        push.push_drawn(group, at, rewards, terms, pushed)
+                    push.push_drawn(group, at, rewards, terms, pushed)
                 if kind not in (GRPO, GROUP_MEAN):
                     push.subtract_centre(arms, weights, last, pushed, ratio)
                 if shared:
