@@ -281,7 +281,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         (
             "advise --budget 8 --scored s.npz",
-            "--verifier a:b --limit 2 --until flat --seed 1 --device cpu --dtype x --lora 2 --out o",
+            "--verifier a:b --limit 2 --until all --seed 1 --device cpu --dtype x --lora 2 --out o",
         ),
         (
             "advise --budget 8 p.json",
@@ -289,7 +289,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         (
             "llm mse --model m",
-            "--until flat --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
+            "--until all --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
         ),
         ("llm mse --model m --rollouts r.jsonl", "--samples 8 --until 5%"),
         ("llm mse --scored s.npz", "--model m --by-length --ratio token --truncate 2"),
@@ -368,7 +368,6 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
-        ((*ADVICE, "ALL", "--budget", "16", "--until", "flat", "--output-cost", "2"), "is of G*"),
     ],
 )
 def test_impossible_questions_are_refused_before_anything_is_sampled(
