@@ -153,11 +153,11 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
         assert {row["group_size"] for row in found[name]} == {2, 4}
         assert (tmp_path / f"{name}.csv").exists()
     text = out_of(capsys, *words, "--truncate", "1.1")
-    assert "by ratio, token, truncated at 1.1" in text
+    assert "weights of tokens: ratio token, truncate 1.1" in text
     assert "KL of the older policy to this one" in text
     assert "1/|o|" in text
     text = out_of(capsys, "llm", "mse", "--scored", tmp_path / "scored.npz")
-    assert "truncated at 1.1" in text
+    assert "truncate 1.1" in text
     said = refused(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "8")
     assert "weighted by token" in said
 
