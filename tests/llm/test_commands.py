@@ -381,7 +381,7 @@ def test_impossible_questions_are_refused_before_anything_is_sampled(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
      "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short",
-     "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts arithmetic"],
+     "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts gsm8k"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):

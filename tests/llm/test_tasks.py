@@ -92,8 +92,8 @@ PROMPT = Prompt("a", "x")
         (Task, ("t", (), print, 1), "no prompts"),
         (Task, ("t", (PROMPT, PROMPT), print, 1), "two prompts"),
         (load_verifier, ("exact",), "the verifier"),
-        (load_task, ("arithmetics",), "must be arithmetic, gsm8k, math"),
-        (load_task, ("arithmetic:seeds=1",), "no option 'seeds=1'"),
+        (load_task, ("arithmetics",), "must be gsm8k, math"),
+        (load_task, ("embedded:base:seeds=1",), "no option 'seeds=1'"),
         (load_task, ("nowhere/p.jsonl",), "have no verifier"),
     ],
 )

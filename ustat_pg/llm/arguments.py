@@ -128,8 +128,8 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     add(
         "--prompts",
         metavar="P",
-        help="arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a "
-        ".jsonl file; an embedded model has its own",
+        help="gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a .jsonl file; an "
+        "embedded model has its own",
     )
     add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
