@@ -146,11 +146,6 @@ class PoolAdvice:
                 f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
                 f"(95%: {least:.3g} {_upwards(most)})."
             )
-        if any(row.zero_signal_share is None for row in self.sizes.table):
-            lines.append(
-                f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
-                "is not known; it does not rise with G."
-            )
         if self.better_budget is not None:
             lines.append(
                 f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.size} prompts)."

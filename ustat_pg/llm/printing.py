@@ -166,7 +166,7 @@ def interval_lines(constants: Any) -> str:
     from tabulate import tabulate
 
     names = {name: name for name in ("c1", "c2", "c3")}
-    names |= {"g_star_exact": "G*, exact, 1 + √(c3/c1)", "g_star_paper": "G*, the paper's √(c3/c1)"}
+    names["g_star_exact"] = "G*, exact, 1 + √(c3/c1)"
     rows = constants.set_index("name").loc[[*names], ["value", "low", "high"]]
     texts = [[f"{number:.4g}" for number in row] for row in rows.to_numpy()]
     lines = [[name, *row] for name, row in zip(names.values(), texts, strict=True)]
