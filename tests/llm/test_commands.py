@@ -395,6 +395,4 @@ def test_without_a_signal_there_is_no_advice(capsys, tmp_path):
     file = pool_of(tmp_path, np.repeat([[1.0], [0.0], [1.0]], 8, axis=1))
     said = refused(capsys, "group-size", "--scored", file, "--budget", "64")
     assert "no group of this pool has a signal" in said
-    told = json.loads(out_of(capsys, "llm", "mse", "--scored", file, "--json"))
-    assert {row["reading"] for row in told["ordering"]} <= {"tie", "holds", "fails", "open"}
     assert "tie above" not in out_of(capsys, "llm", "mse", "--scored", file)

@@ -480,6 +480,8 @@ def test_further_refusals_of_files(small, tmp_path, store):
     refuses(r"line 2: a prompt with the id '3' stood before", load_rollouts, path, small)
     write(path, {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
     refuses(r"line 2, has no rewards: it has \['prompt'\]", load_rewards, path)
+    write(path, {"rewards": [1, 0, 1, 0]}, {"rewards": [1, 0, 1, 0, 1]})
+    refuses("prompt '1' .* 5 rewards and prompt '0'", load_rewards, path)
     sample(small, task_of(), 4, store=store)
     refuses("has other weights", load_rollouts, store, of_other_weights(small))
 
@@ -501,20 +503,6 @@ def test_rewards_alone(small, tmp_path, store):
     ids, rewards = load_rewards(store)
     assert ids == ("p0", "p1", "p2")
     assert np.array_equal(rewards, [r.rewards for r in pool])
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"rewards": [[1, 0, 1]]}', "'0' .* has 3 rollouts"),
-        ('{"rewards": [[1, 0, 1, 0], [1, 0, 1, 0, 1]]}', "prompt '1' .* 5 rewards and prompt '0'"),
-        ('{"rewards": [[1, 0, 1, NaN]]}', "nan as reward 3 of prompt '0'"),
-    ],
-)
-def test_rewards_that_are_none_are_refused(tmp_path, text, said):
-    path = tmp_path / "r.json"
-    path.write_text(text)
-    refuses(said, load_rewards, path)
 
 
 def test_uniforms_are_addressed():
