@@ -133,6 +133,27 @@ def test_tables_and_moments_are_one_estimate():
     assert rows.loc[("grpo", 2), "relative_low"] == 1
 
 
+def test_intervals_of_noise_to_signal_cover():
+    """95% intervals of 200 pools: fewer than 89% or more than 99.5% has a chance below 1e-3."""
+    problem = token_problem()
+    right = {
+        name: gradient_mse(problem.moments(), name, 4).noise_to_signal
+        for name in ("grpo", "std", "maxrl", "bayes:1,1")
+    }
+    hits, pools = dict.fromkeys([*right, "relative"], 0), 200
+    for seed in range(pools):
+        pool = sampled(problem, 150, 8, seed=5000 + seed)
+        found = estimates.noise_to_signal(pool, [4], list(right))
+        rows = found.set_index("baseline")
+        for name, true in right.items():
+            hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
+        std = rows.loc["std"]
+        ratio = right["std"] / right["grpo"]
+        hits["relative"] += std["relative_low"] <= ratio <= std["relative_high"]
+    assert min(hits.values()) >= 0.89 * pools, hits
+    assert max(hits.values()) <= 0.995 * pools, hits
+
+
 def test_without_a_signal_there_is_no_ratio():
     rng = np.random.default_rng(0)
     pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))

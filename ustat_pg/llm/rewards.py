@@ -29,7 +29,8 @@ class RewardSummary:
     @property
     def pass_rates(self) -> dict[str, float]:
         """The mean reward of each prompt, by its id."""
-        return dict(self.rewards.mean(axis=1))
+        means = self.rewards.mean(axis=1)
+        return {str(name): float(mean) for name, mean in means.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON."""
