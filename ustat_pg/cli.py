@@ -50,7 +50,7 @@ RUNS = {
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
-    from .llm.arguments import add_rewards, advise_arguments, source
+    from .commands.model_arguments import add_rewards, advise_arguments, source
 
     parser = argparse.ArgumentParser(
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
@@ -82,7 +82,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def _add_llm(commands: Any, words: Sequence[str]) -> None:
     """The commands on language models alone."""
-    from .llm.arguments import mse_arguments, source
+    from .commands.model_arguments import mse_arguments, source
     from .llm.sweep import sweep_arguments
 
     llm = commands.add_parser(
@@ -183,7 +183,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
-    from .llm.arguments import refuse_unknown
+    from .commands.model_arguments import refuse_unknown
 
     def command() -> int:
         words = list(sys.argv[1:] if arguments is None else arguments)

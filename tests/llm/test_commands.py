@@ -153,11 +153,11 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
         assert {row["group_size"] for row in found[name]} == {2, 4}
         assert (tmp_path / f"{name}.csv").exists()
     text = out_of(capsys, *words, "--truncate", "1.1")
-    assert "by ratio, token, truncated at 1.1" in text
+    assert "weights of tokens: ratio token, truncate 1.1" in text
     assert "KL of the older policy to this one" in text
     assert "1/|o|" in text
     text = out_of(capsys, "llm", "mse", "--scored", tmp_path / "scored.npz")
-    assert "truncated at 1.1" in text
+    assert "truncate 1.1" in text
     said = refused(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "8")
     assert "weighted by token" in said
 
@@ -281,7 +281,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         (
             "advise --budget 8 --scored s.npz",
-            "--verifier a:b --limit 2 --until flat --seed 1 --device cpu --dtype x --lora 2 --out o",
+            "--verifier a:b --limit 2 --until all --seed 1 --device cpu --dtype x --lora 2 --out o",
         ),
         (
             "advise --budget 8 p.json",
@@ -289,7 +289,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         (
             "llm mse --model m",
-            "--until flat --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
+            "--until all --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
         ),
         ("llm mse --model m --rollouts r.jsonl", "--samples 8 --until 5%"),
         ("llm mse --scored s.npz", "--model m --by-length --ratio token --truncate 2"),
@@ -357,18 +357,13 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "--scored", "POOL", "--model", "MODEL"), "a scored pool serves alone"),
         ((*MSE, "--scored", "no.npz"), "no.npz: No such file"),
         ((*MSE, "MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
-        ((*MSE, "ALL", "--samples", "3"), "rollouts is 3"),
-        ((*MSE, "ALL", "--limit", "0"), "limit is 0"),
         ((*MSE, "ALL", "--max-new-tokens", "300"), "more than the context"),
-        ((*MSE, "ALL", "--parameters", "*nothing*"), "no parameter"),
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
         ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
         ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
-        ((*MSE, *RATIO, "--clip", ".2", "--truncate", "2"), "clip and truncate are both given"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
-        ((*ADVICE, "ALL", "--budget", "16", "--until", "flat", "--output-cost", "2"), "is of G*"),
     ],
 )
 def test_impossible_questions_are_refused_before_anything_is_sampled(
@@ -382,7 +377,7 @@ def test_impossible_questions_are_refused_before_anything_is_sampled(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
      "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short",
-     "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts arithmetic"],
+     "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts gsm8k"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):
     with pytest.raises(SystemExit, match="2"):
@@ -400,6 +395,4 @@ def test_without_a_signal_there_is_no_advice(capsys, tmp_path):
     file = pool_of(tmp_path, np.repeat([[1.0], [0.0], [1.0]], 8, axis=1))
     said = refused(capsys, "group-size", "--scored", file, "--budget", "64")
     assert "no group of this pool has a signal" in said
-    told = json.loads(out_of(capsys, "llm", "mse", "--scored", file, "--json"))
-    assert {row["reading"] for row in told["ordering"]} <= {"tie", "holds", "fails", "open"}
     assert "tie above" not in out_of(capsys, "llm", "mse", "--scored", file)

@@ -16,7 +16,7 @@ from tests.support import commands
 from tests.support.commands import strict
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
-from ustat_pg.llm.advise import decide, timed
+from ustat_pg.llm.advise import decide
 from ustat_pg.llm.constants import constants
 from ustat_pg.llm.model_pool import look_sizes
 from ustat_pg.llm.pool import ScoredPool
@@ -113,27 +113,16 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
 
 def test_a_decision_is_what_its_words_say(bandit):
     pool = replace(pool_of(bandit, 500, 3), config={"looks": 5})
-    kinds = set()
-    for size in look_sizes(500):
-        found = decide(pool.select_prompts(range(size)), 1024)
-        low, high = found.constants.g_star_interval()
-        every = np.arange(2, 1025)
-        inside = every[(every >= low) & (every <= high)]
-        noise = found.constants.predictions().mse(every, 1024 / every)
-        flat = bool((noise[inside - 2] <= 1.05 * noise.min()).all()) and high < 1024
-        assert found.settles("flat") == flat
-        kinds.add(flat)
-        assert found.settles(found.worst - 1)
-        # One loss that is none cannot be too large.
-        assert found.worst == 1 or not found.settles((found.worst - 1) * 0.999)
-    assert kinds == {True, False}
+    found = decide(pool.select_prompts(range(32)), 1024)
+    assert found.settles(found.worst - 1)
+    assert found.worst > 1
+    assert not found.settles((found.worst - 1) * 0.999)
     equal = replace(pool, rewards=np.ones_like(pool.rewards))
     assert decide(equal, 1024) is None
     # Two prompts: their constants have no error that could be known.
     first = decide(pool.select_prompts([0, 1]), 1024)
     assert first.worst is None
     assert not first.settles(1.0)
-    assert not first.settles("flat")
     assert "not bounded" in first.line()
 
 
@@ -168,20 +157,12 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     assert ScoredPool.load(tmp_path / "scored.npz").size == 32
     assert advice(capsys, *words, "--until", "0.01%") == more
     assert scored_prompts == []
-
-
-def test_an_interval_at_the_end_is_that_of_all_looks(capsys, tmp_path):
-    found = advice(capsys, "--limit", "48", "--until", "900%", "--out", tmp_path)
+    # The interval is that of both looks.
     pool = ScoredPool.load(tmp_path / "scored.npz")
-    assert pool.looks == 2
     alone = constants(replace(pool, config={})).g_star_interval()
-    low, high = found["g_star_interval"]
-    assert low < alone[0]
-    assert high is None or high > alone[1]
+    assert more["g_star_interval"][0] < alone[0]
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
     assert "95% is that of all 2 looks together, 97.5% of each" in text
-    told = strict(out_of(capsys, "llm", "mse", "--scored", tmp_path / "scored.npz", "--json"))
-    assert told["config"]["looks"] == 2
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
@@ -197,24 +178,9 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     lines = [json.dumps({"id": name, "prompt": asked[name], "name": name}) for name in order]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     words = ("--prompts", tmp_path / "prompts.jsonl", "--verifier", f"{file}:late")
-    found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "flat")
+    found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "1%")
     assert [look["prompts"] for look in found["looks"]] == [32, 48]
     assert set(found["looks"][0]) == {"prompts", "settled"}
-
-
-def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):
-    """Batches of 4 prompts take 20 s, each prompt's scores 3 s."""
-    times = iter([0, 20, 20, 20, 20, 40, 40, *range(50, 80, 3)])
-    show = timed(None, 100, lambda: next(times))
-    with caplog.at_level("INFO", logger="ustat_pg.llm"):
-        for done in range(7):
-            show("sampled", done, 32)
-        for done in range(1, 5):
-            show("scored", done, 32)
-    assert [record.getMessage() for record in caplog.records] == [
-        "sampled: about 160 s for 32 prompts, 500 s for all 100",
-        "scored: about 96 s for 32 prompts, 300 s for all 100",
-    ]
 
 
 def test_a_group_in_use_that_the_samples_do_not_fill_is_refused_before_anything_is_sampled(capsys):

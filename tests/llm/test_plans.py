@@ -16,8 +16,8 @@ SCORES = np.random.default_rng(0).normal(size=(4, 5, 3))
 POOL = ScoredPool.from_scores(REWARDS, SCORES)
 
 
-def by_all_orders(plan):
-    """The mean of ‖ĝ‖² and of the size over every order of each prompt's rollouts."""
+def by_all_orders(plan, stage_cost):
+    """The mean of ‖ĝ‖² and of the cost in outputs over every order of each prompt's rollouts."""
     squares, sizes = [], []
     for rewards, scores in zip(REWARDS, SCORES, strict=True):
         for order in map(list, permutations(range(5))):
@@ -32,27 +32,18 @@ def by_all_orders(plan):
             )
             estimate = sequential(z[:size], plan=plan) @ scores[order[:size]] / size
             squares.append(estimate @ estimate)
-            sizes.append(size)
+            sizes.append(size + stage_cost * (size > plan.looks[0]))
     return np.mean(squares), np.mean(sizes)
 
 
+@pytest.mark.parametrize("stage_cost", [0.0, 2.0])
 @pytest.mark.parametrize("words", ["4", "3+2 if mixed", "2,3,5 until 1 success and 1 failure"])
-def test_second_moments_are_those_of_all_orders(words):
+def test_costs_are_those_of_all_orders(words, stage_cost):
     plan = Plan.parse(words)
-    (cost,), (size,) = plan_costs(POOL, [plan])
-    square, outputs = by_all_orders(plan)
-    signal = constants(POOL).gradient_sq
+    (cost,), (size,) = plan_costs(POOL, [plan], stage_cost)
+    square, outputs = by_all_orders(plan, stage_cost)
     assert size == pytest.approx(outputs)
-    assert cost.full[0] == pytest.approx(outputs * (square - signal))
-
-
-def test_a_stage_that_costs():
-    plan = Plan.parse("3+2 if mixed")
-    free, _ = plan_costs(POOL, [plan])
-    _, (size,) = plan_costs(POOL, [plan], 2.0)
-    _, outputs = by_all_orders(plan)
-    assert size == pytest.approx(outputs + 2.0 * (outputs - 3) / 2)
-    assert free[0].full[0] > 0
+    assert cost.full[0] == pytest.approx(outputs * (square - constants(POOL).gradient_sq))
 
 
 def test_advice_of_a_pool():

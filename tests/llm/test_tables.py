@@ -133,19 +133,6 @@ def test_tables_and_moments_are_one_estimate():
     assert rows.loc[("grpo", 2), "relative_low"] == 1
 
 
-@pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("maxrl", 3)])
-def test_noise_and_signal_are_unbiased_over_all_sets_of_prompts(name, size):
-    problem = two_solved()
-    right = gradient_mse(problem.moments(), name, size)
-    signal = problem.moments().mean_gradient(right.mean_factor)[0]
-    total = np.zeros(2)
-    for contexts, arms, probability in sets_of_prompts(problem, 3):
-        pool = pool_of(problem, contexts, arms)
-        row = estimates.noise_to_signal(pool, [size], [name]).iloc[0]
-        total += probability * np.array([row["noise"], row["signal"]])
-    assert total == pytest.approx([right.noise_to_signal * signal, signal], rel=1e-10)
-
-
 def test_intervals_of_noise_to_signal_cover():
     """95% intervals of 200 pools: fewer than 89% or more than 99.5% has a chance below 1e-3."""
     problem = token_problem()
@@ -241,18 +228,33 @@ def test_scores_over_lengths_are_unbiased_over_all_ordered_pools(name, size):
         )
 
 
-def test_noise_and_signal_over_lengths_are_unbiased_over_all_sets_of_prompts():
-    problem, table = two_solved(), count_table(ODD, 2)
+def truth_of_noise(problem, table, aggregation):
+    """tr Cov ĝ and ‖E ĝ‖², prompts drawn anew."""
+    if aggregation == "sequence-sum":
+        right = gradient_mse(problem.moments(), table.spec, table.group_size)
+        signal = problem.moments().mean_gradient(right.mean_factor)[0]
+        return right.noise_to_signal * signal, signal
     known = [groups_over_lengths(problem, x, table) for x in (0, 1)]
     mean = problem.context_probs @ np.stack([each[1] for each in known])
-    signal = float(mean @ mean)
-    noise = float(problem.context_probs @ [each[0] for each in known]) - signal
-    total = np.zeros(2)
-    for contexts, arms, probability in sets_of_prompts(problem, 2):
+    return problem.context_probs @ [each[0] for each in known] - mean @ mean, mean @ mean
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "prompts", "aggregation"),
+    [
+        (ODD, 2, 3, "sequence-sum"),
+        ("maxrl", 3, 3, "sequence-sum"),
+        (ODD, 2, 2, "sequence-mean"),
+    ],
+)
+def test_noise_and_signal_are_unbiased_over_all_sets_of_prompts(name, size, prompts, aggregation):
+    problem, total = two_solved(), np.zeros(2)
+    for contexts, arms, probability in sets_of_prompts(problem, prompts):
         pool = pool_of(problem, contexts, arms)
-        row = estimates.noise_to_signal(pool, [2], [ODD], aggregation="sequence-mean").iloc[0]
-        total += probability * np.array([row["noise"], row["signal"]])
-    assert total == pytest.approx([noise, signal], rel=1e-10)
+        frame = estimates.noise_to_signal(pool, [size], [name], aggregation=aggregation)
+        total += probability * frame[["noise", "signal"]].to_numpy()[0]
+    right = truth_of_noise(problem, count_table(name, size), aggregation)
+    assert total == pytest.approx(right, rel=1e-10)
 
 
 # Refusals.

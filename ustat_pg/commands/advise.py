@@ -122,20 +122,17 @@ def advise_problem(
 
 
 def _choice(spec: Any, budget: float, advice: GroupSizeAdvice, moments: Moments) -> Choice:
-    def noise(name: str, size: int) -> float:
-        try:
-            ratio = gradient_mse(moments, centred(name, moments), size).noise_to_signal
-        except InputError:
-            if (name, size) == pairs[0]:
-                raise
-            return float("nan")
-        return float("nan") if ratio is None else ratio * size
-
-    pairs: list[tuple[str, int]] = []
-
     def measure(named: list[tuple[str, int]]) -> list[Ratio]:
-        pairs[:] = named
-        ratios = [noise(*pair) for pair in named]
+        ratios: list[float] = []
+        for name, size in named:
+            try:
+                ratio = gradient_mse(moments, centred(name, moments), size).noise_to_signal
+            except InputError:
+                # What is in use must be known; what is not is no rival.
+                if not ratios:
+                    raise
+                ratio = None
+            ratios.append(float("nan") if ratio is None else ratio * size)
         over = [ratio / ratios[0] for ratio in ratios]
         return [(ratio, one, one, one) for ratio, one in zip(ratios, over, strict=True)]
 

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .monitor import NoiseMonitor
-    from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
+    from .trl_trainers import BaselineTrainer
     from .two_stage_trainer import TwoStageTrainer
 
 _HOME = {
     "BaselineTrainer": "trl_trainers",
-    "CorrectedGRPOTrainer": "trl_trainers",
     "NoiseMonitor": "monitor",
     "TwoStageTrainer": "two_stage_trainer",
 }
 
-__all__ = ["BaselineTrainer", "CorrectedGRPOTrainer", "NoiseMonitor", "TwoStageTrainer"]
+__all__ = ["BaselineTrainer", "NoiseMonitor", "TwoStageTrainer"]
 
 
 def __getattr__(name: str) -> Any:

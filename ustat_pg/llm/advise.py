@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,7 +15,7 @@ from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, integer
 from .constants import constants
-from .model_pool import ModelPool, look_sizes, refuse_another_policy
+from .model_pool import ModelPool, refuse_another_policy
 from .moments import zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, records
@@ -32,9 +29,6 @@ __all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""
-
-_SHORT = 10
-"""Seconds of work that nobody needs to be told of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -69,17 +63,9 @@ class PoolAdvice:
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
 
-    def settles(self, until: str | float) -> bool:
-        """Whether the group size is known well enough.
-
-        With flat, every whole G in the interval of G* is within 5% of the least error; with a share, the
-        worst error is at most that above the least.
-        """
-        if until == "flat":
-            low, high = self.constants.g_star_interval()
-            least, most = self.sizes.g_interval
-            return least <= math.ceil(low) and high < most + 1
-        return self.worst is not None and self.worst <= 1 + float(until)
+    def settles(self, share: float) -> bool:
+        """Whether the worst error is at most this share above the least."""
+        return self.worst is not None and self.worst <= 1 + share
 
     def record(self) -> dict[str, Any]:
         """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
@@ -159,11 +145,6 @@ class PoolAdvice:
             lines.append(
                 f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
                 f"(95%: {least:.3g} {_upwards(most)})."
-            )
-        if any(row.zero_signal_share is None for row in self.sizes.table):
-            lines.append(
-                f"Of groups of more than the pool's {pool.rollouts} rollouts the share with equal rewards "
-                "is not known; it does not rise with G."
             )
         if self.better_budget is not None:
             lines.append(
@@ -245,13 +226,10 @@ def advise_pool(
     if not isinstance(pool, ScoredPool):
         pool = ScoredPool.load(pool)
     refuse_another_policy(pool, off_policy)
-    costs: dict[str, Any] = {
-        "prompt_cost": prompt_cost,
-        "output_cost": output_cost,
-        "population": population,
-    }
-    advice = _with_signal(decide(pool, budget, **costs))
-    return _with_more(advice, stage_cost if adaptive else None, spec)
+    advice = decide(
+        pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
+    )
+    return _completed(advice, stage_cost if adaptive else None, spec)
 
 
 def advise_model(
@@ -275,43 +253,36 @@ def advise_model(
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         until: take more and more prompts until the advised G costs at most this share over the least error,
-            or every G in the interval of G* is within 5% of it ("flat"), or all are taken ("all"). 0.05
-            unless given, and all where ``limit`` or ``rollouts`` say how many.
+            or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts`` say how many.
         adaptive, stage_cost, spec: as for :func:`advise_pool`.
         progress: called after each prompt.
         pool: prompts, samples and the other settings of :class:`~ustat_pg.llm.model_pool.ModelPool`.
 
     Raises:
-        InputError: as these say, or "flat" with costs or a population.
+        InputError: as these say.
     """
     source = ModelPool(model=model, **pool)
-    costs: dict[str, Any] = {
-        "prompt_cost": prompt_cost,
-        "output_cost": output_cost,
-        "population": population,
-    }
-    costly = output_cost is not None or bool(prompt_cost)
-    if not costly:
+    if output_cost is None and not prompt_cost:
         # Before anything is sampled.
         integer("budget", budget, 2)
     if spec is not None and (size := in_use(spec).group_size or 0) >= source.samples:
         raise InputError(f"samples is {source.samples}: the noise at G = {size} takes more")
     if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
-    until = None if until == "all" else until
-    if until == "flat" and (costly or population is not None):
-        raise InputError(
-            "--until flat is of G* where outputs alone cost, and prompts are drawn anew: with costs or a "
-            "population write the loss that will do, --until 5% for example"
-        )
+    share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
-    progress = timed(progress, _announced(source, until))
-    with closing(source.pools(progress, looks=until is not None)) as pools:
+    with closing(source.pools(progress, looks=share is not None)) as pools:
         for grown in pools:
-            advice = decide(grown, budget, **costs)
-            if until is None:
+            advice = decide(
+                grown,
+                budget,
+                prompt_cost=prompt_cost,
+                output_cost=output_cost,
+                population=population,
+            )
+            if share is None:
                 break
-            settled = advice is not None and advice.settles(until)
+            settled = advice is not None and advice.settles(share)
             record = {} if advice is None else advice.record()
             looks.append({"prompts": grown.size, **record, "settled": settled})
             so = "going on" if len(looks) < grown.looks else "there are no more"
@@ -325,56 +296,8 @@ def advise_model(
             )
             if settled:
                 break
-    advice = replace(_with_signal(advice), looks=tuple(looks))
-    return _with_more(advice, stage_cost if adaptive else None, spec)
-
-
-def _announced(source: ModelPool, until: str | float | None) -> int | None:
-    """Say what is to be done, before it is; the number of prompts, where it is known."""
-    _, task = source.parts
-    if source.rollouts is not None or task is None:
-        return None
-    total = len(task.prompts)
-    if until is not None and len(sizes := look_sizes(total)) > 1:
-        _LOG.info(
-            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
-            *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
-        )
-    return total
-
-
-def timed(
-    progress: Progress | None, total: int | None, clock: Callable[[], float] = time.monotonic
-) -> Progress:
-    """Progress that says how long each kind of work takes, as soon as its first prompts tell.
-
-    Arguments:
-        progress: called as well.
-        total: prompts, if all are needed.
-        clock: seconds.
-    """
-    # Prompts come in batches: one is done where the next prompt takes its time.
-    starts: dict[str, tuple[int, float]] = {}
-    last: dict[str, tuple[int, float] | None] = {}
-
-    def show(what: str, done: int, of: int) -> None:
-        if progress is not None:
-            progress(what, done, of)
-        now = clock()
-        first, began = starts.setdefault(what, (done, now))
-        before = last.get(what, (first, began))
-        if before is None:
-            return
-        past, then = before
-        last[what] = (done, now)
-        if past > first and now - then > (then - began) / 2:
-            each = (then - began) / (past - first)
-            more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
-            if each * max(of, total or 0) > _SHORT:
-                _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
-            last[what] = None
-
-    return show
+    advice = _completed(advice, stage_cost if adaptive else None, spec)
+    return replace(advice, looks=tuple(looks))
 
 
 def decide(
@@ -414,26 +337,22 @@ def decide(
     return PoolAdvice(pool, estimates, sizes, best, worst, budget, better)
 
 
-def _with_signal(advice: PoolAdvice | None) -> PoolAdvice:
+def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -> PoolAdvice:
+    """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
     if advice is None:
         raise InputError(
             "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
             "can be said of the group size; take other prompts or more rollouts"
         )
-    return advice
-
-
-def _with_more(advice: PoolAdvice, stage_cost: float | None, spec: Any) -> PoolAdvice:
-    """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
+    pool = advice.pool
     if stage_cost is not None:
         from .plans import adaptive_pool_advice
 
-        advice = replace(advice, adaptive=adaptive_pool_advice(advice.pool, stage_cost=stage_cost))
+        advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
     if spec is None:
         return advice
     from .estimates import compared
 
-    pool = advice.pool
     sizes = [row.group_size for row in advice.sizes.table if row.group_size < pool.rollouts]
     return replace(advice, choice=choose(spec, advice.budget, sizes, partial(compared, pool)))
 

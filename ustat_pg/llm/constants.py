@@ -61,22 +61,15 @@ class ConstantsEstimate:
     @property
     def g_star_exact(self) -> float | None:
         """1 + √(c3/c1); None where the estimate of c1 is not positive."""
-        paper = self.g_star_paper
-        return None if paper is None else 1 + paper
+        return 1 + math.sqrt(max(self.c3, 0.0) / self.c1) if self.c1 > 0 else None
 
-    @property
-    def g_star_paper(self) -> float | None:
-        """√(c3/c1) [reconstructed]; None where the estimate of c1 is not positive."""
-        return math.sqrt(max(self.c3, 0.0) / self.c1) if self.c1 > 0 else None
-
-    def g_star_interval(self, kind: str = "exact") -> tuple[float, float]:
-        """The 95% interval of G*, exact or paper, from Fieller's for c3/c1.
+    def g_star_interval(self) -> tuple[float, float]:
+        """The 95% interval of G*, from Fieller's for c3/c1.
 
         Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
         """
         low, high = ratio_interval(self.means.apply(lambda columns: columns[..., [2, 0]]))
-        shift = 1.0 if kind == "exact" else 0.0
-        return shift + math.sqrt(low), shift + math.sqrt(high)
+        return 1 + math.sqrt(low), 1 + math.sqrt(high)
 
     @property
     def k_crit(self) -> float | None:
@@ -91,8 +84,8 @@ class ConstantsEstimate:
     def frame(self) -> pd.DataFrame:
         """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""
         rows = [(n, getattr(self, n), *self.interval(n), self.se(n)) for n in self.NAMES]
-        stars = {f"g_star_{kind}": self.g_star_interval(kind) for kind in ("exact", "paper")}
-        for name, ends in {**stars, "k_crit": self.k_crit_interval()}.items():
+        intervals = {"g_star_exact": self.g_star_interval(), "k_crit": self.k_crit_interval()}
+        for name, ends in intervals.items():
             value = getattr(self, name)
             rows.append((name, math.nan if value is None else value, *ends, math.nan))
         return pd.DataFrame(rows, columns=["name", "value", "low", "high", "se"])

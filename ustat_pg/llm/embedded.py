@@ -22,7 +22,7 @@ prompt, and ``short`` has no scratch-pad. The module needs neither torch nor tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 
 from ..validation import InputError, integer
-from .arithmetic import worked
 from .prompts import Prompt, Task
 
 NAMES = ("base", "strong", "in-context", "short")
@@ -58,16 +57,16 @@ class Question:
 
 
 _SHAPES = {
-    "two-step": ("two-step", 3, 2),
-    "three-step": ("three-step", 4, 3),
-    "multiplication": ("multiply", 2, 0),
-    "division": ("divide", 2, 0),
-    "parentheses": ("parentheses", 3, 2),
+    "two-step": (3, 2),
+    "three-step": (4, 3),
+    "multiplication": (2, 0),
+    "division": (2, 0),
+    "parentheses": (3, 2),
 }
-"""The category of :mod:`~ustat_pg.llm.arithmetic`, and how many numbers and signs a problem has."""
+"""How many numbers and signs a question has."""
 
 CATEGORIES = tuple(_SHAPES)
-"""The five categories of the paper's synthetic arithmetic."""
+"""The five categories of the paper's synthetic arithmetic (section 5.1)."""
 
 
 @cache
@@ -79,18 +78,32 @@ def questions(category: str) -> tuple[Question, ...]:
     >>> questions("parentheses")[3]
     Question(text='(1+1)-1', answer=1, category='parentheses')
     """
-    kind, numbers, signs = _SHAPES[category]
-    problems = []
-    for operands in product(range(1, 10), repeat=numbers):
-        for chosen in product((1, -1), repeat=signs):
-            one = worked(kind, operands, chosen)
-            problems.append(Question(one.expression.replace(" ", ""), one.answer, category))
-            if category == "parentheses":
-                # The others stand around the first two terms of a sum of three.
-                one = worked("two-step", operands, chosen)
-                text = one.expression.replace(" ", "")
-                problems.append(Question(f"({text[:3]}){text[3:]}", one.answer, category))
-    return tuple(problems)
+    numbers, signs = _SHAPES[category]
+    every = product(product(range(1, 10), repeat=numbers), product((1, -1), repeat=signs))
+    asked = (pair for operands, chosen in every for pair in _asked(category, operands, chosen))
+    return tuple(Question(text, answer, category) for text, answer in asked)
+
+
+def _asked(
+    category: str, numbers: Sequence[int], signs: Sequence[int]
+) -> Iterator[tuple[str, int]]:
+    """Questions with these numbers and signs, +1 or -1, and their answers."""
+    first, second, *rest = numbers
+    words = ["+" if sign > 0 else "-" for sign in signs]
+    if category == "multiplication":
+        yield f"{first}*{second}", first * second
+    elif category == "division":
+        yield f"{first * second}/{second}", first
+    else:
+        terms = [sign * number for sign, number in zip(signs, numbers[1:], strict=True)]
+        if category == "parentheses":
+            # The others stand around the first two terms of a sum of three.
+            inner = second + signs[1] * rest[0]
+            yield f"{first}{words[0]}({second}{words[1]}{rest[0]})", first + signs[0] * inner
+            yield f"({first}{words[0]}{second}){words[1]}{rest[0]}", first + sum(terms)
+        else:
+            pairs = zip(words, numbers[1:], strict=True)
+            yield f"{first}{''.join(f'{w}{n}' for w, n in pairs)}", first + sum(terms)
 
 
 def draw_questions(generator: np.random.Generator, number: int) -> list[Question]:

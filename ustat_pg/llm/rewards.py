@@ -14,38 +14,33 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RewardSummary:
     """Pass rates and shares of groups with equal rewards.
 
     Arguments:
-        rollouts: of each prompt.
-        pass_rates: the mean reward of each prompt, by its id.
-        ends: the lowest and the highest reward.
-        all_lowest, all_highest: the shares of prompts whose rewards all are that.
+        rewards: of each prompt, a row under its id.
         zero_signal: :func:`~ustat_pg.llm.moments.zero_signal` of the rewards.
     """
 
-    rollouts: int
-    pass_rates: dict[str, float]
-    ends: tuple[float, float]
-    all_lowest: float
-    all_highest: float
+    rewards: pd.DataFrame
     zero_signal: pd.DataFrame
 
     @property
-    def pass_rate(self) -> float:
-        """The mean reward."""
-        return sum(self.pass_rates.values()) / len(self.pass_rates)
+    def pass_rates(self) -> dict[str, float]:
+        """The mean reward of each prompt, by its id."""
+        means = self.rewards.mean(axis=1)
+        return {str(name): float(mean) for name, mean in means.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON."""
+        values = self.rewards.to_numpy()
         return {
-            "prompts": len(self.pass_rates),
-            "rollouts": self.rollouts,
-            "pass_rate": self.pass_rate,
-            "all_lowest": self.all_lowest,
-            "all_highest": self.all_highest,
+            "prompts": len(values),
+            "rollouts": values.shape[1],
+            "pass_rate": float(values.mean()),
+            "all_lowest": float((values == values.min()).all(axis=1).mean()),
+            "all_highest": float((values == values.max()).all(axis=1).mean()),
             "pass_rates": self.pass_rates,
             "zero_signal": records(self.zero_signal),
         }
@@ -53,25 +48,26 @@ class RewardSummary:
     def __str__(self) -> str:
         from tabulate import tabulate
 
-        lowest, highest = self.ends
-        spread = f"all rewards {lowest:g} on {self.all_lowest:.1%} of prompts, all {highest:g} on "
-        spread += f"{self.all_highest:.1%}"
+        found, values = self.to_dict(), self.rewards.to_numpy()
+        lowest, highest, rollouts = values.min(), values.max(), found["rollouts"]
+        spread = (
+            f"all rewards {lowest:g} on {found['all_lowest']:.1%} of prompts, all {highest:g} on "
+        )
+        spread += f"{found['all_highest']:.1%}"
         rows = [
             [
                 int(row["group_size"]),
                 percent(row["share"]),
                 f"{row['low']:.1%} to {row['high']:.1%}",
-                f"at most the share at {self.rollouts}, the rollouts there are"
-                if row["biased"]
-                else "",
+                f"at most the share at {rollouts}, the rollouts there are" if row["biased"] else "",
             ]
             for row in self.zero_signal.to_dict("records")
         ]
         header = ["G", "groups with equal rewards", "95%", "note"]
         align = ("right",) * 3 + ("left",)
         return (
-            f"{len(self.pass_rates)} prompts, {self.rollouts} rollouts of each; mean reward "
-            f"{self.pass_rate:.3f}; "
+            f"{found['prompts']} prompts, {rollouts} rollouts of each; mean reward "
+            f"{found['pass_rate']:.3f}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
             "A group size takes the scores of these rollouts: ustat-pg advise --model M --rollouts FILE."
@@ -91,19 +87,13 @@ def summarise_rewards(
         file, group_by, reward: those of :func:`~ustat_pg.llm.files.load_rewards`.
         group_sizes: each at least 2; the powers of 2 up to the rollouts of a prompt unless given.
     """
+    import pandas as pd
+
     from ..validation import integer
     from .files import load_rewards
     from .moments import zero_signal
 
     names, rewards = load_rewards(file, group_by=group_by, reward=reward)
-    rollouts = rewards.shape[1]
-    sizes = group_sizes or [2**power for power in range(1, rollouts.bit_length())]
-    lowest, highest = float(rewards.min()), float(rewards.max())
-    return RewardSummary(
-        rollouts,
-        dict(zip(names, rewards.mean(axis=1).tolist(), strict=True)),
-        (lowest, highest),
-        float((rewards == lowest).all(axis=1).mean()),
-        float((rewards == highest).all(axis=1).mean()),
-        zero_signal(rewards, [integer("group size", size, 2) for size in sizes]),
-    )
+    sizes = group_sizes or [2**power for power in range(1, rewards.shape[1].bit_length())]
+    shares = zero_signal(rewards, [integer("group size", size, 2) for size in sizes])
+    return RewardSummary(pd.DataFrame(rewards, index=list(names)), shares)

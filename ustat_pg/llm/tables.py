@@ -21,6 +21,7 @@ from scipy.stats import hypergeom
 
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
+from ..estimators import norm_weighted
 from ..moments import Moments
 from ..predictions import CountTable, best_table, count_table
 from ..validation import InputError
@@ -227,15 +228,6 @@ _ENTRIES = 4_000_000
 """Entries of Gram matrices that are rearranged at once."""
 
 
-def _leave_out_ratio(weights: Array, rewards: Array) -> Array:
-    """Σ_{j≠i} w_j z_j / Σ_{j≠i} w_j along the last axis; 0 where all other weights are 0."""
-    # Sums over the others, not total minus own, which would be rounding where one dwarfs the rest.
-    apart = 1 - np.eye(rewards.shape[-1])
-    weight, weighted = weights @ apart, (weights * rewards) @ apart
-    empty = weight == 0
-    return np.where(empty, 0.0, weighted / np.where(empty, 1.0, weight))
-
-
 def at_best_constant(pool: ScoredPool) -> Array:
     """E[‖s‖² (z - b*)²] of each prompt, (P,).
 
@@ -310,7 +302,7 @@ def group_errors(
                 )
                 z = rewards[:, :used].reshape(shape)
                 others = (weights[name][:, :used].reshape(shape) for name in baselines)
-                stack = np.stack([z - _leave_out_ratio(weight, z) for weight in others], axis=-1)
+                stack = np.stack([norm_weighted(z, squared_norms=w) for w in others], axis=-1)
                 squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
                 total[:, place, part] += squares.T
     squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in baselines])
@@ -329,8 +321,8 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
     for i in range(count):
         rest = np.delete(np.arange(count), i)
         # Of rest each j has the weighted mean of those that are neither i nor j.
-        centre = _leave_out_ratio(weights[:, rest], z[:, rest])
-        total += (pool.gram[:, i, rest] * (z[:, [i]] - centre) * (z[:, rest] - centre)).sum(axis=1)
+        apart = norm_weighted(z[:, rest], squared_norms=weights[:, rest])
+        total += (pool.gram[:, i, rest] * (z[:, [i]] - z[:, rest] + apart) * apart).sum(axis=1)
     return total / (count * (count - 1))
 
 

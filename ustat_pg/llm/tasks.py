@@ -215,15 +215,15 @@ def load_task(
     """The task that a command names.
 
     Arguments:
-        spec: a name with options, as ``arithmetic:seed=1,examples=4``, ``gsm8k:split=train``,
-            ``math:source=FOLDER,chat=no`` or ``embedded:NAME`` (a model that ships with the library); or
-            the path of a ``.jsonl`` file of your own.
+        spec: a name with options, as ``gsm8k:split=train``, ``math:source=FOLDER,chat=no`` or
+            ``embedded:NAME`` (a model that ships with the library); or the path of a ``.jsonl`` file of your
+            own.
         verifier: ``module:function``, for a ``.jsonl`` file only.
         max_new_tokens: the longest completion, where it is not the task's own.
         limit: take this many prompts, the first ones.
 
-    >>> load_task("arithmetic:problems=2,seed=1").prompts[1].id
-    'arithmetic/1/1'
+    >>> load_task("embedded:short:problems=2").prompts[0].text
+    '9*4?'
     """
     name, _, rest = spec.partition(":")
     own = spec.endswith(".jsonl")
@@ -247,14 +247,9 @@ def load_task(
         model, _, rest = rest.partition(":")
         make = functools.partial(embedded.task, model)
         task = make(**_options(name, rest, make))
-    elif name == "arithmetic":
-        from .arithmetic import arithmetic_task
-
-        task = arithmetic_task(**_options(name, rest, arithmetic_task))
     else:
         raise InputError(
-            f"the task is {spec!r}: it must be arithmetic, gsm8k, math, embedded:NAME or the path of "
-            "a .jsonl file"
+            f"the task is {spec!r}: it must be gsm8k, math, embedded:NAME or the path of a .jsonl file"
         )
     first = task.prompts[: None if limit is None else integer("limit", limit)]
     longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens

@@ -73,8 +73,8 @@ class RunArguments:
         evaluation: the task of the held-out prompts, where it is another.
         held_out: how many of the task's own prompts, the last ones, are held out.
         verifier: ``module:function``, for a ``.jsonl`` task.
-        trainer: ``rloo`` or ``trl-grpo``, TRL's own; ``grpo-corrected``, this library's
-            :class:`~ustat_pg.llm.trl_trainers.CorrectedGRPOTrainer`; ``two-stage:12``, its
+        trainer: ``rloo`` or ``trl-grpo``, TRL's own; ``grpo-corrected``, TRL's
+            GRPO with leave-one-out means; ``two-stage:12``, this library's
             :class:`~ustat_pg.llm.two_stage_trainer.TwoStageTrainer` with 12 more outputs for a mixed
             pilot, or ``two-stage-uncorrected:12``; or a baseline of its
             :class:`~ustat_pg.llm.trl_trainers.BaselineTrainer`.
@@ -98,13 +98,13 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """The trainer of this name, its configuration's class, and its further arguments."""
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-    from .trl_trainers import BaselineTrainer, CorrectedGRPOTrainer
+    from .trl_trainers import BaselineTrainer
     from .two_stage_trainer import TwoStageTrainer
 
     named: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "rloo": (RLOOTrainer, RLOOConfig, {}),
         "trl-grpo": (GRPOTrainer, GRPOConfig, {}),
-        "grpo-corrected": (CorrectedGRPOTrainer, GRPOConfig, {}),
+        "grpo-corrected": (BaselineTrainer, GRPOConfig, {"baseline": "grpo"}),
     }
     kind, _, more = name.partition(":")
     if kind in ("two-stage", "two-stage-uncorrected"):

@@ -38,7 +38,7 @@ from .models import sharded
 from .scores import Scores
 from .scores.tokens import of_tokens
 
-__all__ = ["BaselineTrainer", "CorrectedGRPOTrainer"]
+__all__ = ["BaselineTrainer"]
 
 TRL = "1.16"
 """The version whose trainers are derived from here, private members included."""
@@ -81,23 +81,6 @@ def _replace_advantages(trainer: Any, gathered: Any) -> Any:
         logged.pop()
     logged.extend(gathered.tolist())
     return gathered.chunk(trainer.accelerator.num_processes)[trainer.accelerator.process_index]
-
-
-class CorrectedGRPOTrainer(GRPOTrainer):
-    """TRL's GRPOTrainer with advantages times G/(G-1): leave-one-out means from full ones.
-
-    With ``scale_rewards="none"``, ``beta=0.0`` and a loss that sums tokens its step is that of
-    :func:`ustat_pg.estimators.grpo`.
-    """
-
-    def _generate_and_score_completions(self, inputs: Any) -> Any:
-        output = super()._generate_and_score_completions(inputs)
-        trainer: Any = self
-        # TRL's evaluation may have groups of one, and nobody takes its advantages.
-        if trainer.model.training:
-            size = trainer.num_generations
-            output["advantages"] = output["advantages"] * (size / (size - 1))
-        return output
 
 
 def _settings(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:

@@ -75,10 +75,9 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
         add(
             "--until",
             type=_until,
-            metavar="flat|all|SHARE",
+            metavar="all|SHARE",
             help="take more and more prompts until the advised G costs at most this share over the least "
-            "error (5%%, the default where neither --limit nor rollouts say how many), every G in the "
-            "interval of G* is within 5%% of it (flat), or all are taken",
+            "error (5%%, the default where neither --limit nor rollouts say how many), or all are taken",
         )
     costs = command.add_argument_group("costs").add_argument
     costs("--prompt-cost", type=float, metavar="Q", help="of each prompt (default: 0)")
@@ -129,8 +128,8 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     add(
         "--prompts",
         metavar="P",
-        help="arithmetic, gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a "
-        ".jsonl file; an embedded model has its own",
+        help="gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a .jsonl file; an "
+        "embedded model has its own",
     )
     add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
@@ -216,7 +215,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def _until(text: str) -> str | float:
-    if text in ("flat", "all"):
+    if text == "all":
         return text
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -224,7 +223,7 @@ def _until(text: str) -> str | float:
         share = math.nan
     if not 0 < share < math.inf:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: write flat, all, or a positive share such as 5% or 0.05"
+            f"{text!r}: write all, or a positive share such as 5% or 0.05"
         )
     return share
 
