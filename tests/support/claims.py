@@ -42,17 +42,6 @@ def claims_of(run) -> str:
     return json.dumps([plain(result) for result in run.claims])
 
 
-def told_apart(checks, rival, origin):
-    """The checks on problems of one origin whose statement tells a rival apart."""
-    return [
-        check
-        for check in checks
-        if check.origin == origin
-        and rival in check.statement.rivals
-        and check.statement.distinguishable(rival)
-    ]
-
-
 def small_claim(truth: float = 1.0, rival: float = 1.5) -> Claim:
     """grpo's MSE on two cells, said to be ``truth`` times itself, against a rival."""
     checks = []
