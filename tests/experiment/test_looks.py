@@ -102,9 +102,10 @@ def test_a_pilot_that_sees_too_little_costs_looks_not_the_verdict(looks, verdict
     drawn: list[None] = []
     found = settled(cell, Linear(cell, ((Draw(), 1.0),)), 0.1, on_done=lambda: drawn.append(None))
     assert found.verdict == verdict
-    assert 0 <= found.replications / looks - found.replications_needed < cell.block
+    planned = -(-found.replications_needed // cell.block) * cell.block
+    assert found.replications == looks * planned
     # A pilot, and every block once: those of earlier looks are kept.
-    assert len(drawn) == 1 - (-found.replications // cell.block)
+    assert len(drawn) == 1 + found.replications // cell.block
 
 
 def test_a_claim_that_is_refuted_is_looked_at_no_more():
