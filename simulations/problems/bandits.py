@@ -13,6 +13,7 @@ from ustat_pg.engines import Estimator, Quantity, SquaredError
 from ustat_pg.problems import (
     SoftmaxBandit,
     digits_problem,
+    labelled_problem,
     named_problem,
     random_problem,
 )
@@ -135,9 +136,6 @@ class Bandits:
     repeated = cached_property(lambda self: shipped("repeated"))
     """Three prompts, unequally likely; arms with equal rewards, and rewards that occur twice."""
 
-    iris = cached_property(lambda self: shipped("iris"))
-    """Real data: 150 prompts, 3 arms, d = 15."""
-
     def repeats(self) -> Iterator[BanditEntry]:
         """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
         for name, rng in self._streams("repeated", 8):
@@ -253,6 +251,14 @@ class Bandits:
         for entry in (*self.strong(), *self.rates(), self.digits):
             entries += prompts(entry, few)
         return entries
+
+    @cached_property
+    def iris(self) -> BanditEntry:
+        """Real data: 150 prompts, 3 arms, d = 15."""
+        from sklearn.datasets import load_iris
+
+        data = load_iris()
+        return Entry("iris", "real", labelled_problem(data.data / 8.0, data.target, 0.7))
 
     @cached_property
     def few_outcomes(self) -> list[BanditEntry]:
