@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,46 +101,13 @@ def theme(look: str | None = None) -> Iterator[None]:
     import matplotlib.style as styles
     import seaborn as sns
 
-    own: Any = {
-        "font.family": ["DejaVu Sans"],
-        "mathtext.fontset": "dejavusans",
-        "font.size": 7.0,
-        "axes.labelsize": 7.5,
-        "axes.titlesize": 7.5,
-        "axes.titlepad": 4.0,
-        "axes.labelpad": 2.5,
-        "xtick.labelsize": 7.0,
-        "ytick.labelsize": 7.0,
-        "legend.fontsize": 7.0,
-        "axes.linewidth": 0.6,
-        "xtick.major.width": 0.6,
-        "ytick.major.width": 0.6,
-        "xtick.major.size": 2.5,
-        "ytick.major.size": 2.5,
-        "xtick.minor.size": 0.0,
-        "ytick.minor.size": 1.5,
-        "ytick.minor.width": 0.4,
-        "lines.linewidth": 1.0,
-        "lines.scale_dashes": False,
-        "lines.markeredgewidth": 0.7,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "legend.frameon": False,
-        "figure.constrained_layout.use": True,
-        "figure.facecolor": "white",
-        "savefig.facecolor": "white",
-        # Letters as paths: the same picture where the font is missing.
-        "svg.fonttype": "path",
-        "svg.hashsalt": "ustat_pg",
-        "path.simplify": True,
-    }
     with (
         mpl.rc_context(),
         sns.axes_style("ticks"),
         sns.plotting_context("paper"),
-        mpl.rc_context(own),
         mpl.rc_context(),
     ):
+        styles.use(Path(__file__).with_name("print.mplstyle"))
         try:
             styles.use(look or [])
         except OSError as error:

@@ -162,14 +162,17 @@ def _folder(options: argparse.Namespace) -> Path:
     return Path("results") / name
 
 
+def _unusual(options: argparse.Namespace) -> dict[str, str]:
+    """The options of a configuration, the size apart, that are not as usual."""
+    usual = {"on": "bandit", "engine": "cpu", "device": "cpu", "seed": 0}
+    given = {name: getattr(options, name) for name in usual}
+    return {name: str(value) for name, value in given.items() if value != usual[name]}
+
+
 def _configuration(options: argparse.Namespace) -> str:
-    """The configuration that results in one folder share: the size, and options that are not as usual."""
-    words = [options.size]
-    words += [] if options.on == "bandit" else [options.on]
-    words += [] if options.engine == "cpu" else [options.engine]
-    words += [] if options.device == "cpu" else [options.device]
-    words += [] if options.seed == 0 else [f"seed {options.seed}"]
-    return " ".join(words)
+    """The configuration that results in one folder share."""
+    others = _unusual(options).items()
+    return " ".join([options.size, *(f"seed {v}" if name == "seed" else v for name, v in others)])
 
 
 def _earlier(folder: Path, configuration: str) -> Results | None:
@@ -325,11 +328,9 @@ def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, ane
 
 def _known(options: argparse.Namespace) -> list[str]:
     """The results that can be asked of the kind of problem."""
-    if options.on == "language-model":
-        return list(ON_LANGUAGE_MODELS)
-    if options.on != "bandit":
-        return list(ON_NETWORKS)
-    return list(STEMS)
+    return list(
+        {"language-model": ON_LANGUAGE_MODELS, "bandit": STEMS}.get(options.on, ON_NETWORKS)
+    )
 
 
 def _stems(words: Sequence[str]) -> list[str]:
@@ -347,27 +348,19 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     """Refuse results that there are none of, or none on the kind of problem; and what language models
     cannot do, or a machine without their libraries.
     """
-    known = _known(options)
-    if options.on == "language-model":
-        if options.engine == "exact":
-            raise InputError(
-                "--on language-model: the completions of a language model cannot be listed"
-            )
-        if not all(find_spec(name) for name in ("torch", "transformers")):
-            raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
-    for stem in stems:
-        if stem in known:
-            continue
-        if stem in ON_LANGUAGE_MODELS:
-            raise InputError(f"{stem} is about language models: --on language-model")
-        if options.on == "language-model":
-            raise InputError(
-                f"--on language-model takes {', '.join(ON_LANGUAGE_MODELS)}, not {stem}"
-            )
+    known, models = _known(options), options.on == "language-model"
+    if models and options.engine == "exact":
         raise InputError(
-            f"{stem} needs a problem with an interior optimum: --on {options.on} takes "
-            f"{', '.join(known)}"
+            "--on language-model: the completions of a language model cannot be listed"
         )
+    if models and not all(find_spec(name) for name in ("torch", "transformers")):
+        raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
+    for stem in stems:
+        if stem not in known and stem in ON_LANGUAGE_MODELS:
+            raise InputError(f"{stem} is about language models: --on language-model")
+        if stem not in known:
+            why = "" if models else f"{stem} needs a problem with an interior optimum: "
+            raise InputError(f"{why}--on {options.on} takes {', '.join(known)}, not {stem}")
 
 
 def _require_device(options: argparse.Namespace) -> None:
@@ -387,8 +380,10 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words = ["python -m simulations verify"]
     words += [] if list(stems) == _known(options) else list(stems)
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
-    words += [] if options.on == "bandit" else [f"--on {options.on}"]
-    words += [] if options.device == "cpu" else [f"--device {shlex.quote(options.device)}"]
+    others = _unusual(options)
+    words += [
+        f"--{name} {shlex.quote(others[name])}" for name in ("on", "device") if name in others
+    ]
     return " ".join(words)
 
 

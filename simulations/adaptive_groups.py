@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +47,7 @@ from ustat_pg.sampling import Plan
 
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
-from .shared.peers import mean_in, telling, weight_in
+from .shared.peers import telling, weight_in
 
 STEM = "adaptive_groups"
 
@@ -135,27 +136,18 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
     problem, moments = entry.problem, entry.problem.moments()
     cell, plan = PlanCell.of(problem, words), Plan.parse(words)
     wrong = wrong_weights(plan, moments.value)
-    number, unit = telling(problem, np.stack([_mean(entry, w - 1) for w in wrong.values()]))
-    yield entry.check(
-        f"{words}: sequential is unbiased",
-        mean_in(cell, of_plan("sequential"), number),
-        equal(
-            float(problem.gradient() @ unit),
-            {rival: float(_mean(entry, weight) @ unit) for rival, weight in wrong.items()},
-            scale=float(plan_mse(moments, plan).second_moment.max()) ** 0.5,
-        ),
+    direction = telling(problem, (_mean(entry, w - 1) for w in wrong.values()))
+    others = {rival: _mean(entry, weight) for rival, weight in wrong.items()}
+    what, size = f"{words}: sequential is unbiased", _size(plan_mse(moments, plan))
+    yield direction.check(
+        entry, what, cell, of_plan("sequential"), problem.gradient(), others, scale=size
     )
     for name in ("sequential", "grpo", "std"):
         found, estimator = plan_mse(moments, plan, name), of_plan(name)
         rivals = wrong if name == "sequential" else {}
-        yield entry.check(
-            f"{words}: mean of {name}",
-            mean_in(cell, estimator, number),
-            equal(
-                float(_mean(entry, found.mean_factor) @ unit),
-                scale=float(found.second_moment.max()) ** 0.5,
-            ),
-        )
+        mean = _mean(entry, found.mean_factor)
+        what = f"{words}: mean of {name}"
+        yield direction.check(entry, what, cell, estimator, mean, scale=_size(found))
         yield entry.check(
             f"{words}: error of {name}",
             mean_of(cell, SquaredError(estimator)),
@@ -220,16 +212,9 @@ def _weighted(entry: BanditEntry, words: str, name: str, wrong: dict[str, Array]
     found = plan_mse(entry.problem.moments(), words, name)
     means = {rival: _mean(entry, weight) for rival, weight in wrong.items()}
     mean = _mean(entry, found.mean_factor)
-    number, unit = telling(entry.problem, np.stack([each - mean for each in means.values()]))
-    return entry.check(
-        f"{words}: mean of {name}",
-        mean_in(PlanCell.of(entry.problem, words), of_plan(name), number),
-        equal(
-            float(mean @ unit),
-            {rival: float(each @ unit) for rival, each in means.items()},
-            scale=float(found.second_moment.max()) ** 0.5,
-        ),
-    )
+    direction = telling(entry.problem, (each - mean for each in means.values()))
+    what, cell = f"{words}: mean of {name}", PlanCell.of(entry.problem, words)
+    return direction.check(entry, what, cell, of_plan(name), mean, means, scale=_size(found))
 
 
 def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
@@ -261,16 +246,14 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
     )
     pooled = sized_mse(moments, sizes, pooled=True)
     alike, mean = problem.gradient(), _mean(entry, pooled.mean_factor)
-    number, unit = telling(problem, np.stack([mean - alike]))
-    yield entry.check(
-        "sizes by prompt: mean over all outputs",
-        mean_in(replace(cell, pooled=True), grpo, number),
-        equal(
-            float(mean @ unit),
-            {ALIKE: float(alike @ unit)},
-            scale=float(pooled.second_moment.max()) ** 0.5,
-        ),
-    )
+    what, over_all = "sizes by prompt: mean over all outputs", replace(cell, pooled=True)
+    direction = telling(problem, [mean - alike])
+    yield direction.check(entry, what, over_all, grpo, mean, {ALIKE: alike}, scale=_size(pooled))
+
+
+def _size(found: Any) -> float:
+    """The size of an estimate: the root of its largest second moment at a prompt."""
+    return float(found.second_moment.max()) ** 0.5
 
 
 def _mean(entry: BanditEntry, weight: Array) -> Array:

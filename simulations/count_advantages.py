@@ -177,29 +177,22 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     gradients = moments.weighted_gradient
     assert gradients is not None
     wrong = wrong_weights(moments.value, group_size)
-    number, unit = telling(
+    direction = telling(
         problem,
-        np.stack(
-            [
-                gradients(weight) - mean_gradient(moments, name, group_size)
-                for name, weights in wrong.items()
-                for weight in weights.values()
-            ]
+        (
+            gradients(weight) - mean_gradient(moments, name, group_size)
+            for name, weights in wrong.items()
+            for weight in weights.values()
         ),
     )
-
-    def along(vector: Array) -> float:
-        return float(vector @ unit)
-
-    def drawn(name: str) -> Linear:
-        return mean_in(cell, Estimator(name), number)
-
+    along, number = direction.along, direction.number
     for name in ESTIMATORS:
-        mean = along(mean_gradient(moments, name, group_size))
-        rivals = {rival: along(gradients(w)) for rival, w in wrong.get(name, {}).items()}
-        yield entry.check(f"G={group_size}: mean of {name}", drawn(name), equal(mean, rivals))
+        vector = mean_gradient(moments, name, group_size)
+        mean, what = along(vector), f"G={group_size}: mean of {name}"
+        others = {rival: gradients(w) for rival, w in wrong.get(name, {}).items()}
+        yield direction.check(entry, what, cell, Estimator(name), vector, others)
         if name in SPREAD and problem.d <= MOST_PARAMETERS:
-            spread = along(gradient_covariance(moments, name, group_size) @ unit)
+            spread = along(gradient_covariance(moments, name, group_size) @ direction.unit)
             yield entry.check(
                 f"G={group_size}: squared error of {name} along a direction",
                 mean_of(cell, SquaredProjection(Estimator(name), number)),
@@ -223,7 +216,7 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         rivals = {REWEIGHTS: along(gradients(weight / mixed)), UNCHANGED: mean * kept}
         yield entry.check(
             f"G={group_size}: {name} with dynamic sampling",
-            Ratio(drawn(name), mean_of(cell, Mixed()), kept),
+            Ratio(mean_in(cell, Estimator(name), number), mean_of(cell, Mixed()), kept),
             equal(mean, rivals),
         )
 
@@ -307,8 +300,8 @@ def _along(name: str, group_size: int) -> Iterator[Linear]:
     for number in MEASURED:
         rate = number / 50
         problem = two_valued([rate, 1 - rate], [1, 0])
-        place, _ = telling(problem, problem.gradient()[None])
-        yield weight_in(GradientCell(problem, group_size), Estimator(name), place)
+        place = telling(problem, [problem.gradient()])
+        yield weight_in(GradientCell(problem, group_size), Estimator(name), place.number)
 
 
 def _noise(suite: Suite) -> Iterator[Point]:

@@ -114,21 +114,20 @@ def per_output(entry: Worded) -> Iterator[Check]:
         name: aggregated_mean(moments, "sequence-mean", name, G) for name in ("grpo", "vanilla")
     }
     rescaled = {name: multiple(mean, gradient) * gradient for name, mean in means.items()}
-    number, unit = telling(
-        problem,
-        np.stack([means["grpo"] - means["vanilla"], means["grpo"] - rescaled["grpo"]]),
+    direction = telling(
+        problem, [means["grpo"] - means["vanilla"], means["grpo"] - rescaled["grpo"]]
     )
     cell = GradientCell(problem, G)
-
     rivals = {
         "grpo": {RESCALED: rescaled["grpo"], NO_EFFECT: means["vanilla"]},
         "vanilla": {NO_EFFECT: means["grpo"]},
     }
+    means["group-mean"] = aggregated_mean(moments, "sequence-mean", "group-mean", G)
     for name, mean in means.items():
-        wrong = {rival: float(value @ unit) for rival, value in rivals[name].items()}
         # Without a baseline it may be near 0.
-        says = equal(float(mean @ unit), wrong, scale=float(np.linalg.norm(mean)))
-        yield entry.check(f"1/|y|: mean of {name}", mean_in(cell, Estimator(name), number), says)
+        what, size = f"1/|y|: mean of {name}", float(np.linalg.norm(mean))
+        wrong = rivals.get(name, {})
+        yield direction.check(entry, what, cell, Estimator(name), mean, wrong, scale=size)
     error = weighted_mse(problem.weighted_moments(), "grpo", G).mse
     factor = multiple(means["grpo"], gradient)
     plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
@@ -138,12 +137,6 @@ def per_output(entry: Worded) -> Iterator[Check]:
         mean_of(cell, mse_of("grpo")),
         equal(error, {SCALED_ERROR: scaled}, scale=error),
     )
-    half = aggregated_mean(moments, "sequence-mean", "group-mean", G)
-    yield entry.check(
-        "1/|y|: mean of group-mean",
-        mean_in(cell, Estimator("group-mean"), number),
-        equal(float(half @ unit), scale=float(np.linalg.norm(half))),
-    )
     outputs = PROMPTS * len(entry.lengths)
     for how, factor in (
         (f"constant:{CONSTANT}", 1 / CONSTANT),
@@ -152,12 +145,8 @@ def per_output(entry: Worded) -> Iterator[Check]:
     ):
         plainly = weighted(entry, how)
         mean = factor * aggregated_mean(moments, "sequence-sum", "grpo", G)
-        number, unit = telling(plainly, mean[None])
-        yield entry.check(
-            f"{how.replace('constant:', '1/')}: mean of grpo",
-            mean_in(GradientCell(plainly, G), GRPO, number),
-            equal(float(mean @ unit)),
-        )
+        what = f"{how.replace('constant:', '1/')}: mean of grpo"
+        yield telling(plainly, [mean]).check(entry, what, GradientCell(plainly, G), GRPO, mean)
 
 
 def turns(entry: Worded) -> Iterator[Check]:
@@ -245,14 +234,13 @@ def scaled_bias(moments: LengthMoments, batch_size: int, how: str = "token-mean"
     return np.asarray(mean_length(moments) * mean - plain)
 
 
-def measured_bias(entry: Worded, number: int, batch_size: int, how: str = "token-mean") -> Linear:
-    """The scaled bias along a direction, against the plain estimate on the same draws."""
+def of_bias(entry: Worded, batch_size: int, how: str = "token-mean") -> TokenMeanCell:
+    """The scaled token mean less the plain estimate on the same draws."""
     problem = entry.problem
     length = mean_length(problem.length_moments(entry.lengths))
-    cell = TokenMeanCell(
+    return TokenMeanCell(
         problem, G, batch_size, lengths=entry.lengths, how=how, scale=length, less_plain=True
     )
-    return mean_in(cell, GRPO, number)
 
 
 def several(problem: SoftmaxBandit) -> int:
@@ -269,49 +257,36 @@ def token_means(entry: Worded) -> Iterator[Check]:
     one, more = (scaled_bias(moments, size) for size in (1, batch))
     leading = length * token_mean_bias(moments, G, batch)
     root, spread = one / np.sqrt(batch), spread_alone(moments, batch)
-    number, unit = telling(problem, np.stack([more, more - root, more - one, more - spread]))
-
-    def along(vector: Array) -> float:
-        return float(vector @ unit)
-
-    yield entry.check(
-        "token mean: bias with one prompt",
-        measured_bias(entry, number, 1),
-        equal(along(one), {UNBIASED: 0.0}),
-    )
+    direction, none = telling(problem, [more, more - root, more - one, more - spread]), 0 * one
+    along, what = direction.along, "token mean: bias with one prompt"
+    yield direction.check(entry, what, of_bias(entry, 1), GRPO, one, {UNBIASED: none})
     if entry.origin == "real":
         # Names of flowers differ little in length: biases as small as theirs take many draws.
         return
     plain_cell = TokenMeanCell(problem, G, 2, lengths=entry.lengths, scale=length)
     for name in ("vanilla", "oracle", "group-mean"):
         mean = length * aggregated_mean(moments, "token-mean", name, G, 2)
-        yield entry.check(
-            f"token mean: mean of {name}",
-            mean_in(plain_cell, Estimator(name), number),
-            equal(along(mean), scale=float(np.linalg.norm(mean)), relative_margin=0.3),
+        what, size = f"token mean: mean of {name}", float(np.linalg.norm(mean))
+        yield direction.check(
+            entry, what, plain_cell, Estimator(name), mean, scale=size, relative_margin=0.3
         )
-    wrong = {UNBIASED: 0.0, ROOT: along(root), OWN_GROUP: along(one)}
-    yield entry.check(
-        f"token mean: bias with {batch} prompts",
-        measured_bias(entry, number, batch),
-        equal(along(more), wrong),
-    )
+    what, wrong = f"bias with {batch} prompts", {UNBIASED: none, ROOT: root, OWN_GROUP: one}
+    cell, own = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")
+    yield direction.check(entry, f"token mean: {what}", cell, GRPO, more, wrong)
     # The leading term is c/B: B times the bias has c as its limit.
     later, error = later_terms(lambda size: size / batch * along(scaled_bias(moments, size)), batch)
     yield entry.check(
         f"token mean: leading and later bias with {batch} prompts",
-        measured_bias(entry, number, batch),
+        mean_in(cell, GRPO, direction.number),
         equal(
             along(leading) + later,
             {UNBIASED: later, LENGTH_ALONE: along(spread) + later},
             digits=error,
         ),
     )
-    yield entry.check(
-        f"a divisor for each group: bias with {batch} prompts",
-        measured_bias(entry, number, batch, "prompt-mean"),
-        equal(along(scaled_bias(moments, batch, "prompt-mean")), {OWN_GROUP: along(more)}),
-    )
+    bias = scaled_bias(moments, batch, "prompt-mean")
+    what = f"a divisor for each group: {what}"
+    yield direction.check(entry, what, own, GRPO, bias, {OWN_GROUP: more})
 
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:
@@ -392,17 +367,17 @@ def _bias(suite: Suite) -> Iterator[Point]:
     entry = worded(suite)[0]
     moments = entry.problem.length_moments(entry.lengths)
     one = scaled_bias(moments, 1)
-    number, unit = telling(entry.problem, one[None])
-    share = np.sign(one @ unit) / float(np.linalg.norm(entry.problem.gradient()))
+    direction = telling(entry.problem, [one])
+    share = np.sign(direction.along(one)) / float(np.linalg.norm(entry.problem.gradient()))
 
     def along(vector: np.ndarray) -> float:
-        return float(share * vector @ unit)
+        return float(share * direction.along(vector))
 
     for batch in BATCHES:
         at = {"panel": "bias", "batch_size": batch}
         measured = None
         if batch <= MEASURED:
-            bias = measured_bias(entry, number, batch)
+            bias = mean_in(of_bias(entry, batch), GRPO, direction.number)
             ((quantity, _),) = bias.weights
             measured = Linear(bias.cell, ((quantity, float(share)),), float(share * bias.constant))
         leading = mean_length(moments) * token_mean_bias(moments, G, batch)

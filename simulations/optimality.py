@@ -408,10 +408,7 @@ def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def hessian(entry: BanditEntry) -> Iterator[Check]:
-    """E[⟨s, u⟩² a] is the second derivative of J along u, where logits are linear.
-
-    With one output and a baseline V ± 1, E⟨ĝ, u⟩² differs by 4 E[⟨s, u⟩² a].
-    """
+    """E[⟨s, u⟩² a], by one output and baselines V ± 1, is the second derivative of J along u."""
     problem, cell = entry.problem, GradientCell(entry.problem, 1)
     values = values_of(problem)
     for number in (0, 1):
@@ -554,11 +551,7 @@ def _frontier() -> Iterator[Point]:
 
 
 def _map() -> Iterator[Point]:
-    """MSE against the correlation of ‖s‖² and reward, pass rate 1/2 throughout.
-
-    One arm of probability 1/2 and four of 1/8: ‖s‖² takes two values, with probability 1/2 each, and
-    success chances (1 ∓ ρ)/2 on them give the correlation ρ.
-    """
+    """MSE against the correlation ρ of ‖s‖² and reward: two norms, with success chances (1 ∓ ρ)/2."""
     group_size = 8
     for correlation in np.linspace(-1, 1, 21).round(2).tolist():
         chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]

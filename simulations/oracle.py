@@ -28,8 +28,8 @@ from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
-from .problems import BanditEntry, Entry, Suite, mse_of, spread, two_valued
-from .problems.bandits import prompts
+from .problems import BanditEntry, Suite, mse_of
+from .problems.bandits import prompts, shipped
 from .shared.peers import noise
 
 STEM = "oracle"
@@ -130,14 +130,13 @@ def ratios(
             yield from _slope(entry, batch_size)
 
 
-def _noisy() -> BanditEntry:
-    """Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
-    return Entry("noisy", "made-up", two_valued([0.25] * 4, [0.55, 0.5, 0.5, 0.45]))
+NOISY = "noisy"
+"""Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
 
 
 def _batches(suite: Suite) -> list[tuple[BanditEntry, int]]:
-    made_up = spread("spread", "made-up", [[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.3, 0.4]])
-    return [*((entry, 1) for entry in (made_up, *suite.spreads())), (suite.digits, 2)]
+    spreads = shipped("spread"), *suite.spreads()
+    return [*((entry, 1) for entry in spreads), (suite.digits, 2)]
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -145,7 +144,7 @@ def checks(suite: Suite) -> Iterator[Check]:
     batches = _batches(suite)
     ordered = [suite.balanced, suite.coin, *suite.coins(), *prompts(suite.digits, 1)]
     ordered += [entry for entry, _ in batches if entry.origin != "real"]
-    singles = [*suite.single_prompts, _noisy()]
+    singles = [*suite.single_prompts, shipped(NOISY)]
     yield from ratios(suite.group_sizes[:2], singles, batches, ordered)
     for entry in (suite.skewed, suite.balanced, suite.coin, *suite.coins()):
         for group_size in LARGER:
@@ -228,7 +227,7 @@ FIGURES = (
 def curves(suite: Suite) -> Iterator[Point]:
     """The excess at one prompt, and in a minibatch of many."""
     shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
-    shown += [(suite.skewed, 1), (_noisy(), 1), *_batches(suite)]
+    shown += [(suite.skewed, 1), (shipped(NOISY), 1), *_batches(suite)]
     cases = [case for case in shown if case[0].origin != "generated"]
     yield from points(cases, suite.curve_sizes)
 

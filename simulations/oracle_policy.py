@@ -203,10 +203,7 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
 
 
 def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Check:
-    """How far the gap's two laws are apart, by their Laplace transforms after T steps: the order in G.
-
-    It is -2 in the limit of large G; a transform bends, and so does the order at small ones.
-    """
+    """How far the gap's two laws are apart, by their Laplace transforms after T steps: the order in G."""
     runs = [runs_at(entry, g, steps) for g in group_sizes]
     # Where a law's transform has gone a good part of its way from 1 to 0.
     rate = 1 / (2 * float(entry.problem.curvatures.max() * runs[0].spread()[-1].max()))

@@ -254,10 +254,7 @@ def _attained(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
-    """(b), which the gap times T + t₀ tends to, on the same ball.
-
-    Runs start where the gap is what c/t leaves after t₀ steps, so that the start fades at once.
-    """
+    """(b), which the gap times T + t₀ tends to, on the same ball, from where the start fades at once."""
     group_size, (near_end, end), narrow = 2, (40, 80), Basin(entry, NARROW, NARROW / 3)
     most, oracle = (narrow.mse(baseline, group_size) for baseline in ("grpo", "oracle"))
     c = 1.5 / narrow.curvature
@@ -435,10 +432,8 @@ SELDOM = 0.1
 
 
 def _stays(runs: NearOptimum) -> Iterator[Check]:
-    """The assumptions on what runs visit: Θ is the ball on which L, μ and M hold, and its projection.
-
-    No run leaves it, and none is worse off for that: wherever a step can lead, the return rises on the
-    way back. And few are stopped at all: so often, in the mean, that fewer runs ever are.
+    """The assumptions on what runs visit: none leaves the ball on which L, μ and M hold, few are stopped
+    at its edge, and wherever a step can lead the return rises on the way back.
     """
     landscape, radius = runs.landscape, runs.radius
     assert radius is not None

@@ -30,7 +30,7 @@ from .adaptive_groups import RATES
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded
-from .shared.peers import mean_in, telling, weight_in
+from .shared.peers import telling, weight_in
 
 STEM = "survivors"
 
@@ -102,16 +102,15 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     }
     if how == "by reward":
         wrong[BLIND] = float(entry.problem.context_probs @ found.weight) * target
-    number, unit = telling(twice, np.stack([each - found.mean for each in wrong.values()]))
+    direction = telling(twice, (each - found.mean for each in wrong.values()))
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
     size = float(found.second_moment.max()) ** 0.5
-    rivals = {rival: float(each @ unit) for rival, each in wrong.items()}
-    says = equal(float(found.mean @ unit), rivals, scale=size)
-    yield entry.check(f"{how}: mean over survivors", mean_in(cell, GRPO, number), says)
-    dropped = {DROPPED: float(found.mean @ unit)}
-    says = equal(float(lone.mean @ unit), dropped, scale=size)
-    yield entry.check(f"{how}: mean with lone rewards", mean_in(raw, GRPO, number), says)
+    for what, drawn, mean, rivals in (
+        ("over survivors", cell, found.mean, wrong),
+        ("with lone rewards", raw, lone.mean, {DROPPED: found.mean}),
+    ):
+        yield direction.check(entry, f"{how}: mean {what}", drawn, GRPO, mean, rivals, scale=size)
     full = survivor_mse(survivor_moments(entry.problem, np.ones_like(survival)), G).mse
     yield entry.check(
         f"{how}: error over survivors",

@@ -255,11 +255,7 @@ Values = dict[tuple[str, int], float]
 
 @lru_cache(maxsize=2**14)
 def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str, float]:
-    """All that can be asked of one model in one replication, by label.
-
-    It is kept: claims that ask for different quantities, and cells of several models, share what it
-    costs.
-    """
+    """All that can be asked of one model in one replication, by label; claims and cells share it."""
     from ustat_pg.llm.generation import transformers_draw
     from ustat_pg.llm.models import tokenise
     from ustat_pg.llm.prompts import Prompt
@@ -314,11 +310,7 @@ class _Side:
 
 
 def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
-    """∇ log π of every rollout, prompt by prompt, (prompts, rollouts, entries) of each parameter.
-
-    By plain autograd. Completions are padded at their end, which changes nothing before it: attention is
-    causal.
-    """
+    """∇ log π of every rollout by plain autograd, (prompts, rollouts, entries) of each parameter."""
     import torch
     from torch.func import functional_call, grad, vmap
 
@@ -328,6 +320,7 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
         for tokens in side.rollouts.completion_ids
     ]
     width = max(len(ids) + len(tokens) for ids, tokens in rows)
+    # What is padded at the end changes nothing before it: attention is causal.
     text = torch.zeros((len(rows), width), dtype=torch.long)
     sampled = torch.zeros((len(rows), width))
     for row, (ids, tokens) in enumerate(rows):

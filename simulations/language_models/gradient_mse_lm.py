@@ -49,11 +49,7 @@ RIVALS = (NO_SECOND, SQUARE, NO_BASELINE, FIRST_ORDER, FLAT, DDOF, AS_GRPO, READ
 
 
 def _agree(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled errors over those of the formulas: 1.
-
-    Vanilla's and the oracle's are those of one rollout over G, whatever G: they are asked where there
-    are most groups.
-    """
+    """Sampled errors over those of the formulas: 1; where there are most groups, of all baselines."""
     least = cell.group_sizes[0]
     for group_size in cell.group_sizes:
         for baseline in BASELINES if group_size == least else ("grpo",):
@@ -71,10 +67,7 @@ def _less(cell: LmCell, first: LmQuantity, second: LmQuantity) -> Linear:
 
 
 def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
-    """Sampled differences of two errors over those of the formulas: 1.
-
-    A wrong formula makes of a difference a number that no model and no pool changes.
-    """
+    """Sampled differences of two errors over those of the formulas: 1, and by rivals whatever the model."""
     least, member = cell.group_sizes[0], study.member
     wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
     pairs = [("grpo", "oracle", wrong)]
@@ -90,10 +83,7 @@ def _apart(cell: LmCell, study: Study, margin: float) -> Iterator[Check]:
 
 
 def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled noise of advantages that are divided by their standard deviation, over the pool's: 1.
-
-    With divisor G-1 these are √((G-1)/G) of themselves, whatever the model.
-    """
+    """Sampled noise of advantages that are divided by their standard deviation, over the pool's: 1."""
     least, most = cell.group_sizes[0], cell.group_sizes[-1]
     grpo, normalised = noise_to_signal(study.pool, [most], AVERAGED)[NOISE]
     for size, rivals in (
@@ -108,10 +98,7 @@ def _normalised(cell: LmCell, study: Study) -> Iterator[Check]:
 
 
 def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Sampled signals ‖E ĝ‖² less the pool's: 0. grpo's is ‖g‖², which critical budgets are made of.
-
-    A signal may be small beside its own error, so it is the difference, in units of the larger of the two.
-    """
+    """Sampled signals ‖E ĝ‖² less the pool's, in units of signal or error, the larger one: 0."""
     most = cell.group_sizes[-1]
     noise = noise_to_signal(study.pool, [most], AVERAGED)
     values = dict(zip(noise["baseline"], noise[SIGNAL].map(float), strict=True))
@@ -175,10 +162,7 @@ def _falls(cell: LmCell, study: Study) -> Check:
 
 
 def _order(cell: LmCell, study: Study) -> Iterator[Check]:
-    """Which of vanilla and grpo has the larger error, where the moments are clear.
-
-    Of vanilla and the oracle their difference says it, see :func:`_apart`.
-    """
+    """Which of vanilla and grpo has the larger error, where the moments are clear."""
     group_size, worse = cell.group_sizes[-1], "vanilla"
     if (order := _known_order(study, "grpo", worse, group_size)) is not None:
         name = f"{short(study.member)} G={group_size}: {order[0]} above {order[1]}"
@@ -217,11 +201,7 @@ def checks(suite: Suite) -> Iterator[Check]:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Figure 4: each model's errors by the pool's formulas with their intervals, and sampled ones.
-
-    Beside it noise over signal, in units of grpo's: for that each model's points say how estimators of
-    another length compare.
-    """
+    """Figure 4: each model's errors, by formulas and sampled; and noise over signal, in units of grpo's."""
     for member in SIZES[suite.size].members:
         predictions, cell = study(member, suite), cell_of(suite.size, member)
         most = predictions.pool.rollouts

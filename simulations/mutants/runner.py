@@ -176,11 +176,7 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
 
 
 def _first_refuted(design: Any, how: Any, store: Any) -> str:
-    """The first check that its enumeration refutes, or an empty text.
-
-    Each is enumerated alone, in an order that spreads over the claim: an error is mostly seen by the
-    first few.
-    """
+    """The first check that its enumeration alone refutes, or an empty text: one of a few mostly does."""
     from ustat_pg.experiment.measurements import Measurements
     from ustat_pg.experiment.plan import make_plan
     from ustat_pg.experiment.runner import _settle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,8 @@ from ustat_pg.engines import Estimator, Quantity, SquaredError
 from ustat_pg.problems import (
     SoftmaxBandit,
     digits_problem,
-    example_problem,
     labelled_problem,
-    problem_from_mapping,
+    named_problem,
     random_problem,
 )
 
@@ -30,6 +29,12 @@ def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
     law = np.stack([chance, 1 - chance], axis=-1)[None]
     values = np.broadcast_to([1.0, 0.0], law.shape)
     return SoftmaxBandit.tabular([1.0], np.log([probs]), values, law)
+
+
+def shipped(name: str) -> BanditEntry:
+    """A problem that ships with the library."""
+    known = named_problem(name)
+    return Entry(name, known.origin, known.problem)
 
 
 def mse_of(baseline: str, constant: float | None = None) -> Quantity:
@@ -52,62 +57,19 @@ def spread(name: str, origin: str, probs: Any) -> BanditEntry:
     )
 
 
-def graded(
-    name: str, origin: str, context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generator
-) -> BanditEntry:
+def graded(context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generator) -> SoftmaxBandit:
     """Prompts of given pass rates, three arms, the first rewarded; features of the arms in common."""
     contexts = len(rates)
     rest = rng.dirichlet([2.0, 2.0], size=contexts)
     probs = np.column_stack([rates, (1 - rates)[:, None] * rest])
     rewards = np.tile([1.0, 0.0, 0.0], (contexts, 1))[..., None]
     features = rng.normal(size=(contexts, 3, 3))
-    problem = SoftmaxBandit.linear(
+    return SoftmaxBandit.linear(
         context_probs, features, np.zeros(3), rewards, np.ones_like(rewards), np.log(probs)
     )
-    return Entry(name, origin, problem)
 
 
-def repeated(name: str, origin: str, probs: Any, rng: np.random.Generator) -> BanditEntry:
-    """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
-    contexts, arms = len(probs), 4
-    values = rng.uniform(-0.5, 1.0, size=(contexts, arms, 3)).round(2)
-    values[..., 1], values[:, 2] = values[..., 0], values[:, 1]
-    law = rng.dirichlet([2.0, 2.0, 2.0], size=(contexts, arms))
-    features = rng.normal(size=(contexts, arms, 3))
-    problem = SoftmaxBandit.linear(probs, features, rng.normal(size=3) / 2, values, law)
-    return Entry(name, origin, problem)
-
-
-def few(name: str, origin: str, features: Any, success: Any) -> BanditEntry:
-    """One prompt with fewer parameters than arms, rewards 0 and 1."""
-    chances = np.asarray(success, dtype=float)[None]
-    values = np.broadcast_to([1.0, 0.0], (*chances.shape, 2))
-    law = np.stack([chances, 1 - chances], axis=-1)
-    ways = np.asarray(features, dtype=float)[None]
-    problem = SoftmaxBandit.linear([1.0], ways, np.full(ways.shape[-1], 0.3), values, law)
-    return Entry(name, origin, problem)
-
-
-def worthless(name: str, origin: str, probs: Any, rng: np.random.Generator) -> BanditEntry:
-    """Three arms with a reward of 1 or one below 0, such that the mean is 0 at every prompt."""
-    contexts = len(probs)
-    policy = rng.dirichlet([4.0, 4.0, 4.0], size=contexts)
-    values = np.ones((contexts, 3, 2))
-    law = rng.dirichlet([4.0, 4.0], size=(contexts, 3))
-    won = (policy * law[..., 0]).sum(axis=1)
-    values[..., 1] = (-won / (1 - won))[:, None]
-    return Entry(name, origin, SoftmaxBandit.tabular(probs, np.log(policy), values, law))
-
-
-def sure_coins(name: str, origin: str, probs: Any, reward: float) -> BanditEntry:
-    """Prompts with two equal arms, one of which surely has the reward."""
-    values = np.zeros((len(probs), 2, 1))
-    values[np.arange(len(probs)), np.arange(len(probs)) % 2] = reward
-    logits = np.zeros((len(probs), 2))
-    return Entry(name, origin, SoftmaxBandit.tabular(probs, logits, values, np.ones_like(values)))
-
-
-def rare(name: str, origin: str, probs: Any, rewards: Any, *others: np.ndarray) -> BanditEntry:
+def rare(probs: Any, rewards: Any, *others: np.ndarray) -> SoftmaxBandit:
     """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
     features = np.column_stack([[1.0, -1.0, 0.0], *others])[None]
     values, sure, theta = (
@@ -115,8 +77,7 @@ def rare(name: str, origin: str, probs: Any, rewards: Any, *others: np.ndarray) 
         np.ones((1, 3, 1)),
         np.zeros(1 + len(others)),
     )
-    problem = SoftmaxBandit.linear([1.0], features, theta, values, sure, np.log([probs]))
-    return Entry(name, origin, problem)
+    return SoftmaxBandit.linear([1.0], features, theta, values, sure, np.log([probs]))
 
 
 def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
@@ -153,76 +114,72 @@ class Bandits:
     def generated(self) -> int:
         return {"smoke": 1, "quick": 2, "full": 10}[self.size]
 
-    # The problems of the figures of Corollary 5 (optimality), and two with several prompts.
-    @cached_property
-    def skewed(self) -> BanditEntry:
-        """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""
-        return Entry("skewed", "made-up", two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]))
+    # The problems of the figures of Corollary 5 (optimality), and some with several prompts.
+    skewed = cached_property(lambda self: shipped("skewed"))
+    """Outside Assumption 2: a strong policy, the likely arm rewarded (V = .8, b* = .128)."""
 
-    @cached_property
-    def balanced(self) -> BanditEntry:
-        """Inside Assumption 2 with unequal norms (V = b* = .3)."""
-        return Entry("balanced", "made-up", two_valued([0.4, 0.3, 0.2, 0.1], [0, 1, 0, 0]))
+    balanced = cached_property(lambda self: shipped("balanced"))
+    """Inside Assumption 2 with unequal norms (V = b* = .3)."""
 
-    @cached_property
-    def coin(self) -> BanditEntry:
-        """Two equal arms, noisy rewards: the explicit bound is twice the exact second-order term."""
-        return Entry("coin", "made-up", two_valued([0.5, 0.5], [0.8, 0.2]))
+    coin = cached_property(lambda self: shipped("coin"))
+    """Two equal arms, noisy rewards: the explicit bound is twice the exact second-order term."""
 
-    @cached_property
-    def several(self) -> BanditEntry:
-        """Two prompts of unequal probability, graded and noisy rewards."""
-        return Entry("several", "made-up", problem_from_mapping(example_problem()))
+    several = cached_property(lambda self: shipped("several"))
+    """Two prompts of unequal probability, graded and noisy rewards."""
 
-    @cached_property
-    def features(self) -> BanditEntry:
-        """Four equally likely prompts, features of the arms, negative rewards."""
-        rng = np.random.default_rng(20260301)
-        problem = SoftmaxBandit.linear(
-            np.full(4, 0.25),
-            rng.normal(size=(4, 3, 5)),
-            rng.normal(size=5) / 2,
-            rng.normal(size=(4, 3, 1)).round(2),
-            np.ones((4, 3, 1)),
-        )
-        return Entry("features", "made-up", problem)
+    features = cached_property(lambda self: shipped("features"))
+    """Four equally likely prompts, features of the arms, negative rewards."""
 
-    @cached_property
-    def uneven(self) -> BanditEntry:
-        """A hard prompt asked often, a middling and an easy one: rewards 0 and 1."""
-        rng = np.random.default_rng(20261122)
-        chances, rates = np.array([0.5, 0.2, 0.3]), np.array([0.08, 0.4, 0.9])
-        return graded("uneven", "made-up", chances, rates, rng)
+    uneven = cached_property(lambda self: shipped("uneven"))
+    """A hard prompt asked often, a middling and an easy one: rewards 0 and 1."""
 
-    @cached_property
-    def repeated(self) -> BanditEntry:
-        """Three prompts, unequally likely; arms with equal rewards, and rewards that occur twice."""
-        return repeated("repeated", "made-up", [0.5, 0.2, 0.3], np.random.default_rng(20261201))
+    repeated = cached_property(lambda self: shipped("repeated"))
+    """Three prompts, unequally likely; arms with equal rewards, and rewards that occur twice."""
 
     def repeats(self) -> Iterator[BanditEntry]:
-        for number, rng in self._streams(8):
-            yield repeated(f"repeated{number}", "generated", rng.dirichlet([6.0, 6.0, 6.0]), rng)
+        """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
+        for name, rng in self._streams("repeated", 8):
+            probs, values = (
+                rng.dirichlet([6.0] * 3),
+                rng.uniform(-0.5, 1.0, size=(3, 4, 3)).round(2),
+            )
+            values[..., 1], values[:, 2] = values[..., 0], values[:, 1]
+            law = rng.dirichlet([2.0, 2.0, 2.0], size=(3, 4))
+            features = rng.normal(size=(3, 4, 3))
+            problem = SoftmaxBandit.linear(probs, features, rng.normal(size=3) / 2, values, law)
+            yield Entry(name, "generated", problem)
 
     def sure_coins(self) -> Iterator[BanditEntry]:
-        """Prompts with two equal arms and sure rewards, which attain half the explicit bound."""
-        yield sure_coins("sure coins", "made-up", [0.3, 0.7], 1.0)
-        for number, rng in self._streams(9):
+        """Prompts with two equal arms and a sure reward of one, which attain half the explicit bound."""
+        yield replace(shipped("sure-coins"), name="sure coins")
+        for name, rng in self._streams("sure coins", 9):
             chance, reward = rng.uniform(0.2, 0.4), float(rng.uniform(0.5, 2.0))
-            yield sure_coins(f"sure coins{number}", "generated", [chance, 1 - chance], reward)
+            values = reward * np.eye(2)[..., None]
+            problem = SoftmaxBandit.tabular(
+                [chance, 1 - chance], np.zeros((2, 2)), values, np.ones_like(values)
+            )
+            yield Entry(name, "generated", problem)
 
     def few(self) -> Iterator[BanditEntry]:
         """Prompts of five arms and one or two parameters, on which rewards do not grow with a score."""
-        yield few(
-            "few", "made-up", [[-2.0], [-1.0], [0.0], [1.0], [2.0]], [0.1, 0.9, 0.2, 0.8, 0.4]
-        )
-        for number, rng in self._streams(11):
-            yield few(f"few{number}", "generated", rng.normal(size=(5, 2)), rng.permutation(5) / 4)
+        yield shipped("few")
+        for name, rng in self._streams("few", 11):
+            features, chances = rng.normal(size=(1, 5, 2)), rng.permutation(5)[None] / 4
+            law = np.stack([chances, 1 - chances], axis=-1)
+            values = np.broadcast_to([1.0, 0.0], law.shape)
+            problem = SoftmaxBandit.linear([1.0], features, np.full(2, 0.3), values, law)
+            yield Entry(name, "generated", problem)
 
     def worthless(self) -> Iterator[BanditEntry]:
-        """Prompts whose mean reward is 0, unequally likely."""
-        yield worthless("worthless", "made-up", [0.3, 0.7], np.random.default_rng(20261204))
-        for number, rng in self._streams(10):
-            yield worthless(f"worthless{number}", "generated", rng.dirichlet([6.0, 6.0]), rng)
+        """Three arms with a reward of 1 or one below 0, such that the mean is 0 at both prompts."""
+        yield shipped("worthless")
+        for name, rng in self._streams("worthless", 10):
+            probs, policy = rng.dirichlet([6.0, 6.0]), rng.dirichlet([4.0, 4.0, 4.0], size=2)
+            values, law = np.ones((2, 3, 2)), rng.dirichlet([4.0, 4.0], size=(2, 3))
+            won = (policy * law[..., 0]).sum(axis=1)
+            values[..., 1] = (-won / (1 - won))[:, None]
+            problem = SoftmaxBandit.tabular(probs, np.log(policy), values, law)
+            yield Entry(name, "generated", problem)
 
     @cached_property
     def digits(self) -> BanditEntry:
@@ -241,45 +198,46 @@ class Bandits:
                 f"{kind}#{seed}", "generated", random_problem(seed, kind, contexts=contexts)
             )
 
-    def _streams(self, stream: int) -> Iterator[tuple[str, np.random.Generator]]:
-        """The number of each generated problem, as its name says it, and its own generator."""
+    def _streams(self, name: str, stream: int) -> Iterator[tuple[str, np.random.Generator]]:
+        """The name of each generated problem of a kind, and its own generator."""
         for number in range(self.generated):
-            yield f"#{self.seed}.{number}", np.random.default_rng([self.seed, number, stream])
+            rng = np.random.default_rng([self.seed, number, stream])
+            yield f"{name}#{self.seed}.{number}", rng
 
     def coins(self) -> Iterator[BanditEntry]:
         """Generated coins: the explicit bound less than three times the exact second-order term."""
-        for number, rng in self._streams(1):
+        for name, rng in self._streams("coin", 1):
             chance = float(rng.uniform(0.82, 0.95))
-            yield Entry(f"coin{number}", "generated", two_valued([0.5, 0.5], [chance, 1 - chance]))
+            yield Entry(name, "generated", two_valued([0.5, 0.5], [chance, 1 - chance]))
 
     def strong(self) -> Iterator[BanditEntry]:
         """Generated policies that mostly take the rewarded arm: far outside Assumption 2."""
-        for number, rng in self._streams(2):
+        for name, rng in self._streams("strong", 2):
             likely = rng.uniform(0.6, 0.85)
             probs = [likely, *((1 - likely) * rng.dirichlet([2.0, 2.0, 2.0]))]
             success = [rng.uniform(0.9, 1.0), *rng.uniform(0.0, 0.1, 3)]
-            yield Entry(f"strong{number}", "generated", two_valued(probs, success))
+            yield Entry(name, "generated", two_valued(probs, success))
 
     def alike(self) -> Iterator[BanditEntry]:
         """Generated uniform policies, one arm rewarded: Assumption 2 holds."""
-        for number, rng in self._streams(3):
+        for name, rng in self._streams("alike", 3):
             arms = int(rng.integers(3, 6))
             success = [rng.uniform(0.7, 1.0), *[0.0] * (arms - 1)]
-            yield Entry(f"alike{number}", "generated", two_valued([1 / arms] * arms, success))
+            yield Entry(name, "generated", two_valued([1 / arms] * arms, success))
 
     def spreads(self) -> Iterator[BanditEntry]:
         """Generated prompts, equally likely, whose gradients differ much."""
-        for number, rng in self._streams(4):
+        for name, rng in self._streams("spread", 4):
             probs = rng.dirichlet([12.0, 12.0, 12.0], size=3)
-            yield spread(f"spread{number}", "generated", probs)
+            yield spread(name, "generated", probs)
 
     def rates(self) -> Iterator[BanditEntry]:
         """Generated prompts, unequally likely, whose pass rates are far apart: rewards 0 and 1."""
-        for number, rng in self._streams(5):
+        for name, rng in self._streams("rates", 5):
             hard, easy = rng.uniform(0.05, 0.15), rng.uniform(0.8, 0.92)
             rates = np.array([hard, rng.uniform(0.3, 0.6), easy])
             chances = rng.dirichlet([8.0, 8.0, 8.0])
-            yield graded(f"rates{number}", "generated", chances, rates, rng)
+            yield Entry(name, "generated", graded(chances, rates, rng))
 
     @cached_property
     def unequal_rates(self) -> list[BanditEntry]:
@@ -316,10 +274,10 @@ class Bandits:
     def lopsided(self) -> list[BanditEntry]:
         """Single prompts of rewards 0 and 1 and at most four outcomes, pass rates not near one half."""
         entries = [self.skewed, self.balanced]
-        for number, rng in self._streams(6):
+        for name, rng in self._streams("lopsided", 6):
             rate = rng.uniform(0.12, 0.28)
             rates = np.array([rate if rng.random() < 0.5 else 1 - rate])
-            entries.append(graded(f"lopsided{number}", "generated", np.ones(1), rates, rng))
+            entries.append(Entry(name, "generated", graded(np.ones(1), rates, rng)))
         iris = self.iris.problem
         off = np.abs(iris.moments().value - 0.5)
         for x in np.flatnonzero((off > 0.2) & (off < 0.4))[[0, -1]]:
@@ -329,13 +287,13 @@ class Bandits:
     @cached_property
     def rare_rewards(self) -> list[BanditEntry]:
         """Single prompts of three rewards: two close and likely, one far from them and rare."""
-        entries = [rare("rare", "made-up", [0.495, 0.495, 0.01], [0.6, 0.4, 0.0], np.zeros(3))]
-        for number, rng in self._streams(7):
+        entries = [shipped("rare")]
+        for name, rng in self._streams("rare", 7):
             share, half = rng.uniform(0.02, 0.05), rng.uniform(0.47, 0.53)
             probs = [half * (1 - share), (1 - half) * (1 - share), share]
             middle = 0.5 + np.array([1, -1]) * rng.uniform(0.08, 0.12, size=2)
             other = 0.1 * rng.normal(size=3)
-            entries.append(rare(f"rare{number}", "generated", probs, [*middle, 0.0], other))
+            entries.append(Entry(name, "generated", rare(probs, [*middle, 0.0], other)))
         return entries
 
     @cached_property

@@ -86,10 +86,8 @@ class Batch:
         return {}
 
     def next_order(self, rate: float, beta: float, rule: Rule = ALGORITHM) -> float:
-        """The odd orders of a squared bias after one step, group by group in absolute value: the size of
-        the terms that its leading order leaves out.
-
-        Groups are of two, in which an advantage is 1, -1 or, where rewards are equal, 0.
+        """The odd orders of a squared bias after one step, pair by pair in absolute value: the size of the
+        terms that its leading order leaves out.
         """
         at = token_outcomes(self.problem, None, self.reference)
         pull = beta * np.expm1(at.reference - at.new)[0]
@@ -163,4 +161,4 @@ def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
 
 def _rare(name: str, origin: str, rate: float, apart: float) -> BanditEntry:
     probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
-    return rare(name, origin, probs, [0.5 + apart, 0.5 - apart, 0.0])
+    return Entry(name, origin, rare(probs, [0.5 + apart, 0.5 - apart, 0.0]))

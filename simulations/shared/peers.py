@@ -7,7 +7,7 @@ problem's outcomes and its return, never a prediction that is under test.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -167,15 +167,34 @@ DIRECTIONS = 16
 """Random directions, of which that is looked along in which rivals show."""
 
 
-def telling(problem: SoftmaxBandit, differences: np.ndarray) -> tuple[int, np.ndarray]:
-    """The number and the vector of the random direction in which all differences (n, d) show best: its
-    least cosine with one of them is the greatest.
-    """
+@dataclass(frozen=True)
+class Direction:
+    """A random direction: its number and its vector."""
+
+    number: int
+    unit: np.ndarray
+
+    def along(self, vector: np.ndarray) -> float:
+        return float(vector @ self.unit)
+
+    def check(
+        self, entry: BanditEntry, what: str, cell: GradientCell, estimator: Estimator,
+        mean: np.ndarray, rivals: Mapping[str, np.ndarray] | None = None, **margins: float,
+    ) -> Check:  # fmt: skip
+        """An estimator's mean, and the vectors that rivals take for it, along the direction."""
+        wrong = {rival: self.along(vector) for rival, vector in (rivals or {}).items()}
+        says = equal(self.along(mean), wrong, **margins)
+        return entry.check(what, mean_in(cell, estimator, self.number), says)
+
+
+def telling(problem: SoftmaxBandit, differences: Iterable[np.ndarray]) -> Direction:
+    """The direction in which all differences show best: its least cosine with one is the greatest."""
+    apart = np.stack([*differences])
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
-    lengths = np.linalg.norm(differences, axis=1)
-    shown = np.abs(units @ differences[lengths > 0].T) / lengths[lengths > 0]
+    lengths = np.linalg.norm(apart, axis=1)
+    shown = np.abs(units @ apart[lengths > 0].T) / lengths[lengths > 0]
     number = int(shown.min(axis=1, initial=1.0).argmax())
-    return number, units[number]
+    return Direction(number, units[number])
 
 
 def mean_in(cell: GradientCell, estimator: Estimator, number: int) -> Linear:

@@ -189,18 +189,6 @@ def test_a_figure_has_the_format_and_the_style_that_are_asked(run, tmp_path, cap
     assert "no style of Matplotlib" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("figure", "name"), [("parts", "ustatistic"), ("mse", "mse")])
-def test_a_problem_of_ones_own_has_one_panel_and_its_name_stands_as_it_is(
-    run, tmp_path, figure, name
-):
-    frame = data.curves(run)
-    own = frame[(frame["figure"] == figure) & (frame["problem"] == "balanced")]
-    own.assign(problem="costs $5$ & <b>_^").to_csv(tmp_path / "curves.csv", index=False)
-    (tmp_path / "verdicts.json").write_text((run / "verdicts.json").read_text())
-    files, _ = paint(load_run(tmp_path), tmp_path, tmp_path, [name])
-    assert 'width="244.8pt"' in files[0].read_text()
-
-
 @pytest.mark.parametrize(
     ("write", "message"),
     [

@@ -9,14 +9,12 @@ import pytest
 pytest.importorskip("seaborn")
 
 from figures import data
-from figures.__main__ import paint
 from figures.catalogue import PICTURES
 from figures.gradient_mse_lm import ERRORS, NOISE, PANELS
 from figures.render import ASIDE, draw
 from figures.style import LOOKS
 from tests.support.figures import has, heights, rows, shown, spans
 from tests.support.refusals import refuses
-from tests.support.runs import NO_CLAIMS
 
 pytestmark = pytest.mark.usefixtures("look")
 
@@ -158,20 +156,6 @@ def test_final_accuracies_stand_beside_the_papers_with_the_best_ringed(final):
         own = final[(final["panel"] == "final") & (final["series"] == trainer)]
         assert {(low, high) for _, low, high in spans(axis)} == heights(own)
     assert axes[0].get_ylim() == axes[1].get_ylim() != axes[2].get_ylim()
-
-
-def test_a_run_finds_its_sweep(sweep_folder, noise, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    noise.to_csv(folder / "curves.csv", index=False)
-    names = ["group_size_lm", "group_size_lm_final"]
-    assert data.sweep(folder) is None
-    files, missing = paint(NO_CLAIMS, folder, tmp_path / "without", names)
-    assert missing == names[1:]
-    (folder / "sweep").symlink_to(sweep_folder / "sweep")
-    drawn, missing = paint(NO_CLAIMS, folder, tmp_path / "with", names)
-    assert not missing
-    assert files[0].read_bytes() != drawn[0].read_bytes()
 
 
 def test_a_damaged_table_is_refused(tmp_path):

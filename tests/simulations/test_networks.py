@@ -1,4 +1,4 @@
-"""Token problems of the suite: their rewards, and their bandits at all parameters."""
+"""Bandits of the token problems, at all parameters or as few as scores span."""
 
 from __future__ import annotations
 
@@ -9,43 +9,10 @@ import numpy as np
 import pytest
 
 from simulations.problems import tokens
-from simulations.problems.tokens import tasks
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import TokenBandit
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-
-
-# Problems.
-
-
-def test_tasks_reward_what_their_names_say():
-    found = tasks()
-    rewards = {
-        name: {
-            (prompt, output): problem.rewards[x, k]
-            for x, prompt in enumerate(problem.prompts)
-            for k, output in enumerate(map(tuple, problem.space.outputs))
-        }
-        for name, problem in found.items()
-    }
-    # Token 2 ends an output, and places after it hold -1.
-    for (prompt, output), value in rewards["sums"].items():
-        total = sum(token for token in output if token in (0, 1))
-        assert value == float((total - sum(prompt)) % 2 == 0)
-    for (prompt, output), value in rewards["addition"].items():
-        digits = "".join(str(token) for token in output if token in (0, 1))
-        assert value == float(digits != "" and int(digits or "0", 2) == sum(prompt))
-    assert rewards["sorting"][(1, 0), (0, 1)] == 1.0
-    assert rewards["sorting"][(1, 0), (1, 0)] < 1.0
-    assert rewards["sorting"][(1, 1), (1, 1)] == 1.0
-    assert {problem.space.end for problem in found.values()} == {True, False}
-    for problem in found.values():
-        assert problem.rewards.min() == 0.0
-        assert (problem.rewards.max(axis=1) == 1.0).all()
-
-
-# The problems that claims run on.
 
 
 @needs_torch

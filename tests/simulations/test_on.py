@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,23 +11,7 @@ import pytest
 import simulations.__main__ as command
 from simulations.problems import tokens
 from tests.support.commands import python
-from tests.support.kills import blocks, claims_in, kill_in_mid_run
 from tests.support.networks import WITHOUT_TORCH
-
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
-
-
-def code_of(arguments: list[str], before: str = "") -> str:
-    """The command as a program, after some statements."""
-    return (
-        f"{before}import sys; from simulations.__main__ import main; sys.exit(main({arguments!r}))"
-    )
-
-
-def run_of(arguments: list[str], before: str = "") -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, after some statements."""
-    return python(code_of(arguments, before))
-
 
 # Without torch.
 
@@ -58,7 +39,10 @@ def test_without_torch_what_needs_it_is_refused_with_the_command(no_torch, words
 
 def test_a_run_without_torch_confirms_one_step(tmp_path):
     words = ["verify", "suboptimality", "group_size", "--on", "tokens", "--size", "smoke"]
-    done = run_of([*words, "--out", str(tmp_path)], WITHOUT_TORCH)
+    words += ["--out", str(tmp_path)]
+    done = python(
+        f"{WITHOUT_TORCH}import sys; from simulations.__main__ import main; sys.exit(main({words!r}))"
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 of 2 results confirmed" in done.stdout
 
@@ -86,29 +70,3 @@ def test_a_device_that_is_not_there_or_on_which_nothing_would_run_is_refused(
     none = f"--device {device}: only --engine autograd has one to choose"
     assert (repr(device) if runs else none) in said
     assert not list(Path().iterdir())
-
-
-# Interruptions.
-
-SMALL = """
-import ustat_pg.experiment.options as options
-options.LARGEST_BLOCK, options.BUDGETS["smoke"] = 256, 30
-import ustat_pg.experiment.planted as planted
-planted.run_controls = lambda *words: ()
-"""
-"""Small blocks, without the figure's and the controls': some dozens in all."""
-
-
-@needs_torch
-def test_an_interrupted_run_on_tokens_resumes_to_the_same_bytes(tmp_path):
-    words = ["verify", "suboptimality", "--on", "tokens", "--size", "smoke", "--workers", "2"]
-    words.append("--json")
-    whole = run_of([*words, "--out", str(tmp_path / "whole")], SMALL)
-    assert whole.returncode in (0, 3), whole.stderr
-    count = blocks(tmp_path / "whole")
-    assert count > 20
-    folder = tmp_path / "stopped"
-    command = [sys.executable, "-c", code_of([*words, "--out", str(folder)], SMALL)]
-    done = kill_in_mid_run(command, folder, count // 4, count, (signal.SIGKILL, signal.SIGINT))
-    assert done.returncode == whole.returncode
-    assert claims_in(done.stdout) == claims_in(whole.stdout)

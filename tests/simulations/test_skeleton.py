@@ -62,21 +62,6 @@ def test_it_is_confirmed_by_enumeration_and_by_simulation(clone):
     assert "no second-order term" in one.stdout
 
 
-def test_it_refutes_another_formula(clone):
-    file = clone / "simulations/my_result.py"
-    source = file.read_text()
-    try:
-        file.write_text(
-            source.replace("equal(prediction.mse, wrong)", "equal(2 * prediction.mse, wrong)")
-        )
-        done = run(
-            clone, "verify", "my_result", "--size", "smoke", "--engine", "exact", "--out", "wrong"
-        )
-        assert done.returncode == 1, done.stderr
-    finally:
-        file.write_text(source)
-
-
 def test_what_is_refused():
     refuses("it must be a module's name", skeleton.write, "My-Result")
     refuses("is taken", skeleton.write, "mse")

@@ -42,17 +42,6 @@ def claims_of(run) -> str:
     return json.dumps([plain(result) for result in run.claims])
 
 
-def told_apart(checks, rival, origin):
-    """The checks on problems of one origin whose statement tells a rival apart."""
-    return [
-        check
-        for check in checks
-        if check.origin == origin
-        and rival in check.statement.rivals
-        and check.statement.distinguishable(rival)
-    ]
-
-
 def small_claim(truth: float = 1.0, rival: float = 1.5) -> Claim:
     """grpo's MSE on two cells, said to be ``truth`` times itself, against a rival."""
     checks = []
@@ -94,13 +83,13 @@ def transform(own, rate):
     return float(np.prod((1 + 2 * rate * np.array(own)) ** -0.5))
 
 
-def claim_of_runs(factor: float = 1.0, law: float = 1.0) -> Claim:
-    """A check of each kind; weights times ``factor`` in a prediction, ``law`` in a distribution."""
+def claim_of_runs(factor: float = 1.0) -> Claim:
+    """A check of each kind; weights times ``factor`` in a prediction."""
     runs, own, wrong = training(), weights("grpo"), weights("oracle")
     early, larger = sum(weights("grpo", 2, EARLY)), sum(weights("grpo", 4))
     rate = 1 / sum(own)
     said = tuple(factor * weight for weight in own)
-    pit, against = (Pit(e, STEPS, tuple(law * w for w in own)) for e in (GRPO, ORACLE))
+    pit, against = (Pit(e, STEPS, own) for e in (GRPO, ORACLE))
     apart = sup_distance(WeightedChi2(wrong), WeightedChi2(own))
     gap = mean_of(runs, Gap(GRPO, STEPS))
     table = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("torch")
@@ -73,24 +71,6 @@ def test_the_claims_of_a_suite(suite):
     sampled = {point.at["group_size"] for point in points if point.functional is not None}
     assert sampled == set(size.group_sizes)
     assert {point.series for point in group_size_lm.curves(suite)} == members
-
-
-def test_a_study_is_kept_and_read_again(study, suite, monkeypatch, tmp_path):
-    from ustat_pg.llm import rollouts
-
-    small = replace(studies.SIZES["smoke"], prompts=3, rollouts=4)
-    monkeypatch.setitem(studies.SIZES, "smoke", small)
-    first = studies._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
-
-    def none(*words):
-        assert not words[1], "sampled again"
-        return iter(())
-
-    monkeypatch.setattr(rollouts, "transformers_draw", none)
-    again = studies._study.__wrapped__(MEMBER, "smoke", 5, tmp_path)
-    assert again.error("grpo", 2) == first.error("grpo", 2)
-    assert first.pool.size == 3
-    assert (tmp_path / "base-smoke-5" / "rollouts.jsonl").is_file()
 
 
 @pytest.mark.parametrize(
