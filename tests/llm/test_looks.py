@@ -217,6 +217,18 @@ def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):
     ]
 
 
-def test_a_group_in_use_that_the_samples_do_not_fill_is_refused_before_anything_is_sampled(capsys):
-    said = commands.refusal_of(capsys, main, "advise", *MODEL, "--as", "trl num_generations=4")
-    assert "samples is 4: the noise at G = 4 takes more" in said
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("num_generations=4", "samples is 4: the noise at G = 4 takes more"),
+        ("num_generations=1", "group size of --as is 1: write num_generations=G, at least 2"),
+        (
+            "scale_rewards=batch num_generations=2",
+            "no closed form; here these have one: scale_rewards=group, scale_rewards=none",
+        ),
+    ],
+)
+def test_options_in_use_without_known_noise_are_refused_before_anything_is_sampled(
+    capsys, options, text
+):
+    assert text in commands.refusal_of(capsys, main, "advise", *MODEL, "--as", f"trl {options}")
