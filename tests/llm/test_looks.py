@@ -183,6 +183,33 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     assert set(found["looks"][0]) == {"prompts", "settled"}
 
 
-def test_a_group_in_use_that_the_samples_do_not_fill_is_refused_before_anything_is_sampled(capsys):
-    said = commands.refusal_of(capsys, main, "advise", *MODEL, "--as", "trl num_generations=4")
-    assert "samples is 4: the noise at G = 4 takes more" in said
+def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):
+    """Batches of 4 prompts take 20 s, each prompt's scores 3 s."""
+    times = iter([0, 20, 20, 20, 20, 40, 40, *range(50, 80, 3)])
+    show = timed(None, 100, lambda: next(times))
+    with caplog.at_level("INFO", logger="ustat_pg.llm"):
+        for done in range(7):
+            show("sampled", done, 32)
+        for done in range(1, 5):
+            show("scored", done, 32)
+    assert [record.getMessage() for record in caplog.records] == [
+        "sampled: about 160 s for 32 prompts, 500 s for all 100",
+        "scored: about 96 s for 32 prompts, 300 s for all 100",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("num_generations=4", "samples is 4: the noise at G = 4 takes more"),
+        ("num_generations=1", "group size of --as is 1: write num_generations=G, at least 2"),
+        (
+            "scale_rewards=batch num_generations=2",
+            "no closed form; here these have one: scale_rewards=group, scale_rewards=none",
+        ),
+    ],
+)
+def test_options_in_use_without_known_noise_are_refused_before_anything_is_sampled(
+    capsys, options, text
+):
+    assert text in commands.refusal_of(capsys, main, "advise", *MODEL, "--as", f"trl {options}")

@@ -138,8 +138,11 @@ def in_use(spec: Any) -> Meaning:
             f"group size of --as is {meaning.group_size}: write {short_name(grouping.name)}=G, at least 2"
         )
     if meaning.estimator is None:
+        rows = (row for row in meaning.framework.rows if replace(meaning, row=row).estimator)
+        known = ", ".join(filter(None, (row.written() for row in rows)))
         raise InputError(
             f"{meaning.row.name} depends on more than a group's rewards: its noise has no closed form"
+            + (f"; here these have one: {known}" if known else "")
         )
     return meaning
 

@@ -186,8 +186,9 @@ class Scores:
 
             def give(k: int, values: Tensor, entry: int = 0, part: slice = part) -> None:
                 start = self._first[k] + entry
-                norms[part] += squares(values)
-                if matrix is not None:
+                if matrix is None:
+                    norms[part] += squares(values)
+                else:
                     matrix.add_(dot(values, values))
                 if sums is not None:
                     sums.add(part, start, values)
@@ -202,6 +203,8 @@ class Scores:
                 tokens[:, part] = self._pass(batch, part, take)
             else:
                 tokens[:, part] = self._streamed(batch, part.start, give)
+        if matrix is not None:
+            norms = matrix.diagonal()
         if rows is not None:
             matrix = dot(rows, rows)
         made = None if sums is None else sums.sketched(self.room.working).double()

@@ -19,35 +19,32 @@ from .layers import Use, Uses
 
 Array = NDArray[np.float64]
 
-_CONTRACTION = 2**14
+_STRETCH = 2**9
 """Entries summed in the model's precision before the sum goes on in float64."""
-
-_FEW = 32
-"""Rows below which a product is made in float64 altogether."""
 
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
-    """first secondᵀ in float64, in the arrays' precision over short stretches only.
-
-    Products with few rows are summed one after the other, and lose digits even in short stretches.
-    """
-    total = torch.zeros(len(first), len(second), dtype=torch.float64, device=first.device)
-    exact = min(len(first), len(second)) < _FEW
-    for k in range(0, first.shape[1], _CONTRACTION):
-        one, other = first[:, k : k + _CONTRACTION], second[:, k : k + _CONTRACTION]
-        if exact:
-            total += one.double() @ other.double().T
-        else:
-            total += (one @ other.T).double()
-    return total
+    """first secondᵀ in float64, in the arrays' precision over short stretches only."""
+    (one, end), (other, other_end) = _stretches(first), _stretches(second)
+    products = torch.bmm(one.transpose(0, 1), other.permute(1, 2, 0))
+    return products.sum(dim=0, dtype=torch.float64) + end.double() @ other_end.double().T
 
 
 def squares(rows: Tensor) -> Tensor:
     """Squared norms of rows, in float64."""
-    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for k in range(0, rows.shape[1], _CONTRACTION):
-        total += rows[:, k : k + _CONTRACTION].square().sum(dim=1, dtype=torch.float64)
-    return total
+    whole, end = _stretches(rows)
+    norms = torch.linalg.vector_norm(whole, dim=2).double()
+    return norms.square().sum(dim=1) + end.double().square().sum(dim=1)
+
+
+def _stretches(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (r, m) in stretches (r, m // s, s), and the entries left over.
+
+    All at once: threads that meet after every stretch cost more than the sums where others use the cores.
+    """
+    count = rows.shape[1] // _STRETCH
+    whole = rows[:, : count * _STRETCH].unflatten(1, (count, _STRETCH))
+    return whole, rows[:, count * _STRETCH :]
 
 
 def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
