@@ -94,12 +94,16 @@ def test_advantages_that_are_not_leave_one_out_have_no_constants(small, task, tm
     assert math.isnan(monitor.estimate().c1)
 
 
-def test_phi_over_tau_is_measured(small, task, tmp_path):
-    monitor = NoiseMonitor(3, detail=True)
-    watched(small, task, tmp_path, monitor=monitor)
-    found = monitor.estimate()
-    assert found.phi_over_tau not in (0.0, 1.0)
-    assert 0.1 < found.phi_over_tau < 10
+def test_phi_over_tau_is_measured_in_all_parameters(small, task, tmp_path):
+    """From single completions as they are accumulated, and from layers, the output embedding among them."""
+    found = []
+    for size in (1, 4):
+        monitor = NoiseMonitor(3, detail=True, sketch=WHOLE, width=10**3)
+        watched(small, task, tmp_path, monitor=monitor, per_device_train_batch_size=size)
+        found.append(monitor.estimate().metrics())
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+    assert 0.1 < found[0]["phi_over_tau"] < 10
+    assert found[0]["phi_over_tau"] != 1
 
 
 def test_the_run_is_left_as_it_is(small, task, tmp_path):
@@ -204,24 +208,37 @@ def test_equal_and_nearly_equal_rewards_are_alarms(small, task, tmp_path, capsys
 
 
 def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
-    """The estimator in use has the monitor's own estimate; what cannot be compared is off with a warning."""
+    """The same from micro-batches of one, of four and from one for a step, whose layers tell them apart."""
 
     def binary(*, completions, **columns):
         return [float("a" <= text[:1] <= "m") for text in completions]
 
     easy = Task("first letter", task.prompts, binary, LONGEST)
     options = GRPO | {"loss_type": "dr_grpo", "scale_rewards": "group"}
-    monitor = NoiseMonitor(3, sketch=WHOLE, per_completion=True)
-    watched(small, easy, tmp_path, monitor=monitor, per_device_train_batch_size=1, **options)
-    found, own = monitor.compare(["std-ddof1", "rloo", "maxrl"]), monitor.estimate()
-    size = max(row.group_size for row in found)
-    whole = {row.baseline: row.noise for row in found if row.group_size == size}
-    assert whole["std-ddof1"].signal == pytest.approx(own.signal, rel=1e-2)
-    assert whole["std-ddof1"].signal_interval == pytest.approx(own.signal_interval, rel=1e-2)
-    assert whole["maxrl"].signal != pytest.approx(own.signal, rel=1e-2)
+    rows, own = [], []
+    for size in (1, 4, 16):
+        monitor = NoiseMonitor(3, sketch=WHOLE, per_completion=True, width=10**3)
+        _, _, seen = watched(
+            small, easy, tmp_path, monitor=monitor, per_device_train_batch_size=size,
+            gradient_checkpointing=size == 4, **options,
+        )  # fmt: skip
+        rows.append(monitor.compare(["std-ddof1", "rloo", "maxrl"]))
+        own.append(monitor.estimate())
+        if size == 1:
+            assert own[0].signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
+    group = max(row.group_size for row in rows[0])
+    whole = {row.baseline: row.noise for row in rows[0] if row.group_size == group}
+    assert whole["std-ddof1"].signal == pytest.approx(own[0].signal, rel=1e-2)
+    assert whole["std-ddof1"].signal_interval == pytest.approx(own[0].signal_interval, rel=1e-2)
+    assert whole["maxrl"].signal != pytest.approx(own[0].signal, rel=1e-2)
+    for again, other in zip(rows[1:], own[1:], strict=True):
+        assert other.metrics() == pytest.approx(own[0].metrics(), rel=1e-3)
+        for row, wanted in zip(again, rows[0], strict=True):
+            assert row.noise.metrics() == pytest.approx(wanted.noise.metrics(), rel=1e-3)
     refuses("no completion was kept", NoiseMonitor().compare, ["std"])
-    with pytest.warns(UserWarning, match="is off.*per_completion takes per_device_train"):
-        watched(small, task, tmp_path, monitor=NoiseMonitor(3, per_completion=True))
+    adam = NoiseMonitor(3, per_completion=True, metric="adam")
+    with pytest.warns(UserWarning, match="is off.*takes per_device_train_batch_size=1 in Adam"):
+        watched(small, task, tmp_path, monitor=adam)
 
 
 def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):

@@ -89,33 +89,32 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
         assert found.noise_to_signal == pytest.approx(crit / (2 * GROUP), rel=1e-9)
 
 
-def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6):
-    """A plain loop over a policy that stays."""
-    theta = torch.nn.Parameter(torch.tensor([0.3, -0.2], dtype=torch.float64))
-    meter, features = NoiseMeter([theta], 100), torch.as_tensor(FEATURES)
+def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):
+    """A plain loop over a policy that stays; the meter knows its layer or its parameter alone."""
+    policy = torch.nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        policy.weight.copy_(torch.tensor([[0.3, -0.2]]))
+    meter = NoiseMeter(policy if known else policy.parameters(), 100)
+    features, offset = torch.as_tensor(FEATURES), torch.as_tensor(LOGITS - FEATURES @ [0.3, -0.2])
     rng = np.random.default_rng(0)
     for _ in range(steps):
         x = rng.integers(2, size=prompts)
         arms = np.array([rng.choice(ARMS, GROUP, p=PROBS[i]) for i in x])
         a = np.array([advantages(rewards[i, row], trained) for i, row in zip(x, arms, strict=True)])
-        for i in range(0, prompts * GROUP, part):
-            rows = range(i, i + part)
-            own = [(row // GROUP, row % GROUP) for row in rows]
-            with meter.micro_batch([g for g, _ in own], advantages=[a[o] for o in own]):
-                for g, j in own:
-                    logp = torch.log_softmax(
-                        features[x[g]] @ theta
-                        + torch.as_tensor(LOGITS - FEATURES @ [0.3, -0.2])[x[g]],
-                        -1,
-                    )
-                    (-a[g, j] * logp[arms[g, j]] / (prompts * GROUP)).backward()
+        for rows in np.split(np.arange(prompts * GROUP), range(part, prompts * GROUP, part)):
+            own, place = a.ravel()[rows], x[rows // GROUP]
+            with meter.micro_batch(rows // GROUP, advantages=own):
+                logits = policy(features[place])[..., 0] + offset[place]
+                logp = torch.log_softmax(logits, -1)[range(len(rows)), arms.ravel()[rows]]
+                (-torch.as_tensor(own) * logp).sum().div(prompts * GROUP).backward()
         meter.step()
-        theta.grad = None
+        policy.zero_grad()
     return meter
 
 
-def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumeration():
-    meter = run("std")
+@pytest.mark.parametrize("part", [1, 8])
+def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumeration(part):
+    meter = run("std", part=part, known=part > 1)
     found = meter.compare(["std", "rloo", "maxrl"])
     own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in found}
     assert len(rows) == 9
@@ -135,13 +134,27 @@ def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumerati
     assert repr(again.compare(["std", "rloo", "maxrl"])) == repr(found)
 
 
+def test_the_deal_of_completions_to_micro_batches_changes_nothing():
+    """One gradient each as it is accumulated; through layers, of 8, of unequal ones, of a whole step."""
+    first, *others = (
+        run("std", 10, part=part, known=part > 1).compare(["std", "rloo", "maxrl"])
+        for part in (1, 8, 5, 24)
+    )
+    for rows in others:
+        for row, wanted in zip(rows, first, strict=True):
+            assert row.noise.metrics() == pytest.approx(wanted.noise.metrics(), rel=1e-3)
+            assert row.over_best_interval == pytest.approx(
+                wanted.over_best_interval, rel=1e-3, nan_ok=True
+            )
+
+
 def test_refusals():
     meter = run("rloo")
     refuses("vanilla gives groups of equal rewards advantages", meter.compare, ["vanilla"])
     refuses("group size is 5: groups have 4", meter.compare, ["std"], [5])
     refuses("give a list of names", meter.compare, "std")
     refuses("no group sizes", meter.compare, ["std"], [])
-    refuses("0 steps tell.*several completions", run("rloo", 2, part=2).compare, ["std"])
+    refuses("0 steps tell.*give NoiseMeter the model", run("rloo", 2, part=2).compare, ["std"])
     refuses("rewards are graded", run("rloo", 2, np.array([[0, 0.3, 1.0]] * 2)).compare, ["std"])
     refuses("advantage 0 is beside others", run("vanilla", 2).compare, ["std"])
     refuses("2 advantages for 1 completions", meter.begin, [1], advantages=[1.0, 2.0])

@@ -496,7 +496,8 @@ from ustat_pg.noise import NoiseMeter
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-rank, out, kind = dist.get_rank(), Path(sys.argv[1]), sys.argv[2]
+rank, out = dist.get_rank(), Path(sys.argv[1])
+kind, _, layers = sys.argv[2].partition(" ")
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
 if kind == "fsdp":
@@ -504,12 +505,12 @@ if kind == "fsdp":
     model = fully_shard(model)
 elif kind == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
-meter = NoiseMeter(model.parameters(), numbers=16)
+meter = NoiseMeter(model if layers else model.parameters(), numbers=16)
 one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
 torch.manual_seed(0)
 one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
 from unittest.mock import patch
-alone = NoiseMeter(one.parameters(), numbers=16)
+alone = NoiseMeter(one if layers else one.parameters(), numbers=16)
 for step in range(3):
     rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
     loss = lambda m, r: m(r).square().sum() / 12
@@ -519,9 +520,9 @@ for step in range(3):
     meter.step()
     model.zero_grad()
     order = [(p, k) for p in range(2) for k in range(4)]
-    if kind == "ddp":
+    if kind == "ddp" or layers:
         for p, k in order:
-            with alone.micro_batch([k // 2] * 3):
+            with alone.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
                 (loss(one, rows[p, k]) / 2).backward()
     else:
         for k in range(4):
@@ -535,7 +536,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp layers", "fsdp layers"])
 def test_two_processes_give_the_numbers_of_one(tmp_path, kind):
     script, out = tmp_path / "two.py", tmp_path / "outcome.json"
     script.write_text(PROCESSES)

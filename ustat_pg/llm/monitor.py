@@ -28,7 +28,7 @@ from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES
 from ..validation import InputError, integer
 
-__all__ = ["LayerNorms", "NoiseMonitor"]
+__all__ = ["NoiseMonitor"]
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -40,6 +40,8 @@ _FEWEST = 10
 """Steps before anything is logged, if the window has as many."""
 _TOLERANCE = 1e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
+_LOGITS = 2**24
+"""Logits that are made at once where the output embedding is seen again."""
 
 
 class NoiseMonitor(TrainerCallback, ExportableState):
@@ -59,13 +61,15 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         window: steps that an estimate is made of.
         detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it, in linear layers and the input embedding; in groups of 2 it is taken to
-            be 1, its value for rewards of 0 and 1 under Assumption 2.
+            c₃. None to measure it from the gradient of each completion; in groups of 2 and in Adam's metric
+            it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it.
         sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
-        per_completion: whether to keep each completion's gradient for :meth:`compare`, which takes rewards 0
-            and 1, ``per_device_train_batch_size=1``, and a loss without a penalty.
+        per_completion: whether to tell completions apart, by hooks on layers: for :meth:`compare`, which
+            takes rewards 0 and 1 and a loss without a penalty, and for steps of one micro-batch. In Adam's
+            metric it takes ``per_device_train_batch_size=1``.
+        width: of the projections that tell completions apart.
 
     Raises:
         InputError: numbers out of range.
@@ -81,15 +85,20 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         sketch: int = 4096,
         seed: int = 0,
         per_completion: bool = False,
+        width: int = 32,
     ) -> None:
         self.window = integer("window", window, 2)
         self.per_completion = per_completion
         self.detail, self.phi_over_tau, self.metric = detail, phi_over_tau, metric
-        self.sketch, self.seed = integer("sketch", sketch), seed
+        self.sketch, self.seed, self.width = (
+            integer("sketch", sketch),
+            seed,
+            integer("width", width),
+        )
         self.saved: dict[str, Any] | None = None
         self._trainer: Any = None
         self._meter: NoiseMeter | None = None
-        self._norms: LayerNorms | None = None
+        self._head: _Head | None = None
         self._open = self._partial = False
         self._off = self._on = False
         self._sentence = ""
@@ -131,7 +140,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def state(self) -> dict[str, Any]:
         """Of a checkpoint."""
         names = (
-            "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion",
+            "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
         saved = self._meter.state_dict() if self._meter else self.saved
         return {
@@ -178,36 +187,34 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         trainer = self._trainer
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
-        if batches * trainer.accelerator.num_processes < 2:
+        loss, loo = _kinds(trainer)
+        loo, euclidean = loo and self.detail, self.metric == "euclidean"
+        self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
+        apart = euclidean and (self.per_completion or self._measures)
+        if batches * trainer.accelerator.num_processes < 2 and not apart:
             raise InputError(
                 "a step is one micro-batch, which has no pair: raise gradient_accumulation_steps, with a "
-                "smaller per_device_train_batch_size for the same step"
+                "smaller per_device_train_batch_size for the same step, or take per_completion=True"
             )
-        loss, loo = _kinds(trainer)
         mixing = getattr(args, "top_entropy_quantile", 1.0) < 1 or getattr(
             args, "entropy_coef", 0.0
         )
         # A sum over the completions of a step does not depend on their order.
         self._sorts = batches % args.steps_per_generation == 0 and loss != "bnpo" and not mixing
+        self._sorts = self._sorts and not apart
         self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
-        if self.per_completion and (
-            args.per_device_train_batch_size > 1 or mixing or (args.beta and loss != "rloo")
-        ):
-            raise InputError(
-                "per_completion takes per_device_train_batch_size=1, and no penalty or entropy in the loss"
-            )
-        ratio = self.phi_over_tau
+        if self.per_completion and (mixing or (args.beta and loss != "rloo")):
+            raise InputError("per_completion takes no penalty or entropy in the loss")
+        if self.per_completion and not apart and args.per_device_train_batch_size > 1:
+            raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
         model = trainer.accelerator.unwrap_model(trainer.model)
-        if self.detail and loo and ratio is None:
-            self._norms = LayerNorms(model, self.seed) if self._size > 2 else None
-            if self._norms is None or self._norms.empty:
-                self._norms, ratio = None, 1.0
         optimizer = getattr(optimizer, "optimizer", optimizer)
         self._meter = NoiseMeter(
-            trainer.model.parameters(), self.window, leave_one_out=self.detail and loo,
-            phi_over_tau=ratio if loo and self.detail else 1.0, metric=self.metric,
-            optimizer=optimizer, numbers=self.sketch, seed=self.seed,
+            model if apart else model.parameters(), self.window, leave_one_out=loo,
+            phi_over_tau=None if self._measures else self.phi_over_tau or 1.0, metric=self.metric,
+            optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
         )  # fmt: skip
+        self._head = _Head(trainer, model) if apart else None
         stored = (state.stateful_callbacks or {}).get(type(self).__name__)
         if isinstance(stored, dict):
             self.saved = stored["attributes"]["saved"]
@@ -215,6 +222,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             self._meter.load_state_dict(self.saved)
         self._shares = np.zeros(2)
         self._own: dict[int, torch.Tensor] = {}
+        self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
         # A group may lie on several processes.
         alone = trainer.accelerator.num_processes == 1
@@ -233,7 +241,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         if self._meter is not None:
             # Another train() goes on.
             self.saved = self._meter.state_dict()
-        for hooks in (self._meter, self._norms):
+        for hooks in (self._meter, self._head):
             if hooks is not None:
                 hooks.remove()
         if self._on:
@@ -254,8 +262,12 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def _scored(self, *given: Any, **named: Any) -> Any:
         """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
-        if self._inputs is not None and torch.is_grad_enabled():
-            self._safely(self._look, scores[0], scores[1])
+        if self._open and torch.is_grad_enabled():
+            if self._head is not None:
+                ids = named["input_ids"] if "input_ids" in named else given[1]
+                self._safely(self._head.written, scores[0], ids, self._safely)
+            if self._inputs is not None:
+                self._safely(self._look, scores[0], scores[1])
         return scores
 
     def _look(self, log_probs: Any, entropies: Any) -> None:
@@ -296,14 +308,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
         )
         self._inputs = inputs if fresh and not self._partial else None
-        share = self._own.get(id(inputs))
-        if self._norms is not None and share is not None:
-
-            def see(squared: torch.Tensor) -> None:
-                phi = float((share * squared.double()).sum())
-                self._shares += phi, float(squared.double().sum()) - phi / (self._size - 1)
-
-            self._norms.begin(self._trainer.state.global_step, see)
+        self._share = self._own.get(id(inputs)) if self._measures else None
         self._open = True
 
     def _generated(self, batches: list[Any]) -> None:
@@ -363,9 +368,10 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def _close(self) -> None:
         if self._open and self._meter is not None:
             self._open = False
-            self._meter.end()
-            if self._norms is not None:
-                self._norms.end()
+            squared = self._meter.end().double()
+            if self._share is not None:
+                phi = float(self._share.to(squared) @ squared)
+                self._shares += phi, float(squared.sum()) - phi / (self._size - 1)
 
     def _step(self) -> None:
         assert self._meter is not None
@@ -464,92 +470,50 @@ def _movable(batches: list[Any]) -> bool:
     )
 
 
-class LayerNorms:
-    """Squared norms of the gradient of each output of a micro-batch, in the matrices that read and write it.
+class _Head:
+    """The output embedding as a layer once more, where TRL multiplies by its weight without a call.
 
-    With inputs a and output gradients d of a linear layer ‖d loss_i/d W‖² is Σ_{t,u} ⟨aₜ, aᵤ⟩⟨dₜ, dᵤ⟩ over
-    the output's positions; of an embedding ⟨aₜ, aᵤ⟩ is 1 for equal tokens. Linear layers take turns, one a
-    step, in an order drawn anew for each round, and count as often as there are layers; the input embedding
-    is in every step. So the mean over a round is the sum over these matrices.
-    Not seen is the output embedding: TRL multiplies by its weight without a call that a hook would see.
-
-    Arguments:
-        model: that is trained.
-        seed: of the draws.
+    Since 1.16 TRL makes log-probabilities from hidden states by a function of its own, in which no hook sees
+    what a completion does. Their gradients come first in the backward pass; logits are made again then, a
+    quarter of what this function takes, and the hook of the layer sees their gradients.
     """
 
-    def __init__(self, model: Any, seed: int) -> None:
-        from transformers.pytorch_utils import Conv1D
-
-        self.seed = seed
-        self.layers = [
-            layer
-            for layer in model.modules()
-            if isinstance(layer, (torch.nn.Linear, Conv1D))
-            and layer.weight.requires_grad
-            and layer is not model.get_output_embeddings()
-        ]
-        table = model.get_input_embeddings()
-        self._table = (
-            table.register_forward_hook(self._read) if table.weight.requires_grad else None
-        )
-        self._turn: Any = None
-        self._step: int | None = None
-        self._see: Callable[[torch.Tensor], None] | None = None
-
-    @property
-    def empty(self) -> bool:
-        """Whether no matrix is trained."""
-        return not self.layers and self._table is None
-
-    def begin(self, step: int, see: Callable[[torch.Tensor], None]) -> None:
-        """Tell ``see`` the norms, (m,), of the pass that comes; call it before the forward pass.
-
-        It is called for the linear layer and for the embedding, whose norms add up.
-        """
-        self._see = see
-        if step == self._step:
-            return
-        self._step = step
-        if self.layers:
-            turn, place = divmod(step, len(self.layers))
-            order = np.random.default_rng([self.seed, turn]).permutation(len(self.layers))
-            if self._turn is not None:
-                self._turn.remove()
-            self._turn = self.layers[order[place]].register_forward_hook(self._multiplied)
-
-    def end(self) -> None:
-        """No pass is looked at until the next begin."""
-        self._see = None
+    def __init__(self, trainer: Any, model: Any) -> None:
+        self._trainer, self._head = trainer, model.get_output_embeddings()
+        model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self._hidden: Any = None
+        self._hooks: list[Any] = []
+        if any(p.requires_grad for p in self._head.parameters()):
+            self._hooks = [
+                model.base_model.register_forward_hook(self._read),
+                self._head.register_forward_hook(self._called),
+            ]
 
     def remove(self) -> None:
         """Take the hooks away."""
-        for hook in (self._turn, self._table):
-            if hook is not None:
-                hook.remove()
-        self._turn = self._table = None
+        for hook in self._hooks:
+            hook.remove()
 
-    def _multiplied(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
-        def products() -> torch.Tensor:
-            a = inputs.float()
-            return (a @ a.mT) * float(len(self.layers))
+    def _read(self, layer: Any, given: Any, output: Any) -> None:
+        self._hidden = output[0].detach()
 
-        inputs = given[0].detach()
-        self._tell(output, products)
+    def _called(self, layer: Any, given: Any, output: Any) -> None:
+        self._hidden = None
 
-    def _read(self, layer: Any, given: tuple[Any, ...], output: Any) -> None:
-        ids = given[0]
-        self._tell(output, lambda: (ids[:, :, None] == ids[:, None, :]).float())
+    def written(self, log_probs: torch.Tensor, ids: torch.Tensor, safely: Any) -> None:
+        """Show the layer the gradients of these log-probabilities, of the last tokens, once they come."""
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None and len(hidden) == len(ids):
+            kept = log_probs.shape[1]
+            parts = hidden[:, -kept - 1 : -1], ids[:, -kept:]
+            log_probs.register_hook(lambda slopes: safely(self._again, *parts, slopes))
 
-    def _tell(self, output: Any, products: Callable[[], torch.Tensor]) -> None:
-        """Tell the norms, with the ⟨aₜ, aᵤ⟩ of its inputs, once the output's gradient is known."""
-        see = self._see
-        if see is None or not output.requires_grad or output.ndim != 3:
-            return
-
-        @torch.no_grad()
-        def norms(gradient: torch.Tensor) -> None:
-            d = gradient.float()
-            see((products() * (d @ d.mT)).sum(dim=(1, 2)))
-
-        output.register_hook(norms)
+    def _again(self, *parts: torch.Tensor) -> None:
+        step = max(1, _LOGITS // (len(parts[0]) * len(self._head.weight)))
+        pieces = zip(*(part.split(step, dim=1) for part in parts), strict=True)
+        for hidden, ids, slopes in pieces:
+            with torch.enable_grad(), self._trainer.accelerator.autocast():
+                logits = self._head(hidden)
+                logs = (logits.float() / self._trainer.temperature).log_softmax(dim=-1)
+                own = logs.gather(-1, ids[..., None])[..., 0]
+            torch.autograd.grad(own, logits, slopes.to(own))

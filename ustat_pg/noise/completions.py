@@ -68,11 +68,11 @@ class Blocks:
 
 
 def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[Any]) -> Blocks:
-    """What tables take of a step whose micro-batches are single completions.
+    """What tables take of a step's completions.
 
     Arguments:
         rows: n times what each adds to the step, (n, k).
-        groups: its prompt, for each micro-batch.
+        groups: the prompt of each.
         advantages: its advantage; that of a success is above 0, that of a failure below.
 
     Raises:
@@ -82,7 +82,7 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     if any(each is None for each in advantages):
         raise InputError("a micro-batch came without advantages: give them to micro_batch")
     if any(len(group) > 1 for group in groups):
-        raise InputError("micro-batches hold several completions: tables take one in each")
+        raise InputError("micro-batches hold several completions: give NoiseMeter the model itself")
     a = np.array([each[0] for each in advantages])
     places = np.unique(np.concatenate(groups), return_inverse=True)[1]
     won = a > 0

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..validation import InputError, finite_array, integer, one_of, positive
 from .completions import Alternative, Blocks, alternatives, group_blocks
 from .estimate import NoiseEstimate, estimate_noise, step_sums
+from .layers import Layers
 from .sketch import Sketch
 
 __all__ = ["NoiseMeter"]
@@ -39,12 +40,20 @@ class NoiseMeter:
 
     A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a
     sketch of it; no copy as large as a parameter is made. Parameters sharded along their first axis
-    (FSDP2) have their shard sketched at its own place, from what each pass adds to it. Several processes
+    (FSDP2) have their shard sketched at its own place, from what each pass adds to it.
+
+    Given the model itself, the meter knows the gradient of each completion of a micro-batch, by hooks on its
+    layers in place of those on parameters: :meth:`compare` takes micro-batches of any number of completions,
+    one micro-batch makes a step, and prompts need not be sorted. The forward pass is in the block then, and
+    every layer reads one row for each completion, in the order of ``prompts``. Linear layers, embeddings and
+    norms are known, and what a fused kernel does with their weights is not seen: the first
+    micro-batch with a gradient is compared with what backward accumulates, one warning names what is
+    left out, and its share. Sharded gradients are not compared. Several processes
     each call all methods: what they hold is gathered in :meth:`step`, gradients taken to be averaged over
     them, as DDP and FSDP do.
 
     Arguments:
-        parameters: of the model; those that are not trained are passed over.
+        parameters: of the model, or the model itself; those that are not trained are passed over.
         window: steps that an estimate is made of.
         leave_one_out: whether advantages are leave-one-out: c₁, c₂, c₃ and G* exist then, where all groups
             of the window have one size.
@@ -54,6 +63,9 @@ class NoiseMeter:
         optimizer: torch's, with ``metric="adam"``.
         numbers: that are kept of a micro-batch's gradient.
         seed: of the sketches, the same on every process.
+        width: to which a layer's inputs and output gradients are projected where the model is given; sides
+            of a matrix that are no longer are kept. Products have a relative error of the order of 1/width
+            over the square root of the number of layers.
 
     Raises:
         InputError: no parameter is trained, or arguments out of range.
@@ -61,7 +73,7 @@ class NoiseMeter:
 
     def __init__(
         self,
-        parameters: Iterable[torch.nn.Parameter],
+        parameters: Iterable[torch.nn.Parameter] | torch.nn.Module,
         window: int = 50,
         *,
         leave_one_out: bool = False,
@@ -70,6 +82,7 @@ class NoiseMeter:
         optimizer: Any = None,
         numbers: int = 4096,
         seed: int = 0,
+        width: int = 32,
     ) -> None:
         self.window = integer("window", window, 2)
         self.leave_one_out = leave_one_out
@@ -79,10 +92,19 @@ class NoiseMeter:
             raise InputError("metric is 'adam': give the optimizer, whose second moments it takes")
         self.numbers, self.seed = integer("numbers", numbers, 1), integer("seed", seed, 0)
         self._optimizer = optimizer
-        self._parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
+        model = parameters if isinstance(parameters, torch.nn.Module) else None
+        if model is not None and self._adam:
+            raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
+        given = parameters if model is None else model.parameters()
+        self._parameters = [p for p in dict.fromkeys(given) if p.requires_grad]
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
-        self._first = [0, *np.cumsum([p.numel() for p in self._parameters]).tolist()]
+        sizes = [p.numel() for p in self._parameters]
+        self._layers = None
+        if model is not None:
+            self._layers = Layers(model, self._parameters, integer("width", width), self.seed)
+            sizes = [self._layers.numbers(place) for place in range(len(sizes))]
+        self._first = [0, *np.cumsum(sizes).tolist()]
         self._sharded = [hasattr(p, "to_local") for p in self._parameters]
         self._hooks = [
             p.register_hook(partial(self._see, place))
@@ -111,6 +133,8 @@ class NoiseMeter:
         self._groups: list[NDArray[np.int64]] = []
         self._advantages: list[NDArray[np.float64] | None] = []
         self._table = None
+        if self._layers is not None:
+            self._layers.begin(None)
 
     @contextmanager
     def micro_batch(
@@ -128,8 +152,8 @@ class NoiseMeter:
             prompts: which group each completion is of, a whole number or a text, the same on every
                 process; two groups of one prompt are two.
             scale: that the loss has beyond what the optimizer sees, as of a GradScaler.
-            advantages: of its completions, which their gradients are proportional to; blocks of single
-                completions, with rewards 0 and 1, then tell :meth:`compare` what others would have.
+            advantages: of its completions, which their gradients are proportional to; with rewards 0 and 1
+                they tell :meth:`compare` what others would have.
 
         Raises:
             InputError: prompts are none, not flat, or neither whole numbers nor texts; advantages are not one
@@ -138,11 +162,11 @@ class NoiseMeter:
         self.begin(prompts, scale, advantages)
         try:
             yield
+            self.end()
         except BaseException:
             self.clear()
             self._broken = True
             raise
-        self.end()
 
     def begin(
         self,
@@ -161,28 +185,46 @@ class NoiseMeter:
             given = finite_array("advantages", given, 1)
             if len(given) != len(groups):
                 raise InputError(f"there are {len(given)} advantages for {len(groups)} completions")
-        self._groups.append(groups)
-        self._advantages.append(given)
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
             self._sketch = Sketch(self._first[-1], self.numbers, like, [self.seed, self._count])
-        self._table = torch.zeros(1, 1, self._sketch.numbers, device=device)
-        if any(self._sharded) and self._before is None:
+            if self._layers is not None:
+                self._layers.begin_step(self._count)
+        sharded = any(self._sharded)
+        rows = 1 if self._layers is None else len(groups)
+        if self._layers is not None:
+            # The gradient of a single completion is the one that is accumulated.
+            self._layers.begin(rows if rows > 1 or sharded else None)
+        self._groups += np.split(groups, rows)
+        self._advantages += [None] * rows if given is None else np.split(given, rows)
+        self._table = torch.zeros(rows, 1, self._sketch.numbers, device=device)
+        if sharded and self._layers is None and self._before is None:
             self._before = self._shards()
 
-    def end(self) -> None:
-        """Close what :meth:`begin` opened."""
+    def end(self) -> torch.Tensor:
+        """Close what :meth:`begin` opened.
+
+        Returns:
+            squared norms of what the micro-batch adds to the step, (1,), or of what its completions do, (n,).
+        """
         if self._table is None:
             raise InputError("no micro-batch is open: begin one first")
-        table = self._table[0, 0]
-        if any(self._sharded):
+        if self._layers is not None and self._sketch is not None:
+            for place, values in self._layers.found():
+                self._ever = True
+                values = values.to(self._table.device)
+                self._sketch.add(self._table, self._first[place], values)
+            self._layers.begin(None)
+        table = self._table[:, 0]
+        if self._layers is None and any(self._sharded):
             after = self._shards()
             assert self._before is not None
             table = table + (after - self._before)
             self._before = after
         self._table = None
         self._sketches.append(table / self._scale)
+        return self._sketches[-1].square().sum(dim=1)
 
     def step(self, shares: ArrayLike = (0.0, 0.0), counts: bool = True) -> bool:
         """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
@@ -192,8 +234,8 @@ class NoiseMeter:
             counts: False leaves the step out, for all processes if one says so.
 
         Returns:
-            whether the step counts: one that is not finite, has no two micro-batches, or met an error
-            inside a block does not.
+            whether the step counts: one that is not finite, has no two micro-batches or known completions,
+            or met an error inside a block does not.
 
         Raises:
             InputError: no micro-batch was measured, or no gradient ever came.
@@ -203,7 +245,7 @@ class NoiseMeter:
         groups, advantages = self._groups, self._advantages
         broken = self._broken or not counts
         numbers = min(self.numbers, self._first[-1])
-        sketches = torch.stack(self._sketches or [torch.zeros(numbers)])[: len(groups)]
+        sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)])
         own = np.asarray(shares, dtype=float)
         self.clear()
         self._count += 1
@@ -246,8 +288,8 @@ class NoiseMeter:
     ) -> list[Alternative]:
         """Noise of other estimators and group sizes, from the completions of the window's steps.
 
-        It takes rewards 0 and 1, micro-batches of one completion, advantages of :meth:`micro_batch`, and
-        a loss that is linear in them: no penalty or entropy, no token clipped.
+        It takes rewards 0 and 1, the model or else micro-batches of one completion, advantages of
+        :meth:`micro_batch`, and a loss that is linear in them: no penalty or entropy, no token clipped.
 
         Arguments:
             baselines: tables by counts, such as rloo, dr-grpo, std, std-ddof1, maxrl or pass-at-k:2.
@@ -290,6 +332,8 @@ class NoiseMeter:
         """Take the hooks away."""
         for hook in self._hooks:
             hook.remove()
+        if self._layers is not None:
+            self._layers.remove()
         self._ever = False
         self.clear()
 
@@ -298,8 +342,15 @@ class NoiseMeter:
         if self._table is None or self._sketch is None:
             return
         self._ever = True
-        values = gradient.to_dense().float().reshape(1, -1)
-        values = self._measured(place, values).to(self._table.device)
+        gradient = gradient.to_dense()
+        if self._layers is None:
+            values = self._measured(place, gradient.float().reshape(1, -1))
+        elif self._layers.rows is None:
+            values = self._layers.whole(place, gradient)
+        else:
+            self._layers.accumulated(place, gradient)
+            return
+        values = values.to(self._table.device)
         self._sketch.add(self._table, self._first[place], values)
 
     def _measured(self, place: int, values: torch.Tensor) -> torch.Tensor:
@@ -350,13 +401,13 @@ class NoiseMeter:
         advantages = [value for each in everything for value in each[4]]
         broken = any(each[3] for each in everything)
         self._ever = any(each[5] for each in everything)
-        if all(self._sharded):
+        if all(self._sharded) and self._layers is None:
             # Each pass averaged the gradients of all.
             together = [
                 np.concatenate(each) for each in zip(*[e[1] for e in everything], strict=True)
             ]
             return sum(each[0] for each in everything), together, shares, broken, advantages
-        if any(self._sharded):
+        if any(self._sharded) and self._layers is None:
             raise InputError("some parameters are sharded and others are not: measure either")
         rows = torch.cat([each[0] for each in everything]) / len(everything)
         return rows, [group for each in everything for group in each[1]], shares, broken, advantages
