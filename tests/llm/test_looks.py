@@ -16,7 +16,7 @@ from tests.support import commands
 from tests.support.commands import strict
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
-from ustat_pg.llm.advise import decide
+from ustat_pg.llm.advise import decide, timed
 from ustat_pg.llm.constants import constants
 from ustat_pg.llm.model_pool import look_sizes
 from ustat_pg.llm.pool import ScoredPool

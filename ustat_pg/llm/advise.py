@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,7 +17,7 @@ from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, integer
 from .constants import constants
-from .model_pool import ModelPool, refuse_another_policy
+from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, records
@@ -29,6 +31,9 @@ __all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""
+
+_SHORT = 10
+"""Seconds of work that nobody needs to hear of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -271,6 +276,7 @@ def advise_model(
         until = _ENOUGH
     share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
+    progress = timed(progress, _announced(source, share))
     with closing(source.pools(progress, looks=share is not None)) as pools:
         for grown in pools:
             advice = decide(
@@ -298,6 +304,54 @@ def advise_model(
                 break
     advice = _completed(advice, stage_cost if adaptive else None, spec)
     return replace(advice, looks=tuple(looks))
+
+
+def _announced(source: ModelPool, until: float | None) -> int | None:
+    """Say what is to be done, before it is; the number of prompts, where it is known."""
+    _, task = source.parts
+    if source.rollouts is not None or task is None:
+        return None
+    total = len(task.prompts)
+    if until is not None and len(sizes := look_sizes(total)) > 1:
+        _LOG.info(
+            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
+            *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
+        )
+    return total
+
+
+def timed(
+    progress: Progress | None, total: int | None, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Progress that says how long each kind of work takes, as soon as its first prompts tell.
+
+    Arguments:
+        progress: called as well.
+        total: prompts, if all are needed.
+        clock: seconds.
+    """
+    # Prompts come in batches: one is done where the next prompt takes its time.
+    starts: dict[str, tuple[int, float]] = {}
+    last: dict[str, tuple[int, float] | None] = {}
+
+    def show(what: str, done: int, of: int) -> None:
+        if progress is not None:
+            progress(what, done, of)
+        now = clock()
+        first, began = starts.setdefault(what, (done, now))
+        before = last.get(what, (first, began))
+        if before is None:
+            return
+        past, then = before
+        last[what] = (done, now)
+        if past > first and now - then > (then - began) / 2:
+            each = (then - began) / (past - first)
+            more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
+            if each * max(of, total or 0) > _SHORT:
+                _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
+            last[what] = None
+
+    return show
 
 
 def decide(
