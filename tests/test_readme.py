@@ -43,8 +43,10 @@ def missing_paths(folder, text):
 
 def test_its_size():
     text = README.read_text("utf-8")
-    assert len(text.encode()) <= 6144
-    assert text.count("\n") <= 110
+    # The table of verdicts grows by a row with each new result.
+    prose = text.replace(printed_table(), "")
+    assert len(prose.encode()) <= 4189
+    assert prose.count("\n") <= 90
     assert [line for line in text.splitlines() if len(line) > 110] == []
 
 
