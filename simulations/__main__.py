@@ -94,11 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "new",
         help="a claim to start from: simulations/STEM.py, which runs as it is",
-        description="Write simulations/STEM.py and its entry in ustat_pg/paper.py: a claim that runs, to "
-        "be made one's own.",
+        description="Write simulations/STEM.py, a claim that runs, to be made one's own; its entry in "
+        "ustat_pg/paper.py, its page in theory, and its rows in theory/index.md and README.md.",
     )
     command.add_argument("stem", metavar="STEM", help="its name, of small letters, digits and _")
     command.add_argument("--label", help="its number in tables (default: the next 'Beyond N')")
+    command.add_argument(
+        "--title", default=skeleton.TITLE, help="what it says in a few plain words, for tables"
+    )
     return parser
 
 
@@ -447,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "mutants":
             return mutants.run(options, ALL)
         if options.command == "new":
-            print(skeleton.write(options.stem, options.label), end="")
+            print(skeleton.write(options.stem, options.label, options.title), end="")
             return 0
         if options.command in ("check", "report"):
             return (_check if options.command == "check" else _report)(options)

@@ -21,10 +21,18 @@ _ENTRY = """\
     "$stem": Result(
         "$label",
         "TODO: the statement in one sentence.",
-        "TODO: the statement in a few plain words",
+        "$title",
         assumptions="TODO: what it needs. Not in the paper.",
     ),
 """
+
+_INDEX = ("theory/index.md", "\nnetworks\nlanguage_models\n")
+"""The list of all results as pages, and what stands behind a new one in its table of contents."""
+
+_README = ("README.md", "<!-- end -->")
+"""The table of verdicts, and the line behind it."""
+
+TITLE = "TODO: the statement in a few plain words"
 
 _CLAIM = '''\
 """$label: TODO: the result in one sentence, and its formula:
@@ -95,20 +103,125 @@ def curves(suite: Suite) -> Iterator[Point]:
             yield Point(STEM, "grpo", at, value, mean_of(cell, mse_of("grpo")))
 '''
 
-NEXT = """\
-{file} asks what Theorem 2 does, until you put your own result in its place.
-Its statement: {paper}, the entry {stem!r}.
 
-  python -m simulations verify {stem} --engine exact    enumerate it, 2 s
+class _Page(Template):
+    """A page has dollar signs of its own."""
+
+    delimiter = "@"
+
+
+_PAGE = r"""---
+file_format: mystnb
+kernelspec:
+  name: python3
+---
+
+# @heading
+
+*@label · stem `@stem` · TODO: exact, or not*
+
+## Statement
+
+TODO: the result, and what it needs.
+
+$$
+\MSE = \frac{\tr \Sigma}{G} + \frac{\sigma^2 \tr F + \norm{g}^2}{G (G-1)} .
+$$
+
+## Derivation
+
+TODO.
+
+## On numbers
+
+```{code-cell} ipython3
+from simulations.problems import two_valued
+from ustat_pg.predictions import gradient_mse
+
+problem = two_valued([0.25] * 4, [1, 0, 0, 0])
+gradient_mse(problem, "grpo", 4)
+```
+
+## Figure
+
+:::{figure} ../figures/@stem.svg
+:alt: TODO: what is seen.
+
+TODO: what it means.
+:::
+
+```{code-cell} ipython3
+:tags: [hide-input]
+
+from slider import slider
+
+
+def numbers(size):
+    return {"error of grpo": gradient_mse(problem, "grpo", size).mse}
+
+
+slider("Group size G", [2, 4, 8, 16], numbers, start=4)
+```
+
+## Break it
+
+TODO: each rival's number beside the right one.
+
+## What `verify` checks
+
+*Rivals, and why they are wrong.*
+
+- `no second-order term`: TODO, a line like this for each rival of the claim.
+
+:::{dropdown} What is asked, how closely, and what is not
+*Asked.* TODO.
+
+*Own error.* TODO: none, where the formula is exact.
+
+*Not asked.* TODO.
+:::
+
+## In practice
+
+- TODO: what a reader should do otherwise.
+
+:::{admonition} Exercise
+TODO: a question with one number for an answer.
+:::
+
+```{code-cell} ipython3
+:tags: [remove-input]
+
+from exercise import graded
+
+graded("TODO: the question?", gradient_mse(problem, "grpo", 2).mse, "TODO: a hint.")
+```
+
+:::{dropdown} Answer
+TODO.
+:::
+"""
+
+NEXT = """\
+{file} asks what Theorem 2 does, until you put your own result in its place. Written too:
+
+  {paper}: its statement, the entry {stem!r}
+  {page}: its page, with the parts that the tests ask for
+  {index}, {readme}: a row each, with the few plain words{more}
+
+What is left to write, and to run:
+
+  grep -n TODO {file} {paper} {page} {index} {readme}
+  python -m simulations verify {stem} --engine exact    enumerate it
   python -m simulations plan {stem}                     what simulation will cost
-  python -m simulations mutants --list                  which functions no planted error touches
+  python -m simulations mutants --list    which functions no planted error touches
 
 CONTRIBUTING.md, "Add a claim", says what else belongs to one; the tests ask for it.
 """
 
 
-def write(stem: str, label: str | None = None, root: Path = ROOT) -> str:
-    """Write a claim and its entry among the results; returns what to do next.
+def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = ROOT) -> str:
+    """Write a claim, its entry among the results, its page and its rows; returns what to do next.
 
     A stem that is no module's name or not new is refused, and a label that is another result's.
     """
@@ -117,19 +230,55 @@ def write(stem: str, label: str | None = None, root: Path = ROOT) -> str:
             f"stem is {stem!r}: it must be a module's name, of small letters, digits and _"
         )
     file, paper = root / "simulations" / f"{stem}.py", root / "ustat_pg" / "paper.py"
-    if stem in RESULTS or file.exists() or (file.parent / stem).exists():
-        raise InputError(f"stem {stem!r} is taken: {file} or a result of that name is there")
+    page = root / "theory" / f"{stem}.md"
+    taken = next((each for each in (file, file.parent / stem, page) if each.exists()), paper)
+    if stem in RESULTS or taken != paper:
+        raise InputError(f"stem {stem!r} is taken: see {taken}")
     labels = {result.label for result in RESULTS.values()}
     if label is None:
         label = next(name for n in range(1, 1000) if (name := f"Beyond {n}") not in labels)
     if label in labels or not re.fullmatch(r"[\w ().,-]+", label):
         raise InputError(f"label is {label!r}: it must be a new one, of letters, digits and spaces")
-    source = paper.read_text(encoding="utf-8")
-    if source.count(_BEFORE) != 1:
-        raise InputError(f"{paper} has no place for a new result: add one by hand, as the others")
-    words = {"stem": stem, "label": label}
-    entry = Template(_ENTRY).substitute(words)
-    file.write_text(Template(_CLAIM).substitute(words), encoding="utf-8")
-    paper.write_text(source.replace(_BEFORE, entry + _BEFORE), encoding="utf-8")
-    places = {"file": file.relative_to(root), "paper": paper.relative_to(root), "stem": stem}
-    return NEXT.format(**places)
+    if not title or set(title) & set('"\\|\n'):
+        raise InputError(f"title is {title!r}: it must be words, without quotes, \\ and |")
+    heading = title[0].upper() + title[1:]
+    words = {"stem": stem, "label": label, "title": title, "heading": heading}
+    index, at = root / _INDEX[0], _INDEX[1]
+    readme, end = root / _README[0], _README[1]
+    entry = Template(_ENTRY).substitute(words) + _BEFORE
+    row = f"| {label} | {title} | TODO: the run's verdict | and its evidence |\n{end}"
+    written = {
+        file: Template(_CLAIM).substitute(words),
+        page: _Page(_PAGE).substitute(words),
+        paper: _replaced(paper, _BEFORE, entry),
+        index: _listed(_replaced(index, at, f"\n{stem}{at}"), words, index),
+        readme: _replaced(readme, end, row),
+    }
+    # Nothing is written before all of it is known to find its place.
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
+    names = ("file", "page", "paper", "index", "readme")
+    places = {
+        name: path.relative_to(root).as_posix() for name, path in zip(names, written, strict=True)
+    }
+    more = " (--title; now TODO)" if title == TITLE else ""
+    return NEXT.format(stem=stem, more=more, **places)
+
+
+def _replaced(path: Path, old: str, new: str) -> str:
+    """A file's text with what stands there once replaced."""
+    source = path.read_text(encoding="utf-8")
+    if source.count(old) != 1:
+        raise InputError(
+            f"{path} has no place for a new result: {old.strip()!r} must be there once"
+        )
+    return source.replace(old, new)
+
+
+def _listed(source: str, words: dict[str, str], path: Path) -> str:
+    """The index with a row behind the last of its table of results."""
+    rows = re.findall(r"^\| .*\]\(\w+\.md\) \| \w+ \d+ \| .*\n", source, re.MULTILINE)
+    if not rows:
+        raise InputError(f"{path} has no table of results")
+    new = "| ★ [{heading}]({stem}.md) | {label} | {title} |\n".format(**words)
+    return source.replace(rows[-1], rows[-1] + new)

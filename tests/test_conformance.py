@@ -80,16 +80,18 @@ def close(row, ours, theirs):
 
 def test_every_framework_was_run_at_its_commit_or_says_that_it_was_read():
     for framework in catalogue().frameworks.values():
-        record = RECORDS.get(framework.name)
+        name = framework.name
+        record = RECORDS.get(name)
         if record is None:
-            assert not framework.ran, f"{framework.name}: no record of a run"
-            assert all(row.read for row in framework.rows), f"{framework.name}: say read = true"
+            assert not framework.ran, f"{name}: no record of a run"
+            assert all(row.read for row in framework.rows), f"{name}: say read = true"
             continue
         assert record["repository"] == framework.repository
-        assert record["commit"].startswith(framework.commit), framework.name
-        assert record["ran"] == framework.ran, framework.name
+        assert record["commit"].startswith(framework.commit), name
+        assert record["ran"] == framework.ran, f"{name}: ran is that of the record"
         known = [dict(each) for run in record["runs"] for each in run["options"]]
-        assert sorted(map(str, known)) == sorted(map(str, framework.combinations()))
+        again = f"{name}: record again, python -m tests.conformance {name} CHECKOUT"
+        assert sorted(map(str, known)) == sorted(map(str, framework.combinations())), again
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,10 @@ def clone(tmp_path_factory):
     for name in ("ustat_pg", "simulations"):
         ignored = shutil.ignore_patterns("__pycache__", "weights")
         shutil.copytree(ROOT / name, root / name, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", root)
-    done = run(root, "new", "my_result")
+    (root / "theory").mkdir()
+    for name in ("pyproject.toml", "README.md", "theory/index.md"):
+        shutil.copy(ROOT / name, root / name)
+    done = run(root, "new", "my_result", "--title", "what my result says")
     assert done.returncode == 0, done.stderr
     assert "python -m simulations verify my_result" in done.stdout
     return root
@@ -62,8 +65,28 @@ def test_it_is_confirmed_by_enumeration_and_by_simulation(clone):
     assert "no second-order term" in one.stdout
 
 
+def test_its_page_and_its_rows_stand_where_tests_ask_for_them(clone, monkeypatch):
+    page = (clone / "theory/my_result.md").read_text("utf-8")
+    assert page.splitlines()[6] == "# What my result says"
+    assert re.search(r"## What `verify` checks\n.*^- `no second-order term`: ", page, re.M | re.S)
+    monkeypatch.syspath_prepend(str(ROOT / "theory" / "_ext"))
+    made = {}
+    for code in re.findall(r"\{code-cell\} ipython3\n(?::tags:.*\n+)?((?:.*\n)*?)```", page):
+        exec(compile(code, "my_result", "exec"), made)
+    assert made["numbers"](2)["error of grpo"] > 0
+    number = 1 + sum(result.label.startswith("Beyond") for result in RESULTS.values())
+    index = (clone / "theory/index.md").read_text("utf-8")
+    row = f"](my_result.md) | Beyond {number} | what my result says |\n"
+    assert index.count(row) == index.count(f"{row}\n") == 1
+    assert "\nmy_result\nnetworks\n" in index
+    readme = (clone / "README.md").read_text("utf-8")
+    (last,) = re.findall(r"(.*)\n<!-- end -->", readme)
+    assert last.startswith(f"| Beyond {number} | what my result says | TODO")
+
+
 def test_what_is_refused():
     refuses("it must be a module's name", skeleton.write, "My-Result")
     refuses("is taken", skeleton.write, "mse")
     refuses("it must be a new one", skeleton.write, "mine", "Theorem 2")
+    refuses("without quotes", skeleton.write, "mine", title="a | b")
     assert not (ROOT / "simulations/mine.py").exists()
