@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import log, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
+from ustat_pg.checks import equal
 from ustat_pg.engines import Constant, Decay, GradientCell
 from ustat_pg.engines.gradients.cell import Mixed
 from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, Extrapolation, Linear, LogSlope, Point, mean_of
+from ustat_pg.experiment import Check, Extrapolation, Linear, Point, mean_of
 from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     critical_budget,
@@ -77,14 +77,9 @@ def follows(split: Split, wrong: Mapping[str, float] | None = None) -> Check:
 
 
 def beats(best: Split, other: Split, rivals: tuple[str, ...] = ()) -> Check:
-    """The other group size has the larger gap: the logarithm of the ratio is positive."""
-    low, high = best.predicted, other.predicted
-    gain, baseline = log(high / low), "" if best.baseline == "grpo" else f" of {best.baseline}"
-    return best.entry.check(
-        f"{other.label}: more{baseline} than at G={best.group_size}",
-        LogSlope((0.0, 1.0), (best.gap, other.gap), (low, high)),
-        positive(gain, rivals, scale=gain),
-    )
+    """The other group size has the larger gap."""
+    baseline = "" if best.baseline == "grpo" else f" of {best.baseline}"
+    return other.exceeds(best, f"more{baseline} than at G={best.group_size}", rivals)
 
 
 def schedules(entry: LandscapeEntry) -> tuple[Schedule, Schedule]:

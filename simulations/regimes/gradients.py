@@ -14,6 +14,7 @@ from scipy.stats import binom
 from ustat_pg.engines import Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients.exact import minibatches
 from ustat_pg.experiment import Check
+from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     gradient_covariance,
     gradient_mse,
@@ -140,6 +141,20 @@ CLOSED = ("grpo", "vanilla", "oracle", "group-mean", "minimum-variance", "consta
 """Baselines whose error has a closed form for any rewards."""
 
 
+def _of(
+    drawn: Drawn, where: str, law: Law, moments: Moments, name: str, size: tuple[int, int],
+    design: str = "iid", **options: Any,
+) -> Iterator[Check]:  # fmt: skip
+    """The error and the covariance of an estimator, by its law in groups and batches of a size."""
+    found = gradient_mse(moments, name, *size, design, **options)
+    yield drawn.check(f"{where}: error of {name}", found.mse, law.error(size[1], design))
+    yield drawn.check(
+        f"{where}: covariance of {name}",
+        gradient_covariance(moments, name, *size, design, **options),
+        law.covariance(size[1], design),
+    )
+
+
 def errors(drawn: Drawn) -> Iterator[Check]:
     """Errors of every baseline with a closed form, i.i.d. prompts, any rewards."""
     bandit = problem(drawn, 4)
@@ -148,16 +163,8 @@ def errors(drawn: Drawn) -> Iterator[Check]:
         for least, most in ((2, 8), (33, LARGEST_GROUP)):
             group, batch = drawn.size(least, most), drawn.size(32, LARGEST_BATCH)
             estimator, options = _estimator(drawn, bandit, name)
-            law = Law.of(bandit, estimator, group)
-            found = gradient_mse(moments, name, group, batch, **options)
-            yield drawn.check(
-                f"G={group} B={batch}: error of {name}", found.mse, law.error(batch, "iid")
-            )
-            yield drawn.check(
-                f"G={group} B={batch}: covariance of {name}",
-                gradient_covariance(moments, name, group, batch, **options),
-                law.covariance(batch, "iid"),
-            )
+            law, where = Law.of(bandit, estimator, group), f"G={group} B={batch}"
+            yield from _of(drawn, where, law, moments, name, (group, batch), **options)
     last = bandit.contexts - 1
     group = drawn.size(2, LARGEST_GROUP)
     alone = Law.of(bandit.restrict([last]), Estimator("grpo"), group)
@@ -185,13 +192,7 @@ def designs(drawn: Drawn) -> Iterator[Check]:
         }
         where = f"G={group} B={batch} {design}"
         for name, law in laws.items():
-            found = gradient_mse(moments, name, group, batch, design)
-            yield drawn.check(f"{where}: error of {name}", found.mse, law.error(batch, design))
-            yield drawn.check(
-                f"{where}: covariance of {name}",
-                gradient_covariance(moments, name, group, batch, design),
-                law.covariance(batch, design),
-            )
+            yield from _of(drawn, where, law, moments, name, (group, batch), design)
         yield drawn.check(
             f"{where}: error over the oracle's",
             oracle_ratio(moments, group, batch, design),
@@ -202,16 +203,7 @@ def designs(drawn: Drawn) -> Iterator[Check]:
         group, name = drawn.size(2, LARGEST_GROUP), str(drawn.rng.choice(["std", "maxrl"]))
         law = Law.of(binary, Estimator(name), group)
         where = f"G={group} B={batch} {design}, by counts"
-        yield drawn.check(
-            f"{where}: error of {name}",
-            gradient_mse(binary.moments(), name, group, batch, design).mse,
-            law.error(batch, design),
-        )
-        yield drawn.check(
-            f"{where}: covariance of {name}",
-            gradient_covariance(binary.moments(), name, group, batch, design),
-            law.covariance(batch, design),
-        )
+        yield from _of(drawn, where, law, binary.moments(), name, (group, batch), design)
 
 
 def tables(drawn: Drawn) -> Iterator[Check]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import log
 
 import numpy as np
 
+from ustat_pg.checks import positive
 from ustat_pg.engines import Decay, Estimator
 from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Linear
+from ustat_pg.experiment import Check, Linear, LogSlope
 
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .basins import Scan
@@ -86,6 +89,14 @@ class Split:
         scan = scan_of(self.entry.problem)
         deviation = float(np.sqrt(self.runs.spread(self.estimator).max()))
         return scan.variation(max(self.start, deviation)) * self.predicted
+
+    def exceeds(self, best: Split, what: str, rivals: Sequence[str] = ()) -> Check:
+        """A check that the gap is larger than another split's: the logarithm of the ratio is positive."""
+        low, high = best.predicted, self.predicted
+        gain = log(high / low)
+        functional = LogSlope((0.0, 1.0), (best.gap, self.gap), (low, high))
+        statement = positive(gain, rivals, scale=gain)
+        return best.entry.check(f"{self.label}: {what}", functional, statement)
 
     @property
     def rate(self) -> str:
