@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 
 from tests.support.bends import with_bends
+from tests.support.landscapes import tangent as linear
 from tests.support.problems import RUN_ESTIMATORS
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Constant, Decay, Estimator
@@ -290,7 +291,7 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
     assert np.abs(found - expected).max() < 1e-9
     # Negative control: the tangent itself, run as if it were the policy.
     touching = SoftmaxBandit(
-        problem.policy.tangent, BENT.context_probs, BENT.rewards, BENT.reward_probs
+        linear(problem.policy), BENT.context_probs, BENT.rewards, BENT.reward_probs
     )
     frozen_in = ask(touching, 3, 25, Constant(0.4), start=PLACE)
     rigid = run(name, frozen_in, seed=2, first=FAR, replications=40)[:, 0]
