@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from tests.support.landscapes import bump, hills, other_bump
+from tests.support.landscapes import bump, hills, other_bump, tangent
 from ustat_pg.problems import (
     BentBandit,
     LocationBandit,
@@ -228,8 +228,8 @@ def test_at_other_parameters_the_policy_is_still_the_bent_one_and_not_its_tangen
     assert np.array_equal(moved.policy.probs, direct.policy.probs)
     assert moved.digest == direct.digest
     assert problem.at(here).objective(there) == pytest.approx(direct.objective(), rel=1e-13)
-    tangent = problem.at(here).policy.tangent.with_theta(there)
-    assert np.abs(tangent.probs - direct.policy.probs)[0].max() > 0.01
+    linear = tangent(problem.at(here).policy).with_theta(there)
+    assert np.abs(linear.probs - direct.policy.probs)[0].max() > 0.01
 
 
 def test_bends_name_runs_and_not_gradients_at_the_point_of_contact():
@@ -238,7 +238,7 @@ def test_bends_name_runs_and_not_gradients_at_the_point_of_contact():
     assert one.digest == two.digest
     assert one.path_digest != two.path_digest
     assert one.path_digest.startswith(f"{one.digest}/bent")
-    linear = SoftmaxBandit(one.policy.tangent, [1.0], one.reward_values, one.reward_probs)
+    linear = SoftmaxBandit(tangent(one.policy), [1.0], one.reward_values, one.reward_probs)
     assert linear.path_digest == linear.digest == one.digest
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import LocationBandit
 
 
@@ -24,3 +25,9 @@ def hills(right, left, radius):
     chance = np.stack([success, 1 - success], axis=-1)[None]
     rewards = np.broadcast_to([1.0, 0.0], chance.shape)
     return LocationBandit([1.0], [[1.0]], arms, 0.35, rewards, chance, radius=radius)
+
+
+def tangent(policy):
+    """The linear policy that touches a bent one at its parameters."""
+    named = policy.arrays()
+    return ArmLinearSoftmax(named["features"], named["theta"], named.get("offset"))
