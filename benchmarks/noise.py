@@ -162,7 +162,7 @@ def layers(model: Any, pairs: int, tokens: int, width: int) -> None:
     exact = np.array([[sum(float((a * b).sum()) for a, b in zip(u, v, strict=True))
                        for v in gradients] for u in gradients])  # fmt: skip
     errors, of = [], Layers(model, list(model.parameters()), width, 0)
-    for draw in range(16):
+    for draw in range(64):
         of.begin_step(draw)
         rows = np.array([
             torch.cat([of.whole(k, g)[0] for k, g in enumerate(u)]).double().numpy()
@@ -181,7 +181,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--layers", action="store_true")
-    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--width", type=int, default=16)
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
