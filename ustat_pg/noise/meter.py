@@ -99,7 +99,7 @@ class NoiseMeter:
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
         sizes = [p.numel() for p in self._parameters]
-        self._layers = None
+        self._layers: Layers | None = None
         if model is not None:
             self._layers = Layers(model, self._parameters, integer("width", width), self.seed)
             sizes = [self._layers.numbers(place) for place in range(len(sizes))]
