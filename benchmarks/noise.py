@@ -98,7 +98,9 @@ class InTurns(TrainerCallback):
         self.seconds.append(time.process_time() - self.since)
 
 
-def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[float]:
+def seconds(
+    model: LanguageModel, watched: Sequence[bool], tokens: int, apart: bool = False
+) -> list[float]:
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
         for i in range(MICRO_BATCH * MICRO_BATCHES // GROUP)
@@ -120,7 +122,7 @@ def seconds(model: LanguageModel, watched: Sequence[bool], tokens: int) -> list[
             processing_class=model.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        clock = InTurns(trainer, NoiseMonitor(10), watched)
+        clock = InTurns(trainer, NoiseMonitor(10, per_completion=apart), watched)
         trainer.add_callback(clock)
         trainer.train()
     return clock.seconds
@@ -162,7 +164,7 @@ def layers(model: Any, pairs: int, tokens: int, width: int) -> None:
     exact = np.array([[sum(float((a * b).sum()) for a, b in zip(u, v, strict=True))
                        for v in gradients] for u in gradients])  # fmt: skip
     errors, of = [], Layers(model, list(model.parameters()), width, 0)
-    for draw in range(16):
+    for draw in range(64):
         of.begin_step(draw)
         rows = np.array([
             torch.cat([of.whole(k, g)[0] for k, g in enumerate(u)]).double().numpy()
@@ -181,7 +183,8 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--layers", action="store_true")
-    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--per-completion", action="store_true")
+    parser.add_argument("--width", type=int, default=16)
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -195,7 +198,8 @@ def main(given: Sequence[str] | None = None) -> None:
     # The monitor estimates from its second step on; two pairs before are left out.
     pairs = [(True, False), (False, True)] * (arguments.pairs // 2 + 1)
     watched = [each for pair in pairs for each in pair]
-    found = np.array(seconds(model, watched, arguments.tokens)).reshape(-1, 2)[2:]
+    found = np.array(seconds(model, watched, arguments.tokens, arguments.per_completion))
+    found = found.reshape(-1, 2)[2:]
     turned = np.array([pair[0] for pair in pairs])[2:, None]
     found = np.where(turned, found, found[:, ::-1])
     with_it, without = np.median(found, axis=0)

@@ -85,7 +85,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         sketch: int = 4096,
         seed: int = 0,
         per_completion: bool = False,
-        width: int = 32,
+        width: int = 16,
     ) -> None:
         self.window = integer("window", window, 2)
         self.per_completion = per_completion

@@ -46,7 +46,7 @@ class Layers:
     def __init__(
         self, model: nn.Module, parameters: Sequence[nn.Parameter], width: int, seed: int
     ) -> None:
-        self.width, self.seed = width, seed
+        self.width, self.seed, self._device = width, seed, parameters[0].device
         self._shapes = [p.shape for p in parameters]
         names = {id(p): name for name, p in model.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
@@ -65,13 +65,24 @@ class Layers:
                 self._hooks.append(hook)
                 self._known |= own.keys()
         self.left: set[int] | None = None
-        self.begin_step(0)
         self.begin(None)
 
     def begin_step(self, count: int) -> None:
         """Draw projections anew."""
-        self._count = count
-        self._signs: dict[tuple[int, int], Tensor] = {}
+        sizes = {
+            (place, side): self._shapes[place][side]
+            for place in sorted(self._known)
+            for side in range(2)
+            if self._projects(place) and self._shapes[place][side] > self.width
+        }
+        # NumPy's bits are the same on every process; one call is many times as fast as one for each.
+        rng = np.random.default_rng([self.seed, count, 1])
+        bits = rng.integers(0, 2, self.width * sum(sizes.values()), dtype=np.int8) * 2 - 1
+        signs = torch.as_tensor(bits, device=self._device).float() * self.width**-0.5
+        parts = signs.split([self.width * size for size in sizes.values()])
+        self._signs = {
+            key: part.view(self.width, -1) for key, part in zip(sizes, parts, strict=True)
+        }
 
     def begin(self, rows: int | None) -> None:
         """Look at passes over so many completions, or at none."""
@@ -144,14 +155,8 @@ class Layers:
         size, units = self._shapes[place][side], not values.is_floating_point()
         if size <= self.width:
             return nn.functional.one_hot(values, size).float() if units else values.float()
-        key = place, side
-        if key not in self._signs:
-            # NumPy's bits are the same on every process and device.
-            rng = np.random.default_rng([self.seed, self._count, place, side])
-            bits = rng.integers(0, 2, (size, self.width), dtype=np.int8) * 2 - 1
-            self._signs[key] = torch.as_tensor(bits, device=values.device)
-        signs, scale = self._signs[key], self.width**-0.5
-        return (signs[values].float() if units else values.float() @ signs.float()) * scale
+        signs = self._signs[place, side].to(values.device)
+        return signs.T[values] if units else nn.functional.linear(values.float(), signs)
 
     @torch.no_grad()
     def _read(self, own: dict[int, Any], module: Any, given: Any, named: Any, output: Any) -> None:
@@ -185,12 +190,11 @@ def _tokens(values: Tensor) -> Tensor:
 
 def _normalised(module: Any, read: Tensor) -> Tensor:
     """What the weight of a norm multiplies."""
-    x = read.float()
-    if isinstance(module, nn.LayerNorm):
-        x = x - x.mean(dim=-1, keepdim=True)
+    x = _tokens(read.float())
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    eps = torch.finfo(read.dtype).eps if eps is None else eps
-    return _tokens(x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps))
+    if isinstance(module, nn.LayerNorm):
+        return nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
+    return nn.functional.rms_norm(x, x.shape[-1:], eps=eps)
 
 
 def _makers(module: nn.Module) -> dict[str, Any]:

@@ -64,8 +64,7 @@ class NoiseMeter:
         numbers: that are kept of a micro-batch's gradient.
         seed: of the sketches, the same on every process.
         width: to which a layer's inputs and output gradients are projected where the model is given; sides
-            of a matrix that are no longer are kept. Products have a relative error of the order of 1/width
-            over the square root of the number of layers.
+            of a matrix that are no longer are kept. Cost and numbers grow with it, errors of products fall.
 
     Raises:
         InputError: no parameter is trained, or arguments out of range.
@@ -82,7 +81,7 @@ class NoiseMeter:
         optimizer: Any = None,
         numbers: int = 4096,
         seed: int = 0,
-        width: int = 32,
+        width: int = 16,
     ) -> None:
         self.window = integer("window", window, 2)
         self.leave_one_out = leave_one_out
@@ -100,7 +99,7 @@ class NoiseMeter:
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
         sizes = [p.numel() for p in self._parameters]
-        self._layers = None
+        self._layers: Layers | None = None
         if model is not None:
             self._layers = Layers(model, self._parameters, integer("width", width), self.seed)
             sizes = [self._layers.numbers(place) for place in range(len(sizes))]
