@@ -28,6 +28,7 @@ from torch import Generator, Tensor
 from ustat_pg.engines.gradients.models import model_of
 from ustat_pg.estimators import grpo, two_stage
 from ustat_pg.policies.transformer import TransformerPolicy
+from ustat_pg.predictions import plan_cost
 from ustat_pg.problems import digit_addition
 
 BUDGET, STEPS = 64, 60
@@ -45,8 +46,8 @@ RATES = {
 }
 """Starts and optimizers, and the grid of their rates, the same for every method."""
 
-MODEL_RATES = (0.003,)
-"""One: runs of a language model take minutes."""
+MODEL_RATES = (0.0005, 0.001, 0.002, 0.004, 0.008)
+"""The grid of a language model."""
 PROBLEM = digit_addition(4, 1)
 TRL = {
     "per_device_train_batch_size": BUDGET, "max_completion_length": 30, "held_out": 200,
@@ -218,6 +219,15 @@ def interval(differences: pd.Series) -> str:
     return f"{differences.mean():+.3f} ± {half:.3f}"
 
 
+def predicted(start_of: str, method: str) -> str:
+    """Outputs times noise at a network's start, over those of fixed groups of 4; of what is unbiased."""
+    if start_of.startswith("embedded:") or "uncorrected" in method:
+        return ""
+    moments = PROBLEM.bandit(start(start_of)).moments()
+    plan = f"{method} if mixed" if "+" in method else method.removeprefix("fixed ")
+    return f"{plan_cost(moments, plan) / plan_cost(moments, '4'):.2f}"
+
+
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean return of each method, and paired differences to the two-stage method."""
     rows, shown = {}, chosen(frame)
@@ -229,6 +239,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
             rows[(*cell, method)] = {
                 "rate": of_method["rate"].iloc[0],
                 "outputs a step": of_method["drawn"].mean(),
+                "predicted cost": predicted(cell[0], method),
                 "return": of_method["value"].mean(),
                 "4+12 less it": "" if method == "4+12" else interval(pairs),
             }

@@ -30,6 +30,7 @@ def test_a_prediction_under_a_plan(capsys):
 
 def test_two_stages_of_graded_rewards_are_enumerated(capsys):
     words = ("predict", "ustat:several", "--plan", "3+2 if mixed", "--enumerate", "--json")
+    words += ("--baseline", "two-stage")
     assert json.loads(answer(capsys, *words))["squared_bias"] == 0
     assert json.loads(answer(capsys, *words, "--baseline", "grpo"))["squared_bias"] > 0
 
@@ -68,6 +69,7 @@ def test_advice_on_two_stages(capsys):
     ("words", "said"),
     [
         (("predict", "ustat:uneven", "--plan", "3+2 if lucky"), "lucky"),
+        (("predict", "ustat:several", "--plan", "3+2 if lucky"), "lucky"),
         (("predict", "ustat:several", "--plan", "3+2 if mixed"), "rewards that are 0 or 1"),
         (
             ("predict", "ustat:several", "--plan", "2,3 if silent", "--enumerate"),

@@ -34,7 +34,7 @@ _ROWS = {
 
 def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
     """A prediction under a plan, as rows or as one JSON object; the unbiased estimator beside it."""
-    plan, scheme = options.plan, SCHEMES.get(options.plan)
+    plan, scheme = Plan.parse(options.plan).text, SCHEMES.get(options.plan)
     if options.design != "iid" or options.covariance:
         raise InputError("a plan is of prompts drawn independently: without --design, --covariance")
     name = options.baseline or (scheme.estimator if scheme else "sequential")
@@ -44,9 +44,9 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
     found = plan_mse(problem, plan, name, options.batch_size)
     unbiased = unbiased_plan(problem, plan, options.batch_size)
     if options.json:
-        record = {"plan": Plan.parse(plan).text, "baseline": name, **_record(found)}
+        record = {"plan": plan, "baseline": name, **_record(found)}
         return json.dumps({**record, "sequential": None if unbiased is None else _record(unbiased)})
-    values = {"plan": Plan.parse(plan).text, "baseline": name}
+    values = {"plan": plan, "baseline": name}
     values |= {key: getattr(found, key) for key in _ROWS}
     factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
     lines = [_table(values), f"{'mean estimate over gradient, by prompt':42} {factors}"]
@@ -63,7 +63,7 @@ def _table(values: dict[str, Any]) -> str:
 
 def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -> dict[str, Any]:
     """Error and size by enumeration of every group in the order drawn, graded rewards too."""
-    cell, estimator = PlanCell.of(problem, Plan.parse(plan).text), of_plan(name)
+    cell, estimator = PlanCell.of(problem, plan), of_plan(name)
     along = [Projection(estimator, number) for number in range(min(problem.d, MOST_DIRECTIONS))]
     mse, size, *bias = cell.measure("exact", [SquaredError(estimator), GroupSize(), *along]).mean
     units = np.stack([direction(problem, number) for number in range(len(along))])
@@ -73,7 +73,7 @@ def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -
     known = problem.d <= MOST_DIRECTIONS
     square = 0.0 if square <= ROUNDING * mse else square
     return {
-        "plan": Plan.parse(plan).text,
+        "plan": plan,
         "baseline": name,
         "expected_size": float(size),
         "mse": float((mse - square) / batch_size + square) if known else None,

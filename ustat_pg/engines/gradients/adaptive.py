@@ -289,9 +289,9 @@ SEQUENTIAL = Estimator("sequential", function=_under_a_plan)
 
 
 def of_plan(name: str) -> Estimator:
-    """The estimator of a plan's cell by name: sequential, a balanced sub-sample, or a baseline."""
-    if name.partition(":")[0] in ("sequential", *_BALANCED):
-        return Estimator(name, function=_under_a_plan)
+    """The estimator of a plan's cell by name: sequential or two-stage, a balanced sub-sample, a baseline."""
+    if name.partition(":")[0] in ("sequential", "two-stage", *_BALANCED):
+        return Estimator(name.replace("two-stage", "sequential"), function=_under_a_plan)
     return Estimator(name)
 
 
