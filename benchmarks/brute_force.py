@@ -45,7 +45,7 @@ def brute_force(
         baselines: vanilla, grpo, oracle; all unbiased, so that the variance is the MSE.
         value: V(x), for the oracle.
     """
-    parameters = [each for each in model.parameters() if each.requires_grad]
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def groups() -> Iterator[Any]:
         for start in range(0, len(completions), group_size):
@@ -90,7 +90,9 @@ def _gradients(
             torch.autograd.grad(logs, parameters, row, retain_graph=True, materialize_grads=True)
             for row in rows
         ]
-        flat = [torch.cat([each.reshape(-1).double() for each in slope]) for slope in slopes]
+        flat = [
+            torch.cat([component.reshape(-1).double() for component in slope]) for slope in slopes
+        ]
         total = total + torch.stack(flat)
     return total
 
@@ -99,9 +101,9 @@ def _spread(gradients: Iterator[Any], baselines: int) -> Array:
     """Trace of the sample covariance of the groups' gradients, (baselines,)."""
     mean: Any = 0.0
     squares, number = np.zeros(baselines), 0
-    for number, found in enumerate(gradients, start=1):
+    for number, gradient in enumerate(gradients, start=1):
         # Welford's update of the mean and of the sum of squared deviations.
-        apart = found - mean
+        apart = gradient - mean
         mean = mean + apart / number
-        squares += (apart * (found - mean)).sum(dim=1).cpu().numpy()
+        squares += (apart * (gradient - mean)).sum(dim=1).cpu().numpy()
     return squares / (number - 1)

@@ -54,6 +54,6 @@ def machine(*packages: str) -> str:
         [
             f"{names[0] if names else processor()}, {cpu_count()} cores, load {getloadavg()[0]:.1f}",
             f"Python {python_version()}",
-            *(f"{each} {installed.get(each, 'not installed')}" for each in packages),
+            *(f"{name} {installed.get(name, 'not installed')}" for name in packages),
         ]
     )

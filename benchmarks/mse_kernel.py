@@ -217,8 +217,8 @@ def measure(case: Case, rounds: int, trial: float) -> list[list[str]]:
     check(case, "the engine", *engine(case, 2**17))
     programs: dict[str, Callable[[int], Any]] = {"cpu engine": partial(engine, case)}
     for name, program in peers(case).items():
-        found = np.concatenate([program(1024) for _ in range(20)]).astype(np.float64)
-        check(case, name, found.mean(), found.std(ddof=1) / np.sqrt(len(found)))
+        values = np.concatenate([program(1024) for _ in range(20)]).astype(np.float64)
+        check(case, name, values.mean(), values.std(ddof=1) / np.sqrt(len(values)))
         programs[name] = program
     small = [size for size in BATCHES if size * case.arms <= LARGEST_TABLE]
     calls, sizes = zip(
@@ -232,9 +232,9 @@ def measure(case: Case, rounds: int, trial: float) -> list[list[str]]:
     rows = []
     for name, times, size in zip(programs, spent.T, sizes, strict=True):
         low, middle, high = np.quantile(times / spent[:, 0], [0.25, 0.5, 0.75])
-        each = np.median(times) / case.group * 1e9
+        nanoseconds = np.median(times) / case.group * 1e9
         ratio = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
-        rows.append([f"({case.arms}, {case.group})", name, f"{each:.2f}", ratio, str(size)])
+        rows.append([f"({case.arms}, {case.group})", name, f"{nanoseconds:.2f}", ratio, str(size)])
     return rows
 
 

@@ -197,16 +197,16 @@ def main(given: Sequence[str] | None = None) -> None:
     print(f"{count:,} parameters, {batches}, {arguments.tokens} tokens after a prompt of {PROMPT}")
     # The monitor estimates from its second step on; two pairs before are left out.
     pairs = [(True, False), (False, True)] * (arguments.pairs // 2 + 1)
-    watched = [each for pair in pairs for each in pair]
-    found = np.array(seconds(model, watched, arguments.tokens, arguments.per_completion))
-    found = found.reshape(-1, 2)[2:]
+    watched = [step for pair in pairs for step in pair]
+    times = np.array(seconds(model, watched, arguments.tokens, arguments.per_completion))
+    times = times.reshape(-1, 2)[2:]
     turned = np.array([pair[0] for pair in pairs])[2:, None]
-    found = np.where(turned, found, found[:, ::-1])
-    with_it, without = np.median(found, axis=0)
+    times = np.where(turned, times, times[:, ::-1])
+    with_it, without = np.median(times, axis=0)
     print(f"seconds a step, medians: {with_it:.3f} with, {without:.3f} without")
-    ratios = DescrStatsW(found[:, 0] / found[:, 1])
+    ratios = DescrStatsW(times[:, 0] / times[:, 1])
     low, high = ratios.tconfint_mean()
-    print(f"ratio of medians {with_it / without:.4f}, mean of {len(found)} ratios of pairs "
+    print(f"ratio of medians {with_it / without:.4f}, mean of {len(times)} ratios of pairs "
           f"{ratios.mean:.4f} [{low:.4f}, {high:.4f}]; load {os.getloadavg()[0]:.1f}")  # fmt: skip
 
 

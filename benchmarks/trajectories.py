@@ -210,13 +210,13 @@ def jax_program(case: Case) -> Program:
 def peers(case: Case) -> dict[str, Program]:
     """The programs that are installed: plain NumPy untuned, the others in single precision."""
     plain = partial(numpy_chunk, replace(case, real="float64"))
-    found: dict[str, Program] = {
+    programs: dict[str, Program] = {
         "NumPy, all at once, one thread, float64": lambda seed, m, steps: plain(steps, (seed,), m),
         "NumPy, chunks of 5000": partial(numpy_program, case),
     }
     if find_spec("jax"):
-        found["JAX, jit, scan, vmap"] = jax_program(case)
-    return found
+        programs["JAX, jit, scan, vmap"] = jax_program(case)
+    return programs
 
 
 # Measurements.
@@ -248,7 +248,7 @@ def measure(case: Case, replications: int, steps: int, rounds: int) -> list[list
     ours = engine(case, 0, replications, steps)
     for name, program in programs.items():
         check(case, name, program(1, replications, steps), ours)
-    spent = in_turn([partial(each, 0, replications, steps) for each in programs.values()], rounds)
+    spent = in_turn([partial(run, 0, replications, steps) for run in programs.values()], rounds)
     rows = []
     for name, times in zip(programs, spent.T, strict=True):
         low, middle, high = np.quantile(times / spent[:, 0], [0.25, 0.5, 0.75])

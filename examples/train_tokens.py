@@ -151,11 +151,11 @@ def train(run: Run) -> Iterator[tuple[int, np.ndarray]]:
         else:
             weights = advantages(run.baseline, won)
         loss = -(weights * log_probs[prompts].gather(1, drawn)).mean()
-        for each in stepping:
-            each.zero_grad()
+        for optimizer in stepping:
+            optimizer.zero_grad()
         loss.backward()
-        for each in stepping:
-            each.step()
+        for optimizer in stepping:
+            optimizer.step()
 
 
 def correlation(bandit: SoftmaxBandit) -> float:
@@ -207,8 +207,8 @@ def study(file: Path, wanted: list[Run]) -> None:
                 for step, theta in train(run)
                 if step == run.steps or (run.probed and step in PROBED)
             ]
-            for each in looks:
-                numbers = {k: f"{v:.4g}" if v == v else "" for k, v in asdict(each).items()}
+            for place in looks:
+                numbers = {k: f"{v:.4g}" if v == v else "" for k, v in asdict(place).items()}
                 table.writerow(asdict(run) | numbers)
             lines.flush()
 
@@ -232,8 +232,8 @@ def draw(frame: Any, target: Path) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(7.2, 4.6), layout="constrained")
     last = frame[frame["step"] == frame["steps"]]
     for axis, (optimizer, title) in zip(axes[0], OPTIMIZERS.items(), strict=True):
-        own = last[last["optimizer"] == optimizer].groupby(["baseline", "group_size"])["value"]
-        mean, error = own.mean(), 1.96 * own.sem().fillna(0)
+        runs = last[last["optimizer"] == optimizer].groupby(["baseline", "group_size"])["value"]
+        mean, error = runs.mean(), 1.96 * runs.sem().fillna(0)
         by_name = [(name, GROUP_SIZE) for name in NAMES]
         by_size = [("grpo", size) for size in sorted({size for _, size in CELLS})]
         ticks = [*NAMES.values(), *(f"{size}" for _, size in by_size)]
@@ -258,8 +258,8 @@ def draw(frame: Any, target: Path) -> None:
         strict=True,
     ):
         for optimizer, name in OPTIMIZERS.items():
-            own = probed[probed["optimizer"] == optimizer].groupby("step")[column]
-            axis.errorbar(own.mean().index, own.mean(), 1.96 * own.sem(), label=name, lw=1)
+            runs = probed[probed["optimizer"] == optimizer].groupby("step")[column]
+            axis.errorbar(runs.mean().index, runs.mean(), 1.96 * runs.sem(), label=name, lw=1)
         axis.axhline({"value": 0, "correlation": 0, "no_baseline": 1}[column], color="0.7", lw=0.7)
         axis.set(title=title, xlabel="steps")
     axes[1, 0].legend(frameon=False)

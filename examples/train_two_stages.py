@@ -128,8 +128,8 @@ def train(runs: list[Run]) -> list[tuple[np.ndarray, int]]:
         # One pass for all runs; the outputs that earlier steps owe decide on the number of prompts.
         for i, log_probs in enumerate(all_log_probs(torch.stack(thetas), every)):
             ahead = drawn[i] - BUDGET * step
-            own, outputs, share = surrogate(runs[i], log_probs, ahead, mixed[i], randoms[i])
-            value, drawn[i] = value + own, drawn[i] + outputs
+            objective, outputs, share = surrogate(runs[i], log_probs, ahead, mixed[i], randoms[i])
+            value, drawn[i] = value + objective, drawn[i] + outputs
             mixed[i] += 0.2 * (share - mixed[i])
         (-value).backward()
         optimizer.step()

@@ -143,18 +143,18 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
         entry, what, cell, of_plan("sequential"), problem.gradient(), others, scale=size
     )
     for name in ("sequential", "grpo", "std"):
-        found, estimator = plan_mse(moments, plan, name), of_plan(name)
+        prediction, estimator = plan_mse(moments, plan, name), of_plan(name)
         rivals = wrong if name == "sequential" else {}
-        mean = _mean(entry, found.mean_factor)
+        mean = _mean(entry, prediction.mean_factor)
         what = f"{words}: mean of {name}"
-        yield direction.check(entry, what, cell, estimator, mean, scale=_size(found))
+        yield direction.check(entry, what, cell, estimator, mean, scale=_size(prediction))
         yield entry.check(
             f"{words}: error of {name}",
             mean_of(cell, SquaredError(estimator)),
             equal(
-                found.mse,
+                prediction.mse,
                 {PLAIN: plan_mse(moments, plan, "grpo").mse} if rivals else {},
-                scale=found.mse,
+                scale=prediction.mse,
             ),
         )
     size = plan_mse(moments, plan).expected_size
@@ -209,12 +209,12 @@ def balances(entry: BanditEntry) -> Check:
 
 def _weighted(entry: BanditEntry, words: str, name: str, wrong: dict[str, Array]) -> Check:
     """The mean of a scheme along a direction."""
-    found = plan_mse(entry.problem.moments(), words, name)
+    prediction = plan_mse(entry.problem.moments(), words, name)
     means = {rival: _mean(entry, weight) for rival, weight in wrong.items()}
-    mean = _mean(entry, found.mean_factor)
-    direction = telling(entry.problem, (each - mean for each in means.values()))
+    mean = _mean(entry, prediction.mean_factor)
+    direction = telling(entry.problem, (value - mean for value in means.values()))
     what, cell = f"{words}: mean of {name}", PlanCell.of(entry.problem, words)
-    return direction.check(entry, what, cell, of_plan(name), mean, means, scale=_size(found))
+    return direction.check(entry, what, cell, of_plan(name), mean, means, scale=_size(prediction))
 
 
 def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
@@ -226,8 +226,8 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
         sizes[int(moments.value.argmin())] += 1
     grpo, mean_size = Estimator("grpo"), float(moments.context_probs @ sizes)
     cell = SizedCell(problem, int(sizes.max()), sizes=tuple(sizes.tolist()))
-    found = sized_mse(moments, sizes)
-    cost = found.mse * found.expected_size
+    prediction = sized_mse(moments, sizes)
+    cost = prediction.mse * prediction.expected_size
     spread = float(moments.context_probs @ moments.gradient_sq) - moments.mean_gradient_sq
     times = Linear(cell, ((SquaredError(grpo), mean_size),))
     yield entry.check(

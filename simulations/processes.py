@@ -77,7 +77,7 @@ def settle(
     designs, shown, failed = _designs(stems, suite)
     run = run_claims(designs, options, store, cluster).with_failed(failed)
     # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
-    points = tidy([run_points(each, options, store, cluster) for each in shown])
+    points = tidy([run_points(claim, options, store, cluster) for claim in shown])
     return Settled(run, points)
 
 
@@ -88,11 +88,11 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
         LostWorkers: a process died; finished blocks are kept, and the same call continues.
     """
     count = min(options.workers, len(stems))
-    each = replace(options, workers=options.workers // count, progress=False)
+    share = replace(options, workers=options.workers // count, progress=False)
     start, others = time.perf_counter(), set(active_children())
     pool = ProcessPoolExecutor(count, get_context("spawn"), _obey)
     try:
-        futures = [pool.submit(settle, [stem], suite, each, folder) for stem in stems]
+        futures = [pool.submit(settle, [stem], suite, share, folder) for stem in stems]
         with bar("claims", len(stems), options.progress) as shown:
             for future in as_completed(futures):
                 future.result()
@@ -101,8 +101,8 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
     except BaseException as error:
         for child in set(active_children()) - others:
             child.terminate()
-        if (said := loss(error)) is not None:
-            raise LostWorkers(said) from error
+        if (message := loss(error)) is not None:
+            raise LostWorkers(message) from error
         raise
     finally:
         # Finish and keep what is under way when a run stops.
@@ -145,10 +145,10 @@ def _designs(
         try:
             designed, shown = claim(stem, suite).made(), curves(stem, suite)
         except Exception as error:
-            said = _formula_error(error)
-            if said is None:
+            message = _formula_error(error)
+            if message is None:
                 raise
-            failed[stem] = said
+            failed[stem] = message
         else:
             designs.append(designed)
             points.append(shown)
@@ -158,12 +158,12 @@ def _designs(
 def _formula_error(error: Exception) -> str | None:
     """The failure in words where a formula of the library raised the error; else None."""
     frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
-    asked = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
-    called = [(path, frame) for path, frame in frames[asked[-1] + 1 :] if LIBRARY in path.parents]
+    ours = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
+    called = [(path, frame) for path, frame in frames[ours[-1] + 1 :] if LIBRARY in path.parents]
     rooms = {path.relative_to(LIBRARY).with_suffix("").parts[0] for path, _ in called}
     if not rooms & FORMULAS:
         return None
-    path, place = frames[asked[-1]]
+    path, place = frames[ours[-1]]
     return (
         f"{called[0][1].name} raised {type(error).__name__}: {error} "
         f"(asked in simulations/{path.relative_to(HERE)}, line {place.lineno}, {place.name})"

@@ -303,7 +303,7 @@ def _offset(entry: LandscapeEntry) -> Iterator[Check]:
     # Three deviations of all the steps together.
     top = Basin(entry, 3 * sqrt(float(rates @ rates) * mse), 0.0)
     right, late = (
-        float(top.bounds(each, mse)[-1]) for each in (rates, rates_of(schedule, steps + 1)[1:])
+        float(top.bounds(rate, mse)[-1]) for rate in (rates, rates_of(schedule, steps + 1)[1:])
     )
     noise = top.mse("grpo", group_size), top.least_mse(top.radius, "grpo", group_size)
     low, high = top.both(rates, top.radius, *noise)
@@ -357,7 +357,7 @@ def _recursion(entry: LandscapeEntry) -> Iterator[Check]:
     # (T + t₀) gap is the limit and a term in 1/(T + t₀), which two T's cancel; half as late, the same.
     coarser, limit = ((squares[k + 1] - squares[k]) / (ends[k + 1] - ends[k]) for k in (0, 1))
     top = decay_constant(c, mse=most, **basin.known)
-    asked: list[tuple[str, float, float, dict[str, float], float]] = [
+    questions: list[tuple[str, float, float, dict[str, float], float]] = [
         (
             "constant rate, floor",
             worst[-1],
@@ -377,10 +377,10 @@ def _recursion(entry: LandscapeEntry) -> Iterator[Check]:
         rates = 5 / smooth / (np.arange(1, 42) + t0)
         bound, one_late = (float(basin.bounds(r, most)[-1]) for r in (rates[:-1], rates[1:]))
         value = iterated(rates[:-1])[-1]
-        asked.append((f"{name}, recursion", value, bound, {LATE: one_late}, 1e-9))
+        questions.append((f"{name}, recursion", value, bound, {LATE: one_late}, 1e-9))
     wrong = {MU: smooth * c**2 * most / (2 * (mu * c - 1))}
-    asked.append(("T times (b)", limit, top, wrong, abs(limit - coarser) / limit))
-    for name, value, predicted, others, digits in asked:
+    questions.append(("T times (b)", limit, top, wrong, abs(limit - coarser) / limit))
+    for name, value, predicted, others, digits in questions:
         statement = equal(predicted, others, digits=digits * predicted)
         yield _number(basin, f"worst case: {name}", value, statement)
     # At c/t itself the constant bounds T times the gap from some T on alone.

@@ -94,35 +94,35 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     moments = survivor_moments(entry.problem, survival)
     gradients, target = moments.moments.weighted_gradient, moments.target
     assert gradients is not None
-    found, lone = (survivor_mse(moments, G, lone=what) for what in ("zero", "reward"))
+    prediction, lone = (survivor_mse(moments, G, lone=what) for what in ("zero", "reward"))
     wrong = {
         UNCHANGED: target,
         OVER_ALL: over_all(entry.problem, survival),
         NO_PAIR: gradients(np.ones(len(moments.kept))),
     }
     if how == "by reward":
-        wrong[BLIND] = float(entry.problem.context_probs @ found.weight) * target
-    direction = telling(twice, (each - found.mean for each in wrong.values()))
+        wrong[BLIND] = float(entry.problem.context_probs @ prediction.weight) * target
+    direction = telling(twice, (each - prediction.mean for each in wrong.values()))
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
-    size = float(found.second_moment.max()) ** 0.5
+    size = float(prediction.second_moment.max()) ** 0.5
     for what, drawn, mean, rivals in (
-        ("over survivors", cell, found.mean, wrong),
-        ("with lone rewards", raw, lone.mean, {DROPPED: found.mean}),
+        ("over survivors", cell, prediction.mean, wrong),
+        ("with lone rewards", raw, lone.mean, {DROPPED: prediction.mean}),
     ):
         yield direction.check(entry, f"{how}: mean {what}", drawn, GRPO, mean, rivals, scale=size)
     full = survivor_mse(survivor_moments(entry.problem, np.ones_like(survival)), G).mse
     yield entry.check(
         f"{how}: error over survivors",
         mean_of(cell, SquaredError(GRPO)),
-        equal(found.mse, {NONE_LOST: full}, scale=found.mse),
+        equal(prediction.mse, {NONE_LOST: full}, scale=prediction.mse),
     )
     yield entry.check(
         f"{how}: error with lone rewards",
         mean_of(raw, SquaredError(GRPO)),
         equal(lone.mse, scale=lone.mse),
     )
-    left = float(entry.problem.context_probs @ found.survivors)
+    left = float(entry.problem.context_probs @ prediction.survivors)
     yield entry.check(f"{how}: survivors", mean_of(cell, GroupSize()), equal(left, scale=left))
 
 

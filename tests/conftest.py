@@ -86,12 +86,12 @@ def measured(reports):
     """Seconds of each test function, with its part of the fixtures that it shares with others."""
     alone, needed = Counter(), {}
     for report in reports:
-        name, told = report.nodeid.partition("[")[0], dict(report.user_properties)
-        if "call" not in told:
+        name, text = report.nodeid.partition("[")[0], dict(report.user_properties)
+        if "call" not in text:
             # Of a part of a test.
             continue
-        alone[name] += told["setup"] + told["call"]
-        needed.setdefault(name, {}).update(told["needed"])
+        alone[name] += text["setup"] + text["call"]
+        needed.setdefault(name, {}).update(text["needed"])
     users = Counter(fixture for each in needed.values() for fixture in each)
     return {
         name: took + sum(cost / users[fixture] for fixture, cost in needed[name].items())
@@ -102,7 +102,7 @@ def measured(reports):
 def pytest_terminal_summary(terminalreporter, config):
     """Keep which tests are slow."""
     if config.getoption("measure"):
-        reports = (each for found in terminalreporter.stats.values() for each in found)
+        reports = (each for result in terminalreporter.stats.values() for each in result)
         seconds = measured(each for each in reports if getattr(each, "when", "") == "call")
         unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
         slow = {name for name, took in seconds.items() if took > SECONDS}

@@ -28,9 +28,9 @@ DIVISORS = {
 def test_weights_are_one_over_what_the_way_says(how, library):
     xp = pytest.importorskip(library)
     expected = MASK / np.array(DIVISORS[how])[..., None]
-    found = token_weights(xp.asarray(MASK), how)
-    assert isinstance(found, type(xp.asarray(MASK)))
-    assert np.asarray(found) == pytest.approx(expected, abs=1e-15)
+    result = token_weights(xp.asarray(MASK), how)
+    assert isinstance(result, type(xp.asarray(MASK)))
+    assert np.asarray(result) == pytest.approx(expected, abs=1e-15)
     # Minibatches side by side are weighted apart.
     pair = np.stack([MASK, MASK[::-1]])
     both = np.asarray(token_weights(xp.asarray(pair), how))

@@ -113,13 +113,13 @@ def test_specs_that_are_refused(spec, said):
 
 
 def test_options_that_change_nothing():
-    found = resolve("verl adv_estimator=rloo").unchanged()
-    assert found["not read by this formula"] == ["norm_adv_by_std_in_grpo"]
-    assert ["filter_groups.enable"] in found.values()
+    result = resolve("verl adv_estimator=rloo").unchanged()
+    assert result["not read by this formula"] == ["norm_adv_by_std_in_grpo"]
+    assert ["filter_groups.enable"] in result.values()
     # The deviation is taken about the mean that is subtracted, whichever it is.
     spec = "areal adv_norm.mean_level=none adv_norm.std_level=none reward_norm.mean_level=group"
-    found = resolve(f"{spec} reward_norm.std_level=group").unchanged()
-    assert found["not read by this formula"] == ["reward_norm.mean_leave1out"]
+    result = resolve(f"{spec} reward_norm.std_level=group").unchanged()
+    assert result["not read by this formula"] == ["reward_norm.mean_leave1out"]
     # Groups of equal rewards push where nothing is subtracted: to drop them is a change.
     kept = resolve("slime --disable-rewards-normalization").unchanged()
     assert not any("silent" in reason for reason in kept)
@@ -127,8 +127,8 @@ def test_options_that_change_nothing():
 
 def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
     spec = "nemo use_dynamic_sampling=true num_generations_per_prompt=8"
-    found = explain(spec, pass_rates=[0.02, 0.05, 0.1, 0.3, 0.5]).mean_factor
-    relative = [w / found[-1] for w in found[:-1]]
+    result = explain(spec, pass_rates=[0.02, 0.05, 0.1, 0.3, 0.5]).mean_factor
+    relative = [w / result[-1] for w in result[:-1]]
     # Of the framework's own functions, summed over all groups of 8.
     assert relative == pytest.approx([0.153, 0.347, 0.590, 0.966], abs=6e-4)
 
@@ -303,7 +303,7 @@ def test_a_pickled_config_is_read_and_nothing_in_it_runs(tmp_path, archive):
 
 def test_pickles_that_are_refused(tmp_path):
     path = tmp_path / "training_args.bin"
-    for data, said in (
+    for data, text in (
         (pickle.dumps(3), "must hold one object"),
         (pickle.dumps(SimpleNamespace(seed=3)), "whose options are these"),
         (pickle.dumps({"seed": 3})[:-4], "not a pickle"),
@@ -312,7 +312,7 @@ def test_pickles_that_are_refused(tmp_path):
         (bytes(2**18 + 1), "at most"),
     ):
         path.write_bytes(data)
-        refuses(said, resolve, str(path))
+        refuses(text, resolve, str(path))
 
 
 def test_what_is_no_option_is_passed_over_and_named():

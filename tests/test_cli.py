@@ -31,24 +31,24 @@ def out_of(capsys, *words: str) -> str:
 
 def test_json_has_the_documented_keys_and_the_librarys_numbers(capsys, file):
     words = ("predict", file, "--group-size", "8", "--batch-size", "4", "--json")
-    found = json.loads(out_of(capsys, *words))
+    result = json.loads(out_of(capsys, *words))
     expected = gradient_mse(PROBLEM.moments(), "grpo", 8, 4)
     for key in KEYS:
-        assert found[key] == getattr(expected, key)
-    assert found["mse"] == pytest.approx(
-        found["prompt_term"] + found["first_order_term"] + found["second_order_term"]
+        assert result[key] == getattr(expected, key)
+    assert result["mse"] == pytest.approx(
+        result["prompt_term"] + result["first_order_term"] + result["second_order_term"]
     )
 
 
 def test_constant_critic_covariance_and_design(capsys, file, tmp_path):
     words = ("predict", file, "--group-size", "3", "--json", "--covariance")
-    found = json.loads(out_of(capsys, *words, "--baseline", "constant", "--constant", "-0.5"))
+    result = json.loads(out_of(capsys, *words, "--baseline", "constant", "--constant", "-0.5"))
     expected = gradient_covariance(PROBLEM.moments(), "constant", 3, constant=-0.5)
-    np.testing.assert_array_equal(found["covariance"], expected)
+    np.testing.assert_array_equal(result["covariance"], expected)
     critic = tmp_path / "critic.json"
     critic.write_text("[0.1, 0.2]")
-    found = json.loads(out_of(capsys, *words, "--baseline", "critic", "--critic", str(critic)))
-    assert found["mse"] == gradient_mse(PROBLEM.moments(), "critic", 3, critic=[0.1, 0.2]).mse
+    result = json.loads(out_of(capsys, *words, "--baseline", "critic", "--critic", str(critic)))
+    assert result["mse"] == gradient_mse(PROBLEM.moments(), "critic", 3, critic=[0.1, 0.2]).mse
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def advice_of(capsys, *words: str) -> dict:
 def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     capsys, file, words, arguments
 ):
-    found = advice_of(capsys, file, *words)
+    result = advice_of(capsys, file, *words)
     own = ["g_star_paper", "g_star_exact", "g_best", "g_interval", "table"]
-    assert list(found) == [*own, "c1", "c2", "c3", "gradient_sq", "k_crit"]
+    assert list(result) == [*own, "c1", "c2", "c3", "gradient_sq", "k_crit"]
     moments = PROBLEM.moments()
     known = mse_constants(moments)
-    assert [found[name] for name in ("c1", "c2", "c3")] == [known.c1, known.c2, known.c3]
-    assert found["k_crit"] * moments.mean_gradient_sq == pytest.approx(known.least_mse(1.0))
+    assert [result[name] for name in ("c1", "c2", "c3")] == [known.c1, known.c2, known.c3]
+    assert result["k_crit"] * moments.mean_gradient_sq == pytest.approx(known.least_mse(1.0))
     number = float(words[1])
     expected = group_size_advice(
         moments,
@@ -147,10 +147,10 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
         **arguments,
     )
     for key in ("g_star_paper", "g_star_exact", "g_best"):
-        assert found[key] == getattr(expected, key)
-    assert found["g_interval"] == list(expected.g_interval)
-    assert all(type(end) is int for end in found["g_interval"])
-    for row, own in zip(found["table"], expected.table, strict=True):
+        assert result[key] == getattr(expected, key)
+    assert result["g_interval"] == list(expected.g_interval)
+    assert all(type(end) is int for end in result["g_interval"])
+    for row, own in zip(result["table"], expected.table, strict=True):
         assert list(row) == ["group_size", "mse", "ratio_to_best", "zero_signal_share"]
         assert all(row[key] == getattr(own, key) for key in row)
 
@@ -158,9 +158,9 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
 def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
     path = tmp_path / "one.json"
     save_problem(random_problem(0, "one-context"), path)
-    found = advice_of(capsys, str(path), "--budget", "64")
-    assert found["g_star_exact"] is found["g_star_paper"] is None
-    assert found["g_best"] == found["g_interval"][1] == 64
+    result = advice_of(capsys, str(path), "--budget", "64")
+    assert result["g_star_exact"] is result["g_star_paper"] is None
+    assert result["g_best"] == result["g_interval"][1] == 64
     text = out_of(capsys, "group-size", str(path), "--budget", "64")
     assert "none: more prompts gain nothing" in text
     assert text.splitlines()[-1].startswith("Use one prompt with G = 64, or nearly")
@@ -197,8 +197,8 @@ def test_advice_as_csv_is_the_table(capsys, file):
 
     import pandas as pd
 
-    said = out_of(capsys, "advise", file, "--budget", "24", "--csv")
+    text = out_of(capsys, "advise", file, "--budget", "24", "--csv")
     expected = group_size_advice(PROBLEM, 24).to_frame()
-    pd.testing.assert_frame_equal(pd.read_csv(StringIO(said)), expected)
+    pd.testing.assert_frame_equal(pd.read_csv(StringIO(text)), expected)
     with pytest.raises(SystemExit):
         main(["advise", file, "--budget", "24", "--csv", "--json"])

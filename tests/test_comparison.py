@@ -62,8 +62,8 @@ def test_the_error_of_a_ratio_is_that_of_many_runs():
         for seed in range(200)
     ]
     spread = np.std([row["ratio"] for row in many], ddof=1)
-    said = np.mean([row["ratio_error"] for row in many])
-    assert said == pytest.approx(spread, rel=0.2)
+    text = np.mean([row["ratio_error"] for row in many])
+    assert text == pytest.approx(spread, rel=0.2)
     scatter = np.std([row["mse"] for row in many], ddof=1)
     assert np.mean([row["standard_error"] for row in many]) == pytest.approx(scatter, rel=0.2)
 
@@ -167,10 +167,10 @@ def test_the_bias_stands_beside_the_error():
     """The group mean's own output takes one part in G; halves of it stay, and RLOO has none."""
     half = {"half": lambda z: z / 2, "mean": "group-mean", "grpo": "grpo"}
     frame = compare("ustat:skewed", half, [2, 5])
-    found = frame.pivot(index="baseline", columns="group_size", values="bias")
-    np.testing.assert_allclose(found.loc["half"], 0.5, rtol=1e-12)
-    np.testing.assert_allclose(found.loc["mean"], [1 / 2, 1 / 5], rtol=1e-12)
-    np.testing.assert_array_equal(found.loc["grpo"], 0.0)
+    result = frame.pivot(index="baseline", columns="group_size", values="bias")
+    np.testing.assert_allclose(result.loc["half"], 0.5, rtol=1e-12)
+    np.testing.assert_allclose(result.loc["mean"], [1 / 2, 1 / 5], rtol=1e-12)
+    np.testing.assert_array_equal(result.loc["grpo"], 0.0)
 
 
 def test_ranks_are_those_of_errors_at_each_group_size():

@@ -16,11 +16,11 @@ def test_old_versions_are_removed_and_folders_of_other_things_are_not(tmp_path):
 
     code = "from ustat_pg.compiled import FOLDER; print(FOLDER)"
     where = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    said = subprocess.run(
+    text = subprocess.run(
         [sys.executable, "-c", code], env=where, capture_output=True, text=True, check=True
     )
 
     assert not (tmp_path / names[0]).exists()
     assert fresh.exists()
     assert [(tmp_path / name / "file").read_text() for name in names[1:]] == ["kept?"] * 2
-    assert os.path.dirname(said.stdout.strip()) == str(tmp_path)
+    assert os.path.dirname(text.stdout.strip()) == str(tmp_path)

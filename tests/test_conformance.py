@@ -120,10 +120,10 @@ def test_a_row_is_the_frameworks_own_function_on_every_binary_group(answer):
 def test_a_row_climbs_what_is_said(answer):
     """E ĝ by the framework's own numbers."""
     rates, size = [0.1, 0.35, 0.8], 4
-    found = explain(answer.written, group_size=size, pass_rates=rates)
+    result = explain(answer.written, group_size=size, pass_rates=rates)
     ones, zeros = (np.array(side) for side in answer.tables[str(size)])
     counts = np.arange(size + 1)
-    for p, w in zip(rates, found.mean_factor, strict=True):
+    for p, w in zip(rates, result.mean_factor, strict=True):
         # The score of p itself is (r - p)/(p (1-p)): its mean with the advantages is dV/dp w.
         pushes = counts * (1 - p) * np.append(0, ones) - (size - counts) * p * np.append(zeros, 0)
         climbed = binom.pmf(counts, size, p) @ pushes / size / (p * (1 - p))
@@ -152,11 +152,11 @@ def test_groups_of_one_and_of_equal_rewards_are_as_the_row_says(answer):
         assert not answer.meaning(1).row.one_output.startswith(("0", "its reward")), theirs
     else:
         expected = {"0": [0.0, 0.0], "its reward": [1.0, 0.0], "NaN": [np.nan, np.nan]}
-        said = answer.meaning(1).row.one_output.partition(":")[0]
-        np.testing.assert_allclose([theirs[0][0], theirs[1][0]], expected[said], atol=1e-4)
+        text = answer.meaning(1).row.one_output.partition(":")[0]
+        np.testing.assert_allclose([theirs[0][0], theirs[1][0]], expected[text], atol=1e-4)
     equal = answer.batches["equal rewards"]
-    said = answer.meaning(4).row.equal_rewards.partition(";")[0]
-    expected = {"0": [0.0] * 8, "the reward": [0.0] * 4 + [1.0] * 4}[said]
+    text = answer.meaning(4).row.equal_rewards.partition(";")[0]
+    expected = {"0": [0.0] * 8, "the reward": [0.0] * 4 + [1.0] * 4}[text]
     np.testing.assert_allclose([*equal[0], *equal[1]], expected, atol=1e-4)
 
 

@@ -111,19 +111,19 @@ def test_every_baseline_is_covered():
 def test_advantages_by_hand_in_every_library(name, library, dtype, device):
     make = maker(library, dtype, device)
     rewards = make(rewards_for(name))
-    found = estimators.advantages(name, rewards, **known(name, make))
-    assert type(found) is type(rewards)
-    assert (found.dtype, found.device) == (rewards.dtype, rewards.device)
-    assert tuple(found.shape) == (2, 4)
-    assert np.allclose(host(found), EXPECTED[name][1], rtol=0, atol=ROUNDING[dtype])
+    result = estimators.advantages(name, rewards, **known(name, make))
+    assert type(result) is type(rewards)
+    assert (result.dtype, result.device) == (rewards.dtype, rewards.device)
+    assert tuple(result.shape) == (2, 4)
+    assert np.allclose(host(result), EXPECTED[name][1], rtol=0, atol=ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("number", [0.5, np.float64(0.5), 1, np.float32(0.5), np.array(0.5)])
 def test_single_precision_is_kept_beside_a_number(number):
     rewards = np.asarray(REWARDS, dtype=np.float32)
-    found = estimators.oracle(rewards, value=number)
-    assert found.dtype == np.float32
-    assert np.allclose(found, rewards - float(number))
+    result = estimators.oracle(rewards, value=number)
+    assert result.dtype == np.float32
+    assert np.allclose(result, rewards - float(number))
 
 
 def test_gradients_flow_through_scores_in_torch():
@@ -153,11 +153,11 @@ def test_leading_axes_are_batches(name, shape):
         extra = {key: EXPECTED[name][0][key]}
     elif key is not None:
         extra = {key: generator.normal(size=shape)}
-    found = estimators.advantages(name, rewards, **extra)
-    assert found.shape == rewards.shape
+    result = estimators.advantages(name, rewards, **extra)
+    assert result.shape == rewards.shape
     for where in np.ndindex(*shape):
         one = {k: v if k in SHARED else np.asarray(v[where]) for k, v in extra.items()}
-        assert np.allclose(found[where], estimators.advantages(name, rewards[where], **one))
+        assert np.allclose(result[where], estimators.advantages(name, rewards[where], **one))
 
 
 @pytest.mark.parametrize("name", ["oracle", "critic", "minimum-variance", "norm-weighted"])
@@ -255,25 +255,25 @@ COUNTED = [[1, 0, 0, 1], [0, 0, 1, 0]]
 def test_whole_numbers_truth_values_and_lists_are_rewards(name):
     expected = estimators.advantages(name, np.array(COUNTED, float), **known(name, np.asarray))
     for rewards in (COUNTED, np.array(COUNTED), np.array(COUNTED) > 0, np.array(COUNTED, "u1")):
-        found = estimators.advantages(name, rewards, **known(name, np.asarray))
-        assert found.dtype == np.float64
-        np.testing.assert_array_equal(found, expected)
+        result = estimators.advantages(name, rewards, **known(name, np.asarray))
+        assert result.dtype == np.float64
+        np.testing.assert_array_equal(result, expected)
 
 
 def test_norm_weighted_zero_over_zero_is_zero():
     rewards = np.array([2.0, 1.0, 4.0])
     # Only output 0 has a score: it has no baseline, the others have its reward.
-    found = estimators.norm_weighted(rewards, squared_norms=np.array([3.0, 0.0, 0.0]))
-    assert found.tolist() == [2.0, -1.0, 2.0]
+    result = estimators.norm_weighted(rewards, squared_norms=np.array([3.0, 0.0, 0.0]))
+    assert result.tolist() == [2.0, -1.0, 2.0]
     assert estimators.norm_weighted(rewards, squared_norms=np.zeros(3)).tolist() == [2.0, 1.0, 4.0]
 
 
 @pytest.mark.parametrize("big", [1e17, 1e30, 1e200])
 def test_norm_weighted_survives_a_norm_that_dwarfs_the_others(big):
     rewards = np.array([5.0, 1.0, 3.0])
-    found = estimators.norm_weighted(rewards, squared_norms=np.array([big, 1.0, 3.0]))
-    assert found[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-15)
-    assert found[1] == pytest.approx(1 - 5, rel=1e-14)
+    result = estimators.norm_weighted(rewards, squared_norms=np.array([big, 1.0, 3.0]))
+    assert result[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-15)
+    assert result[1] == pytest.approx(1 - 5, rel=1e-14)
     tiny = estimators.norm_weighted(rewards, squared_norms=np.array([1.0, 1 / big, 3 / big]))
     assert tiny[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-14)
 
@@ -283,17 +283,17 @@ def test_norms_beyond_the_range_of_the_rewards_type_keep_their_ratios(unit):
     """A policy that is nearly sure has norms that single precision takes for 0."""
     rewards = np.array([5.0, 1.0, 3.0], dtype=np.float32)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        found = estimators.norm_weighted(rewards, squared_norms=unit * np.array([2.0, 1.0, 3.0]))
-    assert found == pytest.approx([5 - 10 / 4, 1 - 19 / 5, 3 - 11 / 3], rel=1e-6)
+        result = estimators.norm_weighted(rewards, squared_norms=unit * np.array([2.0, 1.0, 3.0]))
+    assert result == pytest.approx([5 - 10 / 4, 1 - 19 / 5, 3 - 11 / 3], rel=1e-6)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_gradient_by_hand_in_every_library(library):
     make = maker(library)
     scores = make([[[1.0, 0.0, 2.0], [0.0, 1.0, -1.0]]])
-    found = estimators.gradient(scores, make([[3.0, -1.0]]))
-    assert type(found) is type(scores)
-    assert np.asarray(found).tolist() == [[1.5, -0.5, 3.5]]
+    result = estimators.gradient(scores, make([[3.0, -1.0]]))
+    assert type(result) is type(scores)
+    assert np.asarray(result).tolist() == [[1.5, -0.5, 3.5]]
 
 
 @pytest.mark.parametrize(

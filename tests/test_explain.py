@@ -71,26 +71,26 @@ def weight_of_std(p, size):
 
 def test_trls_default_by_its_options(capsys):
     spec = "trl scale_rewards=group loss_type=dr_grpo num_generations=8"
-    found = found_by(capsys, spec, "--pass-rate", ".2")
-    assert set(found) >= KEYS
-    assert (found["name"], found["unbiased"], found["scale"]) == ("std-ddof1", False, 1 / 512)
-    assert found["mean_factor"] == [pytest.approx(weight_of_std(0.2, 8))]
-    for p, w in zip(found["weight"]["pass_rate"], found["weight"]["w"], strict=True):
+    result = found_by(capsys, spec, "--pass-rate", ".2")
+    assert set(result) >= KEYS
+    assert (result["name"], result["unbiased"], result["scale"]) == ("std-ddof1", False, 1 / 512)
+    assert result["mean_factor"] == [pytest.approx(weight_of_std(0.2, 8))]
+    for p, w in zip(result["weight"]["pass_rate"], result["weight"]["w"], strict=True):
         if 0 < p < 1:
             assert w == pytest.approx(weight_of_std(p, 8))
-    assert 0.2 in found["weight"]["pass_rate"]
-    assert found["silent_share"] == pytest.approx(0.2**8 + 0.8**8)
+    assert 0.2 in result["weight"]["pass_rate"]
+    assert result["silent_share"] == pytest.approx(0.2**8 + 0.8**8)
     # The advantages' squares add up to G - 1 in every group that is not silent.
-    mse = (1 - found["silent_share"]) * 7 / 8 / 8
-    assert found["mse"] == pytest.approx(mse)
-    assert found["noise_to_signal"] == pytest.approx(mse / weight_of_std(0.2, 8) ** 2)
+    mse = (1 - result["silent_share"]) * 7 / 8 / 8
+    assert result["mse"] == pytest.approx(mse)
+    assert result["noise_to_signal"] == pytest.approx(mse / weight_of_std(0.2, 8) ** 2)
 
 
 def test_shrinkage_is_drawn_to_the_mean_reward(capsys, file):
-    found = found_by(capsys, "--name", "shrinkage:.25", "--group-size", "3", "--problem", file)
+    result = found_by(capsys, "--name", "shrinkage:.25", "--group-size", "3", "--problem", file)
     mean = float(BINARY.context_probs @ BINARY.moments().value)
     own = gradient_mse(BINARY.moments(), f"shrinkage:.25,{mean!r}", 3)
-    assert found["mse"] == pytest.approx(own.mse)
+    assert result["mse"] == pytest.approx(own.mse)
 
 
 def multiple_of(name, factor):
@@ -104,17 +104,17 @@ def test_a_constant_that_multiplies_is_in_all_numbers():
     for moments in (None, BINARY.moments()):
         plain = explain(name="pass-at-k:3", group_size=3, moments=moments)
         for words, factor in (("norm_adv_by_std_in_grpo=false", 1 / 3), ("", 1 / sqrt(3))):
-            found = explain(f"{spec} {words}", moments=moments)
-            assert found.weight["w"] == pytest.approx(factor * np.array(plain.weight["w"]))
-            assert found.noise_to_signal == pytest.approx(plain.noise_to_signal)
-            assert found.cosine == pytest.approx(plain.cosine)
+            result = explain(f"{spec} {words}", moments=moments)
+            assert result.weight["w"] == pytest.approx(factor * np.array(plain.weight["w"]))
+            assert result.noise_to_signal == pytest.approx(plain.noise_to_signal)
+            assert result.cosine == pytest.approx(plain.cosine)
             if moments is None:
-                assert found.mse == pytest.approx(factor**2 * plain.mse)
+                assert result.mse == pytest.approx(factor**2 * plain.mse)
             else:
                 scaled = Estimator("scaled", function=multiple_of("pass-at-k:3", factor))
                 cell = GradientCell(BINARY, 3)
                 exact = cell.measure("exact", [SquaredError(scaled)]).mean[0]
-                assert found.mse == pytest.approx(exact)
+                assert result.mse == pytest.approx(exact)
 
 
 def test_prompts_of_pass_rates_are_those_of_a_problem_with_a_small_gradient():
@@ -153,12 +153,12 @@ def test_the_catalogues_words_on_noise(name, least, reached, most):
 
 @pytest.mark.parametrize("spec", ["verl adv_estimator=opo rollout.n=4", "trl scale_rewards=batch"])
 def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
-    found = found_by(capsys, spec)
-    assert set(found) >= KEYS
-    assert [found[key] for key in ("unbiased", "weight", "mse", "noise_to_signal", "cosine")] == [
+    result = found_by(capsys, spec)
+    assert set(result) >= KEYS
+    assert [result[key] for key in ("unbiased", "weight", "mse", "noise_to_signal", "cosine")] == [
         None
     ] * 5
-    assert len(found["best_table"]) == found["group_size"]
+    assert len(result["best_table"]) == result["group_size"]
     text = out_of(capsys, "explain", spec)
     assert "no table" in " ".join(text.split())
     assert any(line.startswith("Advice: ") for line in text.splitlines()[-2:])
@@ -185,8 +185,8 @@ def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
     for family in catalogue().families.values():
         if family.name not in ("std", "std-ddof1", "maxrl", "grpo", "group-mean", "vanilla"):
             continue
-        found = enumerated_mse(graded, family.name, 2)
-        turned = np.ptp(found.mean_factor) > 0.01 and found.cosine < 0.9999
+        result = enumerated_mse(graded, family.name, 2)
+        turned = np.ptp(result.mean_factor) > 0.01 and result.cosine < 0.9999
         assert turned == bool(family.graded), family.name
 
 
@@ -211,8 +211,8 @@ def test_explain_refuses_in_one_line(capsys, words, message):
 
 
 def test_explain_refuses_other_rewards_and_two_sources(capsys, file, graded):
-    said = commands.refusal_of(capsys, main, "explain", "trl", "--problem", graded)
-    assert "rewards that are 0 or 1" in said
+    text = commands.refusal_of(capsys, main, "explain", "trl", "--problem", graded)
+    assert "rewards that are 0 or 1" in text
     words = ("explain", "trl", "--problem", file, "--pass-rate", ".2")
     assert "give one of the two" in commands.refusal_of(capsys, main, *words)
 
@@ -229,10 +229,10 @@ def test_pass_rates_come_from_a_list_or_from_a_log(capsys, tmp_path):
 
 
 def test_pass_rates_where_nothing_can_be_learned(capsys):
-    found = found_by(capsys, "trl", "--pass-rate", "0,1")
-    assert found["silent_share"] == 1
-    assert found["mse"] == 0
-    assert found["noise_to_signal"] is found["noise_to_rloo"] is found["cosine"] is None
+    result = found_by(capsys, "trl", "--pass-rate", "0,1")
+    assert result["silent_share"] == 1
+    assert result["mse"] == 0
+    assert result["noise_to_signal"] is result["noise_to_rloo"] is result["cosine"] is None
 
 
 # ------------------------------------------------------------------------------------------ predict
@@ -269,23 +269,23 @@ def test_enumeration_finds_what_the_closed_form_says(name, design, batch):
 )
 def test_enumeration_of_graded_rewards(name):
     """The variance of two prompts is half of one's; here both are drawn at once."""
-    found = enumerated_mse(EXAMPLE, name, 3, 2)
+    result = enumerated_mse(EXAMPLE, name, 3, 2)
     cell = GradientCell(EXAMPLE, 3, 2)
-    assert found.mse == pytest.approx(
+    assert result.mse == pytest.approx(
         cell.measure("exact", [SquaredError(Estimator(name))]).mean[0]
     )
     unbiased = name in ("norm-weighted", "shrinkage:.3,.4")
-    assert (found.squared_bias == 0) == unbiased
-    assert np.allclose(found.mean_factor, 1) == unbiased
-    parts = found.prompt_term + found.first_order_term + found.squared_bias
-    assert found.mse == pytest.approx(parts)
+    assert (result.squared_bias == 0) == unbiased
+    assert np.allclose(result.mean_factor, 1) == unbiased
+    parts = result.prompt_term + result.first_order_term + result.squared_bias
+    assert result.mse == pytest.approx(parts)
 
 
 def test_predict_enumerates_where_it_is_asked(capsys, graded):
     words = (graded, "--baseline", "norm-weighted", "--group-size", "4")
-    found = predicted(capsys, *words, "--enumerate")
-    assert found["mse"] == enumerated_mse(EXAMPLE, "norm-weighted", 4).mse
-    assert found["table"] is None
+    result = predicted(capsys, *words, "--enumerate")
+    assert result["mse"] == enumerated_mse(EXAMPLE, "norm-weighted", 4).mse
+    assert result["table"] is None
     # Where there is a closed form it is that.
     assert predicted(capsys, graded, "--group-size", "4", "--enumerate")["paper_bound"] is not None
 

@@ -176,15 +176,15 @@ def test_the_mean_is_the_gradient_but_for_the_full_group_mean(case):
 @cases(CLOSED)
 def test_theorem_2_and_proposition_3(case):
     problem, group_size, batch_size, design, name = case
-    found = brute_force(problem, name, group_size, batch_size, design)
+    result = brute_force(problem, name, group_size, batch_size, design)
     expected = ind.proposition_3(problem, name, group_size, batch_size, design)
-    assert (found.covariance == expected.covariance).all()
-    assert found.mse == expected.mse
+    assert (result.covariance == expected.covariance).all()
+    assert result.mse == expected.mse
     if name == "grpo":
         c1, c2, c3 = ind.constants(problem)
         c1 *= ind.prompt_factor(problem, batch_size, design)
         total = c1 + c2 / group_size + c3 / (group_size * (group_size - 1))
-        assert found.mse == total / batch_size
+        assert result.mse == total / batch_size
 
 
 @one_prompt
@@ -213,11 +213,11 @@ def ratio(problem, group_size, batch_size=1):
 @pytest.mark.parametrize("group_size", [2, 3])
 def test_corollary_4(problem, group_size):
     for batch_size in (1, 2) if problem in (TWO_CONTEXTS, UNIFORM_CONTEXTS) else (1,):
-        found = ratio(problem, group_size, batch_size)
-        assert found == ind.corollary_4(problem, group_size)
+        result = ratio(problem, group_size, batch_size)
+        assert result == ind.corollary_4(problem, group_size)
         if problem is not ZERO_SCORE:
             library = oracle_ratio(library_problem(problem).moments(), group_size, batch_size)
-            assert library == pytest.approx(float(found), rel=1e-12)
+            assert library == pytest.approx(float(result), rel=1e-12)
 
 
 # ---------------------------------------------------------------- Corollary 5
@@ -301,16 +301,16 @@ def test_library_equals_enumeration(case):
     problem, group_size, batch_size, design, name = case
     m = library_problem(problem).moments()
     setting = (group_size, batch_size, design)
-    found = brute_force(problem, name, *setting)
+    result = brute_force(problem, name, *setting)
     # where the truth is zero, rounding is measured against the size of the terms: vanilla's MSE
-    size = float(found.mse or mse(problem, "vanilla", *setting))
+    size = float(result.mse or mse(problem, "vanilla", *setting))
     known = {}
     if name == CONSTANT:
         name, known = "constant", {"constant": float(CONSTANT)}
     assert (
-        abs(float(gradient_mse(m, name, *setting, **known).mse) - float(found.mse)) <= 1e-12 * size
+        abs(float(gradient_mse(m, name, *setting, **known).mse) - float(result.mse)) <= 1e-12 * size
     )
-    covariance = found.covariance.astype(float)
+    covariance = result.covariance.astype(float)
     library = np.asarray(gradient_covariance(m, name, *setting, **known))
     assert library.shape == covariance.shape
     largest = np.abs(covariance).max() or size

@@ -188,8 +188,8 @@ def test_plan_mse_is_the_enumerated_law(problem, words):
             assert predictions.plan_mse(library(problem), words, estimator).expected_size == np.inf
             continue
         for batch in (1, 3):
-            found = predictions.plan_mse(library(problem), words, estimator, batch)
-            agrees(found, problem, law(problem, words, estimator), batch)
+            result = predictions.plan_mse(library(problem), words, estimator, batch)
+            agrees(result, problem, law(problem, words, estimator), batch)
 
 
 @pytest.mark.parametrize("words", EVERY_GROUP)
@@ -200,8 +200,8 @@ def test_sequential_is_unbiased_and_its_cost_is_outputs_times_noise(problem, wor
     assert all((means[x] == ind.moments(problem, x).g).all() for x in problem.contexts)
     later = expect(problem, WAYS[words][0], lambda group: [len(group) > first])[0]
     for stage_cost in (0, 3):
-        found = predictions.plan_cost(library(problem).moments(), words, stage_cost)
-        same(found, rho @ (sizes + stage_cost * later) * (rho @ squares - g @ g))
+        result = predictions.plan_cost(library(problem).moments(), words, stage_cost)
+        same(result, rho @ (sizes + stage_cost * later) * (rho @ squares - g @ g))
 
 
 @pytest.mark.parametrize("words", EVERY_GROUP)
@@ -267,9 +267,9 @@ def test_advantages_of_graded_rewards_are_unbiased(name, sizes):
     def advantage(z):
         row, trigger = np.array(z, dtype=float), name if name == "mixed" else rule
         two = two_stage(row, pilot=pilot, trigger=trigger) if last else None
-        found = two if last else sequential(row, plan=rule)
-        same(found, over_orders(z, go_on))
-        return found
+        result = two if last else sequential(row, plan=rule)
+        same(result, over_orders(z, go_on))
+        return result
 
     means = expect(GRADED, go_on, lambda group: [gradient_of(group, advantage(rewards(group)))])[0]
     same(means.astype(float), [ind.moments(GRADED, x).g for x in GRADED.contexts])
@@ -298,11 +298,11 @@ def test_survivors_are_enumerated_with_every_fate(problem, by_reward, lone):
     chances = np.array(both if by_reward else by_output, dtype=float)
     moments = survivor_moments(library(problem), chances)
     for batch in (1, 2):
-        found = predictions.survivor_mse(moments, 3, batch, lone=lone)
-        agrees(found, problem, enumerated, batch)
-    same(found.mean, problem.context_probs @ enumerated[0])
-    same(found.weight, pairs)
-    same(found.survivors, enumerated[2])
+        result = predictions.survivor_mse(moments, 3, batch, lone=lone)
+        agrees(result, problem, enumerated, batch)
+    same(result.mean, problem.context_probs @ enumerated[0])
+    same(result.weight, pairs)
+    same(result.survivors, enumerated[2])
 
 
 @pytest.mark.parametrize(("baseline", "pooled"), [*product(("grpo", "group-mean"), (False, True))])
@@ -311,8 +311,8 @@ def test_sizes_fixed_before(baseline, pooled):
     scale = np.array([2, 4]) / (PAIR.context_probs @ [2, 4]) if pooled else np.array([1, 1])
     rows = [np.array([laws[x][i][x] * scale[x] ** (i + 1) for x in (0, 1)]) for i in (0, 1)]
     for batch in (1, 3):
-        found = predictions.sized_mse(library(PAIR), [2, 4], baseline, batch, pooled=pooled)
-        agrees(found, PAIR, (*rows, np.array([2, 4])), batch)
+        result = predictions.sized_mse(library(PAIR), [2, 4], baseline, batch, pooled=pooled)
+        agrees(result, PAIR, (*rows, np.array([2, 4])), batch)
 
 
 @pytest.mark.parametrize("problem", [PAIR, HOPELESS, GRADED])
@@ -333,9 +333,9 @@ def test_the_bound_is_the_least_over_real_sizes(problem):
         costs = cost(axes[0][:, None], axes[1])
         at = np.unravel_index(costs.argmin(), costs.shape)
         ends = [(axes[x][max(at[x] - 2, 0)], axes[x][min(at[x] + 2, 40)]) for x in (0, 1)]
-    found, sizes = predictions.known_rates_bound(library(problem).moments())
-    assert found == pytest.approx(costs.min(), rel=1e-9)
-    same(found, cost(*sizes))
+    result, sizes = predictions.known_rates_bound(library(problem).moments())
+    assert result == pytest.approx(costs.min(), rel=1e-9)
+    same(result, cost(*sizes))
 
 
 @pytest.mark.parametrize(("problem", "stage_cost"), [(PAIR, 0), (HOPELESS, 0), (HOPELESS, 2)])

@@ -69,11 +69,11 @@ def test_mean_and_covariance_of_an_arbitrary_table(case):
     law = ind.minibatch_law(
         problem, lambda m, z, w: z - table.advantages(z), size, batch_size, design
     )
-    found = ind.read_off(law, ind.gradient(problem))
+    result = ind.read_off(law, ind.gradient(problem))
     expected = tables.closed(table, problem, batch_size, design)
-    assert (found.mean == expected.mean).all()
-    assert (found.covariance == expected.covariance).all()
-    assert found.mse == expected.mse
+    assert (result.mean == expected.mean).all()
+    assert (result.covariance == expected.covariance).all()
+    assert result.mse == expected.mse
 
 
 # ---------------------------------------------------------------- the library
@@ -101,20 +101,20 @@ def test_the_library_s_mean_covariance_and_error(case, name):
     if size < LEAST.get(name, 1):
         return
     law = ind.minibatch_law(problem, baseline(name), size, batch_size, design)
-    found = ind.read_off(law, ind.gradient(problem))
+    result = ind.read_off(law, ind.gradient(problem))
     moments = library_problem(problem).moments()
     setting = (name, size, batch_size, design)
-    unit = float(found.mse)
+    unit = float(result.mse)
     prediction = gradient_mse(moments, *setting)
     assert prediction.mse == pytest.approx(unit, rel=1e-12)
     covariance = gradient_covariance(moments, *setting)
     np.testing.assert_allclose(
-        covariance, found.covariance.astype(float), rtol=0, atol=1e-12 * unit
+        covariance, result.covariance.astype(float), rtol=0, atol=1e-12 * unit
     )
-    mean = found.mean.astype(float)
+    mean = result.mean.astype(float)
     np.testing.assert_allclose(mean_gradient(moments, name, size), mean, rtol=0, atol=1e-13)
     g = ind.gradient(problem).astype(float)
-    noise = float(found.covariance.trace()) / (mean @ mean)
+    noise = float(result.covariance.trace()) / (mean @ mean)
     assert prediction.noise_to_signal == pytest.approx(noise, rel=1e-11)
     cosine = mean @ g / np.linalg.norm(mean) / np.linalg.norm(g)
     assert prediction.cosine == pytest.approx(cosine, rel=1e-12)
@@ -130,10 +130,12 @@ def test_the_library_s_best_table(problem, name, size):
         return
     delta = tables.table_of(DEFINED[name], size).delta
     lost = tables.least_lost(problem, delta)
-    found = best_table(library_problem(problem).moments(), size, [float(d) for d in delta])
-    np.testing.assert_allclose(found.failures[:-1], np.array(lost, dtype=float), rtol=0, atol=1e-11)
+    result = best_table(library_problem(problem).moments(), size, [float(d) for d in delta])
+    np.testing.assert_allclose(
+        result.failures[:-1], np.array(lost, dtype=float), rtol=0, atol=1e-11
+    )
     expected = [float(d + a) for d, a in zip(delta, lost, strict=True)]
-    np.testing.assert_allclose(found.successes[1:], expected, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(result.successes[1:], expected, rtol=0, atol=1e-11)
 
 
 # ---------------------------------------------------------------- dynamic sampling, pass@k, MaxRL
@@ -164,8 +166,8 @@ def test_dynamic_sampling_rescales_and_redrawing_a_prompt_s_group_reweights(prob
     mean = tables.closed(table, problem).mean
     assert (total / kept == mean / kept).all()
     moments = library_problem(problem).moments()
-    found = mean_gradient(moments, name, size, dynamic_sampling=True)
-    np.testing.assert_allclose(found, (mean / kept).astype(float), rtol=1e-12, atol=1e-14)
+    result = mean_gradient(moments, name, size, dynamic_sampling=True)
+    np.testing.assert_allclose(result, (mean / kept).astype(float), rtol=1e-12, atol=1e-14)
     assert silent_share(moments, size) == pytest.approx(float(1 - kept), rel=1e-12)
     if problem is UNEQUAL:
         # A prompt's group drawn again until it is mixed points elsewhere.

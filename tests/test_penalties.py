@@ -35,8 +35,8 @@ def test_coefficients_are_what_autograd_makes_of_the_penalty(kind, place):
             for u in range(t, 3)
         )
     (gradient,) = torch.autograd.grad(-loss, own)
-    found = kl_coefficients(torch.tensor(LOG_RATIOS), kind, place)
-    assert torch.allclose(found, gradient, rtol=1e-12, atol=1e-14)
+    result = kl_coefficients(torch.tensor(LOG_RATIOS), kind, place)
+    assert torch.allclose(result, gradient, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("kind", KL_KINDS)
@@ -45,9 +45,9 @@ def test_array_libraries_agree(kind, place):
     torch, strict = pytest.importorskip("torch"), pytest.importorskip("array_api_strict")
     expected = kl_coefficients(LOG_RATIOS, kind, place)
     for array in (torch.tensor(LOG_RATIOS), strict.asarray(LOG_RATIOS)):
-        found = kl_coefficients(array, kind, place)
-        assert type(found) is type(array)
-        assert np.allclose(np.asarray(found), expected, rtol=1e-14, atol=1e-15)
+        result = kl_coefficients(array, kind, place)
+        assert type(result) is type(array)
+        assert np.allclose(np.asarray(result), expected, rtol=1e-14, atol=1e-15)
     single = kl_coefficients(torch.tensor(LOG_RATIOS, dtype=torch.float32), kind, place)
     assert single.dtype == torch.float32
 

@@ -29,10 +29,10 @@ def test_weights_by_hand_in_every_library(ratio, library):
             "sequence": np.full(length, each.prod()),
             "gspo": np.full(length, each.prod() ** (1 / length)),
         }[ratio]
-    found = importance_weights(xp.asarray(LOGS), xp.asarray(MASK), ratio=ratio)
-    assert isinstance(found, type(xp.asarray(LOGS)))
-    assert np.asarray(found) == pytest.approx(expected, abs=1e-14)
-    clipped = clipped_weights(found, xp.asarray(ADVANTAGES), low=0.2, high=0.28)
+    result = importance_weights(xp.asarray(LOGS), xp.asarray(MASK), ratio=ratio)
+    assert isinstance(result, type(xp.asarray(LOGS)))
+    assert np.asarray(result) == pytest.approx(expected, abs=1e-14)
+    clipped = clipped_weights(result, xp.asarray(ADVANTAGES), low=0.2, high=0.28)
     far = ((expected > 1.28) & (ADVANTAGES > 0)[:, None]) | (
         (expected < 0.8) & (ADVANTAGES < 0)[:, None]
     )

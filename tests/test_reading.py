@@ -88,8 +88,8 @@ def call_of(reader, folder):
     """The file that a reader reads, its command and its words."""
     name, command, words, _ = ALL[reader]
     path = folder / name
-    said = [word.replace(FILE, str(path)).replace("+", " ") for word in (words or FILE).split()]
-    return path, (lambda _: command(said[0])) if isinstance(command, partial) else command, said
+    text = [word.replace(FILE, str(path)).replace("+", " ") for word in (words or FILE).split()]
+    return path, (lambda _: command(text[0])) if isinstance(command, partial) else command, text
 
 
 @pytest.fixture(autouse=True)
@@ -125,9 +125,9 @@ PLACES = {
 @pytest.mark.parametrize("reader", ALL)
 def test_what_is_no_file_is_refused_before_it_is_opened(capsys, tmp_path, reader, place):
     path, command, words = call_of(reader, tmp_path)
-    make, said = PLACES[place]
+    make, text = PLACES[place]
     make(path)
-    refused(capsys, said, command, words)
+    refused(capsys, text, command, words)
 
 
 def refused(capsys, said, command, words):
@@ -256,10 +256,10 @@ ARCHIVES = {
 @pytest.mark.parametrize("reader", ARRAYS)
 def test_archives_that_lie_burst_or_run(capsys, tmp_path, reader, kind):
     path, command, words = call_of(reader, tmp_path)
-    members, said = ARCHIVES[kind]
+    members, text = ARCHIVES[kind]
     code = pickle.dumps(Runs(tmp_path / "made")).ljust(256, b".")
     archive(path, [(name, content.replace(b"PICKLE", code)) for name, content in members])
-    refused(capsys, said, command, words)
+    refused(capsys, text, command, words)
     assert not (tmp_path / "made").exists()
 
 
@@ -286,13 +286,13 @@ STEERING = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
 def test_nothing_in_a_file_steers_the_terminal(capsys, tmp_path):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(example_problem() | {STEERING: 1}), encoding="utf-8")
-    said = refusal_of(capsys, main, "predict", path, "--group-size", "4")
-    assert r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" in said
-    assert not set(STEERING) & set("\x1b\x07\r\x9b\u202e") & set(said)
+    text = refusal_of(capsys, main, "predict", path, "--group-size", "4")
+    assert r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" in text
+    assert not set(STEERING) & set("\x1b\x07\r\x9b\u202e") & set(text)
     rows = [{"id": STEERING, "rewards": [1, 0, 1, 0]}, {"id": STEERING, "rewards": [1]}]
     path = tmp_path / "a.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    said = refusal_of(capsys, main, "rewards", path)
-    assert "\x1b" not in said
+    text = refusal_of(capsys, main, "rewards", path)
+    assert "\x1b" not in text
     assert guarded("prints", lambda: print(STEERING, "ε\n\tω") or 0) == 0
     assert capsys.readouterr().out == r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" + " ε\n\tω\n"

@@ -149,10 +149,10 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
         first, second = document["claims"]
         first["verdict"] = first["checks"][0]["exact"]["verdict"] = "REFUTED"
         second["verdict"] = "INCONCLUSIVE"
-        found = second["checks"][0]["simulation"]
-        found |= {"verdict": "INCONCLUSIVE", "interval": [None, None], "standard_error": None}
-        found |= {"estimate": None, "smallest_discrepancy": None}
-        found["replications_needed"] = 123_456_789
+        result = second["checks"][0]["simulation"]
+        result |= {"verdict": "INCONCLUSIVE", "interval": [None, None], "standard_error": None}
+        result |= {"estimate": None, "smallest_discrepancy": None}
+        result["replications_needed"] = 123_456_789
         second["rivals"][1]["verdict"] = "SURVIVED"
 
     results = altered(folder, tmp_path, fail)
@@ -250,8 +250,8 @@ def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
         rivals[3] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": "REFUTED"}
         second["rivals"][0] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": None}
         first["verdict"] = "INCONCLUSIVE"
-        found = second["checks"][1]["simulation"]
-        found |= {"interval": [None, 2.0], "standard_error": None, "verdict": "REFUTED"}
+        result = second["checks"][1]["simulation"]
+        result |= {"interval": [None, 2.0], "standard_error": None, "verdict": "REFUTED"}
 
     results = altered(folder, tmp_path, mixed)
     told_apart = len(results.claims[0].rivals) - 2
@@ -271,8 +271,8 @@ def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
     assert total in pages
     for claim in results.claims:
         for check in map(shown, claim.checks):
-            found = [check[key] for key in ("predicted", "exact", "simulated")]
+            result = [check[key] for key in ("predicted", "exact", "simulated")]
             rest = " ".join(check[key] for key in ("interval", "replications", "sees"))
-            row = f"{check['name']} {' '.join(found)} {check['error']} {rest} {check['verdict']}"
+            row = f"{check['name']} {' '.join(result)} {check['error']} {rest} {check['verdict']}"
             assert words(row) in pages
-            assert f"{' '.join(found)} ± {check['error']} {rest}" in page
+            assert f"{' '.join(result)} ± {check['error']} {rest}" in page

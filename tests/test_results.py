@@ -119,8 +119,8 @@ def test_a_formula_must_be_refuted_by_both_kinds_though_runs_need_not():
 
 
 def test_what_is_left_to_simulation_must_be_listed():
-    said = r"rivals \['unheard of'\] are not listed"
-    refuses(said, Claim("mse", (RUNS,), (MADE_UP,), ("unheard of",)).made)
+    text = r"rivals \['unheard of'\] are not listed"
+    refuses(text, Claim("mse", (RUNS,), (MADE_UP,), ("unheard of",)).made)
 
 
 SAME = Check("same", "made-up", CELL, equal(1.0, {RUNS: 1.0}))

@@ -72,11 +72,11 @@ def test_every_face_is_one_function(face, counters, key):
 def test_words_stand_where_their_address_says(key, replications, slots, count, first):
     """Also above 2^32, and from a word in the middle of a block."""
     rows = np.array(replications)[:, None]
-    found = rng.words(key, rows, slots, count, first)
-    assert found.shape == (len(replications), len(slots), count)
+    result = rng.words(key, rows, slots, count, first)
+    assert result.shape == (len(replications), len(slots), count)
     for r, rep in enumerate(replications):
         for s, slot in enumerate(slots):
-            for i, word in enumerate(found[r, s].tolist(), start=first):
+            for i, word in enumerate(result[r, s].tolist(), start=first):
                 counter = i // 4, slot, rep & ONES, rep >> 32
                 assert word == rng.philox(*counter, *key)[i % 4]
 
@@ -120,8 +120,8 @@ def test_keys_are_pinned():
 
 def chosen(ends, word):
     """The outcome of a word by the definition: ends[j-1] <= word < ends[j]."""
-    (found,) = [j for j in range(len(ends)) if (ends[j - 1] if j else 0) <= word < ends[j]]
-    return found
+    (result,) = [j for j in range(len(ends)) if (ends[j - 1] if j else 0) <= word < ends[j]]
+    return result
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,12 @@ def test_two_steps_by_hand(library, dtype, device):
     make = maker(library, dtype, device)
     running = RunningTable(3, prior=(1.0, 2.0), keep=0.5)
     rewards = make(FIRST)
-    found = running.advantages(rewards, make(NORMS))
-    assert type(found) is type(rewards)
-    assert (found.dtype, found.device) == (rewards.dtype, rewards.device)
+    result = running.advantages(rewards, make(NORMS))
+    assert type(result) is type(rewards)
+    assert (result.dtype, result.device) == (rewards.dtype, rewards.device)
     # Bayes: (k + 1)/5 beside k successes.
     expected = [[0.8, -0.4, -0.4], [0.6, 0.6, -0.6]]
-    np.testing.assert_allclose(host(found), expected, rtol=0, atol=ROUNDING[dtype])
+    np.testing.assert_allclose(host(result), expected, rtol=0, atol=ROUNDING[dtype])
     # The mean norm is 2. Beside 0: norm 1, won; beside 1: 2 and 3, lost, 4 and 0, won; beside 2: 2, lost.
     expected = [(2 * 1 + 1) / (2 * 5 + 1), (2 * 2 + 4) / (2 * 5 + 9), 2 * 3 / (2 * 5 + 2)]
     np.testing.assert_allclose(running.table, expected, rtol=1e-15)
@@ -56,8 +56,10 @@ def test_two_steps_by_hand(library, dtype, device):
 def test_at_the_start_it_is_bayes_and_without_norms_all_weigh_1():
     rewards = np.array(list(product([0.0, 1.0], repeat=4)))
     running = RunningTable(4, prior=(0.5, 3))
-    found = deepcopy(running).advantages(rewards)
-    np.testing.assert_allclose(found, bayes(rewards, successes=0.5, failures=3), rtol=0, atol=1e-15)
+    result = deepcopy(running).advantages(rewards)
+    np.testing.assert_allclose(
+        result, bayes(rewards, successes=0.5, failures=3), rtol=0, atol=1e-15
+    )
     by_norms = deepcopy(running)
     for _ in range(2):
         running.update(rewards)
@@ -70,9 +72,9 @@ def test_batches_of_any_shape_teach_what_their_groups_do_and_no_group_teaches_it
     rewards, norms = rng.integers(0, 2, (3, 2, 4)) * 1.0, rng.random((3, 2, 4))
     whole, one_by_one, forgetful = RunningTable(4), RunningTable(4), RunningTable(4, keep=0.9)
     before = whole.table
-    found = whole.advantages(rewards, norms)
+    result = whole.advantages(rewards, norms)
     others = (rewards.sum(axis=-1, keepdims=True) - rewards).astype(int)
-    np.testing.assert_allclose(found, rewards - before[others], rtol=0, atol=1e-15)
+    np.testing.assert_allclose(result, rewards - before[others], rtol=0, atol=1e-15)
     for group, own in zip(rewards.reshape(-1, 4), norms.reshape(-1, 4), strict=True):
         one_by_one.update(group, own)
         forgetful.update(group, own)

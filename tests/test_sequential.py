@@ -50,18 +50,18 @@ def test_every_library_and_batches(library):
         (sequential, {"plan": "3+2 if mixed"}),
         (balanced, {"outputs": 2, "divisor": "std"}),
     ):
-        found = function(xp.asarray(rewards), **options)
-        assert isinstance(found, type(xp.asarray(rewards)))
+        result = function(xp.asarray(rewards), **options)
+        assert isinstance(result, type(xp.asarray(rewards)))
         expected = [[function(row[0], **options)] for row in rewards]
-        np.testing.assert_allclose(np.asarray(found), expected, atol=1e-12)
+        np.testing.assert_allclose(np.asarray(result), expected, atol=1e-12)
 
 
 def test_balanced_sub_samples_by_hand():
     z = np.array([0.0, 1, 0, 0, 0, 1, 1, 0])
-    found = balanced(z, outputs=4, divisor="rate")
+    result = balanced(z, outputs=4, divisor="rate")
     # Two successes, two failures; centred at 3/8 and divided by it, 8/4 times as large.
     success, failure = (1 - 3 / 8) / (3 / 8) * 2, -2
-    assert found == pytest.approx([failure, success, failure, 0, 0, success, 0, 0])
+    assert result == pytest.approx([failure, success, failure, 0, 0, success, 0, 0])
     assert balanced(np.zeros(6), outputs=4).tolist() == [0] * 6
     few = balanced(np.array([0.0, 0, 1, 0]), outputs=4)
     assert few == pytest.approx([-1 / 4, -1 / 4, 3 / 4, -1 / 4])

@@ -187,8 +187,8 @@ def test_parts_have_mean_zero_are_uncorrelated_and_have_their_variances(law, n):
     atoms, p = FINITE_LAWS[law]
 
     def parts(rows):
-        found = hoeffding(half_square, atoms[rows], atoms, p)
-        return np.array([found.mean, found.first, found.second])
+        result = hoeffding(half_square, atoms[rows], atoms, p)
+        return np.array([result.mean, result.first, result.second])
 
     means = expectation(parts, p, n)
     variance = p @ atoms**2 - (p @ atoms) ** 2

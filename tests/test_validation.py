@@ -53,9 +53,9 @@ test_values_that_are_refused = refusals(
 
 def test_probabilities_within_tolerance_are_renormalised():
     given = np.array([0.5, 0.5 + 5e-10])
-    found = probabilities("p", given, 1)
-    assert found.sum() == 1.0
-    assert found[1] / found[0] == pytest.approx(given[1] / given[0], rel=1e-15)
+    result = probabilities("p", given, 1)
+    assert result.sum() == 1.0
+    assert result[1] / result[0] == pytest.approx(given[1] / given[0], rel=1e-15)
 
 
 def test_probabilities_accepted_once_are_accepted_unchanged_again():

@@ -162,8 +162,8 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt as stop:
-        said = str(stop) or "interrupted"
-        print(f"{name}: {said}", file=sys.stderr)
+        message = str(stop) or "interrupted"
+        print(f"{name}: {message}", file=sys.stderr)
         return 130
     except InputError as error:
         print(printable(f"{name}: {error}"), file=sys.stderr)
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if words and words[0] in clone.COMMANDS:
             return clone.run(words[0], words[1:])
         parser = _parser(words)
-        (commands,) = (each for each in parser._actions if each.dest == "command")
+        (commands,) = (action for action in parser._actions if action.dest == "command")
         known = list(commands.choices or ())
         if words and not words[0].startswith("-") and words[0] not in known:
             (nearest,) = get_close_matches(words[0], known, n=1, cutoff=0.0)

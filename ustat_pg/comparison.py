@@ -114,11 +114,11 @@ def compare(
         for estimator in named.values():
             estimator.require_group(size)
         try:
-            found = _measured(cell, named, drawn, integer("seed", seed, 0))
+            results = _measured(cell, named, drawn, integer("seed", seed, 0))
         except Violation as violation:
             raise InputError(str(violation)) from None
-        first = next(iter(found.values()))
-        for name, row in found.items():
+        first = next(iter(results.values()))
+        for name, row in results.items():
             ratio, error = row.over(first)
             bias, rescaled = _off(chosen, size, named[name], row.mse)
             rows.append(
@@ -128,7 +128,7 @@ def compare(
                     "batch_size": batch_size,
                     "mse": row.mse,
                     "standard_error": row.standard_error,
-                    "rank": 1 + sum(other.mse < row.mse for other in found.values()),
+                    "rank": 1 + sum(other.mse < row.mse for other in results.values()),
                     "ratio": ratio,
                     "ratio_error": error,
                     "bias": bias,
@@ -153,12 +153,12 @@ def _estimators(
     pairs: list[tuple[str | None, Baseline]] = (
         [*baselines.items()] if isinstance(baselines, Mapping) else [(None, b) for b in baselines]
     )
-    found: dict[str, Estimator] = {}
-    for name, each in pairs:
-        if isinstance(each, Estimator):
-            estimator = each
-        elif callable(each):
-            under = UnderTest(each, layout, inputs, array)
+    estimators: dict[str, Estimator] = {}
+    for name, item in pairs:
+        if isinstance(item, Estimator):
+            estimator = item
+        elif callable(item):
+            under = UnderTest(item, layout, inputs, array)
             estimator = Estimator(
                 under.name,
                 function=lambda z, draws, under=under: under(  # type: ignore[misc]
@@ -166,39 +166,39 @@ def _estimators(
                 ),
             )
         else:
-            estimator = Estimator(each)
+            estimator = Estimator(item)
         label = estimator.label if name is None else str(name)
-        if label in found:
+        if label in estimators:
             raise InputError(
                 f"two baselines are called {label!r}: name them, {{'mine': ..., 'other': ...}}"
             )
-        found[label] = estimator
-    if not found:
+        estimators[label] = estimator
+    if not estimators:
         raise InputError(f"baselines are {'{}' if of_mapping else '[]'}: give at least one")
-    return found
+    return estimators
 
 
 def _measured(
     cell: GradientCell, named: Mapping[str, Estimator], replications: int, seed: int
 ) -> dict[str, _Row]:
     """The error of each estimator: enumerated where that is feasible, else all from the same draws."""
-    found: dict[str, _Row] = {}
+    rows: dict[str, _Row] = {}
     for name, estimator in named.items():
         # A function may look at the order of a group; what has a name does not.
-        engine, asked = (
+        engine, quantities = (
             ExactEngine(tuples=estimator.function is not None),
             [SquaredError(estimator)],
         )
         with suppress(InfeasibleError):
-            engine.require(cell, asked)
-            found[name] = _Row(float(engine.measure(cell, asked, Replications()).mean[0]), 0.0)
-    left = [name for name in named if name not in found]
+            engine.require(cell, quantities)
+            rows[name] = _Row(float(engine.measure(cell, quantities, Replications()).mean[0]), 0.0)
+    left = [name for name in named if name not in rows]
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
         for place, name in enumerate(left):
             error = sqrt(sums.covariance[place, place] / sums.n)
-            found[name] = _Row(float(sums.mean[place]), error, sums, place)
-    return {name: found[name] for name in named}
+            rows[name] = _Row(float(sums.mean[place]), error, sums, place)
+    return {name: rows[name] for name in named}
 
 
 def _off(

@@ -176,12 +176,12 @@ def moments_of(known: Moments | HasMoments) -> Moments:
     ustat_pg.validation.InputError: moments are a float: they must be Moments, or a problem that has them
     """
     find: Any = getattr(known, "moments", None)
-    found: Any = find() if callable(find) and not isinstance(known, type) else known
-    if not hasattr(found, "matrices"):
+    moments: Any = find() if callable(find) and not isinstance(known, type) else known
+    if not hasattr(moments, "matrices"):
         raise InputError(
             f"moments are a {type(known).__name__}: they must be Moments, or a problem that has them"
         )
-    return found
+    return moments
 
 
 def takes_problems(

@@ -229,8 +229,8 @@ def stem_of(name: str) -> str:
     """
     known = {_plain(stem): stem for stem in RESULTS}
     known |= {_plain(result.label): stem for stem, result in RESULTS.items()}
-    if (found := known.get(_plain(name))) is not None:
-        return found
+    if (known_stem := known.get(_plain(name))) is not None:
+        return known_stem
     # One of a stem's own spelling, or of the labels.
     near = nearest(name, [*RESULTS, *(result.label for result in RESULTS.values())], 2)
     meant = f", did you mean {' or '.join(near)}?" if near else ":"

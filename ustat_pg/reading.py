@@ -261,11 +261,11 @@ def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
 def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose keys stand once each."""
     pairs = list(pairs)
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InputError(f"{name!r} stands twice in one object")
-    return found
+    return mapping
 
 
 def _refuse_deep(value: Any) -> None:

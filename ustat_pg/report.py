@@ -148,9 +148,9 @@ def verdict_table(
 def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for claim in claims:
-        for found in claim.power:
-            share, best = f"{found.share:.0%}", f"{found.best:.0%}"
-            cells = rows.setdefault((claim.label, claim.stem, found.kind), [])
+        for power in claim.power:
+            share, best = f"{power.share:.0%}", f"{power.best:.0%}"
+            cells = rows.setdefault((claim.label, claim.stem, power.kind), [])
             cells.append(share if share == best else f"{share} ({best})")
     return [[*first, *cells] for first, cells in rows.items()]
 

@@ -225,10 +225,10 @@ class RivalResult:
     def refuted_by(self) -> tuple[str, ...]:
         """The kinds of evidence that refute it, where none that was to be had lets it pass."""
         verdicts = {"exact": self.exact, "simulation": self.simulation}
-        found = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
+        kinds = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
         # A rival that nothing could enumerate is left to simulation.
-        left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in found
-        return found if left or self.verdict == RivalVerdict.REFUTED else ()
+        left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in kinds
+        return kinds if left or self.verdict == RivalVerdict.REFUTED else ()
 
 
 ON_ONE_ORIGIN = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
@@ -252,8 +252,8 @@ def _first(verdicts: Iterable[RivalVerdict], order: Sequence[RivalVerdict]) -> R
 
 def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> RivalResult:
     def verdict(kind: str, origin: str) -> RivalVerdict:
-        found = [c.found[kind].rivals for c in checks if c.origin == origin and kind in c.found]
-        return _first((rivals[name] for rivals in found if name in rivals), ON_ONE_ORIGIN)
+        regions = [c.found[kind].rivals for c in checks if c.origin == origin and kind in c.found]
+        return _first((rivals[name] for rivals in regions if name in rivals), ON_ONE_ORIGIN)
 
     origins = {
         origin: {kind: verdict(kind, origin) for kind in kinds}

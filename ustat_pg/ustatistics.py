@@ -130,7 +130,8 @@ def _symmetric(kernel: Kernel, sample: _Sample, order: int) -> None:
     draws = np.random.default_rng(0)
     rows = np.array([draws.permutation(sample.size)[:order] for _ in range(SYMMETRY_TUPLES)]).T
     value, other = (
-        _values(kernel, *map(sample.take, each)) for each in (rows, draws.permuted(rows, axis=0))
+        _values(kernel, *map(sample.take, indices))
+        for indices in (rows, draws.permuted(rows, axis=0))
     )
     if np.abs(other - value).max() > SYMMETRY_TOLERANCE * np.abs(value).max():
         raise InputError(

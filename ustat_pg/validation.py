@@ -95,8 +95,8 @@ def nearest(word: str, allowed: Collection[str], count: int = 1, cutoff: float =
     ['rloo']
     """
     by_small = {other.lower(): other for other in allowed}
-    found = get_close_matches(word.lower(), by_small, n=count, cutoff=cutoff)
-    return [by_small[small] for small in found]
+    matches = get_close_matches(word.lower(), by_small, n=count, cutoff=cutoff)
+    return [by_small[small] for small in matches]
 
 
 def device_name(value: Any) -> str:

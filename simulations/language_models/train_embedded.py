@@ -116,10 +116,10 @@ def logits(model: Qwen2ForCausalLM, tokens: torch.Tensor, positions: torch.Tenso
     # Without a mask transformers takes a gap in the positions for the beginning of another document.
     length = tokens.shape[1]
     causal = torch.ones((1, 1, length, length), dtype=torch.bool).tril()
-    found: torch.Tensor = model(
+    output: torch.Tensor = model(
         input_ids=tokens, attention_mask=causal, position_ids=positions, use_cache=False
     ).logits
-    return found
+    return output
 
 
 def train(recipe: Recipe) -> Qwen2ForCausalLM:

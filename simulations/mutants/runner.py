@@ -170,7 +170,7 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
         *((kind, check.name) for check in run.claims[0].checks
           for kind, findings in check.found.items() if findings.verdict == "REFUTED"),
         *(("design", why) for why in failed.values()),
-        *(("control", f"{each.name}: {each.said}") for each in controls if not each.held),
+        *(("control", f"{control.name}: {control.said}") for control in controls if not control.held),
     ][0]  # fmt: skip
     return {"verdict": "REFUTED", "by": by, "check": check}
 

@@ -52,13 +52,13 @@ class Drawn:
         """A check that a function's value, a number or an array, is the one reckoned otherwise, up to a limit
         relative to the largest entry reckoned.
         """
-        said, known = np.asarray(predicted, dtype=float), np.asarray(reckoned, dtype=float)
-        if said.shape != known.shape:
-            raise ArithmeticError(f"{what}: the shapes are {said.shape} and {known.shape}")
+        claimed, known = np.asarray(predicted, dtype=float), np.asarray(reckoned, dtype=float)
+        if claimed.shape != known.shape:
+            raise ArithmeticError(f"{what}: the shapes are {claimed.shape} and {known.shape}")
         size = float(np.abs(known).max(initial=0.0)) or 1.0
         # An array is compared as a sum with unequal weights, so that no two entries stand for one another.
         weights = np.cos(np.arange(known.size)) if known.ndim else np.ones(1)
-        one, other = (float(weights @ each.ravel()) for each in (said, known))
+        one, other = (float(weights @ side.ravel()) for side in (claimed, known))
         functional = EverySample(_BESIDE, ((mse_of("grpo"), 0.0),), other, limit * size)
         statement = equal(one, scale=limit * size / ROUNDING)
         return Entry(self.name, "generated", _BESIDE.problem).check(what, functional, statement)
@@ -75,9 +75,11 @@ Asked = dict[str, tuple[Callable[[Drawn], Iterator[Check]], ...]]
 def checks(stem: str, suite: Suite) -> Iterator[Check]:
     """The checks that a result's claim has beside its own."""
     for module in MODULES:
-        asked: Asked = import_module(f".{module}", __name__).ASKED
-        for each in asked.get(stem, ()):
+        inputs: Asked = import_module(f".{module}", __name__).ASKED
+        for question in inputs.get(stem, ()):
             for number in range(DRAWS[suite.size]):
-                seed = [suite.seed, number, crc32(f"{module}.{each.__name__}".encode())]
+                seed = [suite.seed, number, crc32(f"{module}.{question.__name__}".encode())]
                 rng = np.random.default_rng(seed)
-                yield from each(Drawn(rng, f"{each.__name__.strip('_')}#{suite.seed}.{number}"))
+                yield from question(
+                    Drawn(rng, f"{question.__name__.strip('_')}#{suite.seed}.{number}")
+                )

@@ -53,11 +53,11 @@ def tables(drawn: Drawn) -> Iterator[Check]:
                     form[i, j] = form[j, i] = off
             # A count that hardly ever comes leaves its entry to rounding: the square is compared.
             where = f"G={size}, δ {'= 1' if np.ndim(delta) == 0 else 'given'}"
-            found = best_table(bandit.moments(), size, delta=delta)
+            table = best_table(bandit.moments(), size, delta=delta)
             least = zero - (one - less) @ np.linalg.solve(form, one - less) / 8
             yield drawn.check(f"{where}: least square", _square(
-                bandit, found.successes[1:], found.failures[:-1]), least, 1e-7)  # fmt: skip
-            yield drawn.check(f"{where}: δ of the best table", found.delta, gains)
+                bandit, table.successes[1:], table.failures[:-1]), least, 1e-7)  # fmt: skip
+            yield drawn.check(f"{where}: δ of the best table", table.delta, gains)
         by_name, best = count_table("best", size, bandit), best_table(bandit.moments(), size)
         yield drawn.check(f"G={size}: the table called best", by_name.failures, best.failures)
 
@@ -93,8 +93,8 @@ def critics(drawn: Drawn) -> Iterator[Check]:
     def excess(*critics: Array) -> float:
         """The mean error of critics that are equally likely, over the oracle's; of one prompt."""
         errors = [
-            Law.of(bandit, Estimator("critic", values=tuple(each)), group).error(1, "iid")
-            for each in critics
+            Law.of(bandit, Estimator("critic", values=tuple(critic)), group).error(1, "iid")
+            for critic in critics
         ]
         return float(np.mean(errors)) - Law.of(bandit, Estimator("oracle"), group).error(1, "iid")
 
@@ -120,9 +120,9 @@ def critics(drawn: Drawn) -> Iterator[Check]:
     for _ in range(rollouts):
         centre = centre + step * (value - centre)
         noise = (1 - step) ** 2 * noise + step**2 * moments.reward_variance
-    found = learned_values(moments, rollouts, step_size=step, start=start)
-    yield drawn.check(f"{rollouts} rewards, running: mean", found[0], centre)
-    yield drawn.check(f"{rollouts} rewards, running: variance", found[1], noise)
+    values = learned_values(moments, rollouts, step_size=step, start=start)
+    yield drawn.check(f"{rollouts} rewards, running: mean", values[0], centre)
+    yield drawn.check(f"{rollouts} rewards, running: variance", values[1], noise)
     plain = learned_values(moments, rollouts)
     yield drawn.check(f"{rollouts} rewards: mean", plain[0], value)
     yield drawn.check(f"{rollouts} rewards: variance", plain[1], moments.reward_variance / rollouts)

@@ -38,18 +38,18 @@ def _maxrl(rewards: list[float]) -> list[float]:
 
 PLAIN: dict[str, tuple[Callable[[Array], Array], Callable[[list[float]], list[float]]]] = {
     "grpo": (estimators.grpo, _each(lambda own, others: own - fmean(others))),
-    "group-mean": (estimators.group_mean, lambda z: [each - fmean(z) for each in z]),
+    "group-mean": (estimators.group_mean, lambda z: [reward - fmean(z) for reward in z]),
     "std": (
         estimators.standardised,
-        lambda z: [(each - fmean(z)) / (pstdev(z) or 1.0) for each in z],
+        lambda z: [(reward - fmean(z)) / (pstdev(z) or 1.0) for reward in z],
     ),
     "std-ddof1": (
         estimators.unbiased_std,
-        lambda z: [(each - fmean(z)) / (stdev(z) or 1.0) for each in z],
+        lambda z: [(reward - fmean(z)) / (stdev(z) or 1.0) for reward in z],
     ),
     "std with epsilon": (
         lambda z: estimators.standardised(z, ddof=1, epsilon=0.03),
-        lambda z: [(each - fmean(z)) / (stdev(z) + 0.03) for each in z],
+        lambda z: [(reward - fmean(z)) / (stdev(z) + 0.03) for reward in z],
     ),
     "others-std": (estimators.others_standardised, _each(_by_others)),
     "maxrl": (estimators.maxrl, _maxrl),
@@ -90,7 +90,7 @@ def best_of_k(drawn: Drawn) -> Iterator[Check]:
         k, some = int(drawn.rng.integers(2, size)), shift + drawn.rng.normal(size=size)
 
         def over_subsets(own: float, others: list[float], k: int = k) -> float:
-            beside = fmean(max(own, *each) for each in combinations(others, k - 1))
+            beside = fmean(max(own, *chosen) for chosen in combinations(others, k - 1))
             return k * (beside - fmean(map(max, combinations(others, k))))
 
         yield drawn.check(

@@ -219,9 +219,9 @@ def tables(drawn: Drawn) -> Iterator[Check]:
             spec = name.format(k=int(drawn.rng.integers(1, group + 1)), b=values[0], c=values[1])
             law, called = Law.of(bandit, Estimator(spec), group), spec.partition(",")[0]
             where = f"G={group} B={batch} {called}"
-            found = gradient_mse(moments, spec, group, batch)
+            prediction = gradient_mse(moments, spec, group, batch)
             mean, covariance = law.mean, law.covariance(batch, "iid")
-            yield drawn.check(f"{where}: error", found.mse, law.error(batch, "iid"))
+            yield drawn.check(f"{where}: error", prediction.mse, law.error(batch, "iid"))
             yield drawn.check(
                 f"{where}: covariance", gradient_covariance(moments, spec, group, batch), covariance
             )
@@ -229,12 +229,12 @@ def tables(drawn: Drawn) -> Iterator[Check]:
             length = sqrt(mean @ mean)
             yield drawn.check(
                 f"{where}: noise to signal",
-                found.noise_to_signal,
+                prediction.noise_to_signal,
                 np.trace(covariance) / length**2,
             )
             yield drawn.check(
                 f"{where}: cosine",
-                found.cosine,
+                prediction.cosine,
                 mean @ gradient / length / sqrt(gradient @ gradient),
             )
             if name in ("std", "maxrl"):

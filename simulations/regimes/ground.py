@@ -60,7 +60,7 @@ def edges(drawn: Drawn) -> Iterator[Check]:
             cell.measure("exact", [SquaredError(Estimator(name))]).mean[0],
         )
     constants = 0.5 + 10 ** rng.uniform(-9, -2) * np.arange(4)
-    labels = {Estimator("constant", float(each)).label for each in constants}
+    labels = {Estimator("constant", float(constant)).label for constant in constants}
     yield drawn.check("constants all but alike have labels of their own", len(labels), 4)
     scores = rng.normal(size=(2, 3, 40))
     scores -= scores.mean(axis=1, keepdims=True)
@@ -114,10 +114,10 @@ def weighted(drawn: Drawn) -> Iterator[Check]:
     for name in ("grpo", "std", "maxrl"):
         group, batch = drawn.size(2, LARGEST_GROUP), drawn.size(2, LARGEST_BATCH)
         law = Law.of(heavy, Estimator(name), group)
-        found = weighted_mse(heavy.weighted_moments(), name, group, batch)
+        prediction = weighted_mse(heavy.weighted_moments(), name, group, batch)
         where = f"G={group} B={batch} {name}, weighted"
-        yield drawn.check(f"{where}: mean", found.mean, law.mean)
-        yield drawn.check(f"{where}: error", found.mse, law.error(batch, "iid"))
+        yield drawn.check(f"{where}: mean", prediction.mean, law.mean)
+        yield drawn.check(f"{where}: error", prediction.mse, law.error(batch, "iid"))
 
 
 def leading(drawn: Drawn) -> Iterator[Check]:

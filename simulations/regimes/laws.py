@@ -95,29 +95,31 @@ def chi_squares(drawn: Drawn) -> Iterator[Check]:
 def mixtures(drawn: Drawn) -> Iterator[Check]:
     """Mixtures of laws; laws of runs that end in different places; distances of laws."""
     parts = [_weights(drawn, 2) for _ in range(3)]
-    parts = [each * 10 ** drawn.rng.uniform(-0.5, 0.5) / each.sum() for each in parts]
+    parts = [weights * 10 ** drawn.rng.uniform(-0.5, 0.5) / weights.sum() for weights in parts]
     probs = drawn.rng.dirichlet([1.0] * 3)
-    laws = [WeightedChi2(np.repeat(each, 2)) for each in parts]
-    mixed, others = MixtureLaw(laws, probs), [Pairs(each) for each in parts]
+    laws = [WeightedChi2(np.repeat(weights, 2)) for weights in parts]
+    mixed, others = MixtureLaw(laws, probs), [Pairs(weights) for weights in parts]
     points = np.linspace(0.3, 12.0, DENSE)
-    above = probs @ np.stack([each.sf(points) for each in others])
+    above = probs @ np.stack([weights.sf(points) for weights in others])
     yield drawn.check("mixture: cdf", mixed.cdf(points), 1 - above)
     yield drawn.check("mixture: sf", mixed.sf(points), above)
-    density = probs @ np.stack([each.pdf(points) for each in others])
+    density = probs @ np.stack([weights.pdf(points) for weights in others])
     yield drawn.check("mixture: pdf", mixed.pdf(points), density)
     yield drawn.check("mixture: ppf", mixed.ppf(1 - above), points, 1e-8)
-    means = np.array([2 * each.sum() for each in parts])
-    squares = np.array([4 * (each**2).sum() for each in parts]) + means**2
+    means = np.array([2 * weights.sum() for weights in parts])
+    squares = np.array([4 * (weights**2).sum() for weights in parts]) + means**2
     yield drawn.check("mixture: mean", mixed.mean(), probs @ means)
     yield drawn.check("mixture: variance", mixed.var(), probs @ squares - (probs @ means) ** 2)
     rows, places = np.repeat(np.stack(parts), 2, axis=1), np.array([0.5, 3.0, 8.0])
-    own = [1 - each.sf(points[:1] * 0 + x)[0] for each, x in zip(others, places, strict=True)]
-    yield drawn.check("runs' own laws", conditional_transform(places, rows), own)
+    heights = [
+        1 - weights.sf(points[:1] * 0 + x)[0] for weights, x in zip(others, places, strict=True)
+    ]
+    yield drawn.check("runs' own laws", conditional_transform(places, rows), heights)
     grid = np.linspace(0.0, 60.0, 400_001)
     apart = np.abs(others[0].sf(grid) - others[1].sf(grid)).max()
     for tolerance in (1e-5, 1e-8):
-        found = sup_distance(laws[0], laws[1], tolerance=tolerance)
-        yield drawn.check(f"distance of laws to {tolerance:g}", found, apart, 1e-5 / apart)
+        distance = sup_distance(laws[0], laws[1], tolerance=tolerance)
+        yield drawn.check(f"distance of laws to {tolerance:g}", distance, apart, 1e-5 / apart)
     rate = float(drawn.rng.uniform(0.1, 5))
     places, shares = np.polynomial.legendre.leggauss(NODES)
     ends = 60.0 * means.max() / 2
@@ -150,11 +152,11 @@ def epochs(drawn: Drawn) -> Iterator[Check]:
                 for order in permutations(range(4))
             ]
             total += float(np.mean(np.square(sums)))
-        found = epoch_gap(
+        gap = epoch_gap(
             bandit.moments(), frame, bend, rates, group_size=group, batch_size=batch,
             displacement=start,
         )  # fmt: skip
-        yield drawn.check(f"G={group} B={batch}: gap of epochs", found, bend / 2 * total)
+        yield drawn.check(f"G={group} B={batch}: gap of epochs", gap, bend / 2 * total)
 
 
 ASKED: Asked = {

@@ -38,18 +38,18 @@ def _groups(
     bandit: SoftmaxBandit, lengths: tuple[int, ...], name: str, group_size: int
 ) -> tuple[Array, Array, Array]:
     """Chance, Σ A s and tokens of every group that there can be."""
-    found = []
+    outcomes = []
     for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group_size):
         sums = (advantages[..., None] * scores).sum(axis=1)
-        found.append((chance, sums, np.array(lengths)[draws.arms[:, 0]].sum(axis=1)))
-    chances, sums, tokens = zip(*found, strict=True)
+        outcomes.append((chance, sums, np.array(lengths)[draws.arms[:, 0]].sum(axis=1)))
+    chances, sums, tokens = zip(*outcomes, strict=True)
     return np.concatenate(chances), np.concatenate(sums), np.concatenate(tokens)
 
 
 def means(drawn: Drawn) -> Iterator[Check]:
     """The mean of every way to add up tokens."""
     bandit, lengths = _problem(drawn)
-    moments, each = bandit.length_moments(lengths), np.array(lengths, dtype=float)
+    moments, arm_lengths = bandit.length_moments(lengths), np.array(lengths, dtype=float)
     for name in BASELINES:
         for group, batch in (
             (drawn.size(5, 12), 1),
@@ -63,8 +63,8 @@ def means(drawn: Drawn) -> Iterator[Check]:
                 others = fftconvolve(others, law)
             # The others' tokens are hardly ever far from their mean.
             totals = np.flatnonzero(others > 1e-16 * others.max())
-            own = np.arange(1, tokens.max() + 1)[:, None]
-            inverse = (1 / (own + totals)) @ others[totals]
+            length = np.arange(1, tokens.max() + 1)[:, None]
+            inverse = (1 / (length + totals)) @ others[totals]
             reckoned = {
                 "token-mean": batch * (chances * inverse[tokens - 1]) @ sums,
                 "prompt-mean": (chances / tokens) @ sums,
@@ -78,7 +78,7 @@ def means(drawn: Drawn) -> Iterator[Check]:
                 )
             scaled = np.zeros(bandit.d)
             for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group):
-                weights = advantages / each[draws.arms[:, 0]]
+                weights = advantages / arm_lengths[draws.arms[:, 0]]
                 scaled += chance @ (weights[..., None] * scores).mean(axis=1)
             yield drawn.check(
                 f"G={group} B={batch}: sequence-mean of {name}",

@@ -51,50 +51,50 @@ def constants(drawn: Drawn) -> Iterator[Check]:
                 bandit.reward_probs,
                 np.tile(bandit.policy.logits[1:2], (PROMPTS, 1)),
             )
-        found = mse_constants(bandit.moments())
+        answer = mse_constants(bandit.moments())
         where = "prompts alike: " if alike else ""
         group = drawn.size(2, LARGEST_GROUP)
         law = Law.of(bandit, Estimator("grpo"), group)
         apart = law.means - law.mean
         between = float(bandit.context_probs @ (apart**2).sum(axis=1))
-        yield drawn.check(f"{where}G={group}: c1", found.c1, between, 1e-7)
+        yield drawn.check(f"{where}G={group}: c1", answer.c1, between, 1e-7)
         for name in ("grpo", "oracle", "vanilla"):
             batch = drawn.size(2, PROMPTS)
-            own = Law.of(bandit, Estimator(name), group)
+            exact_law = Law.of(bandit, Estimator(name), group)
             at = f"{where}G={group} B={batch} {name}"
             yield drawn.check(
-                f"{at}: curve", found.mse(group, batch, name), own.error(batch, "iid")
+                f"{at}: curve", answer.mse(group, batch, name), exact_law.error(batch, "iid")
             )
             yield drawn.check(
                 f"{at}: curve, of {PROMPTS} prompts",
-                found.mse(group, batch, name, population=PROMPTS),
-                own.error(batch, "without-replacement"),
+                answer.mse(group, batch, name, population=PROMPTS),
+                exact_law.error(batch, "without-replacement"),
             )
         yield drawn.check(
             f"{where}G={group}: constants of a run's pairs",
             paired_constants(*_pairs(bandit, group)),
-            (found.c1, found.c2, found.c3),
+            (answer.c1, answer.c2, answer.c3),
             1e-7,
         )
 
 
 def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float, int, float]:
     """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
-    own = pairs = square = pair = 0.0
+    single = pairs = square = pair = 0.0
     for _, chance, _, advantages, scores in groups(bandit, Estimator("grpo"), group_size):
         terms = advantages[..., None] * scores
-        each, together = (terms**2).sum(axis=(1, 2)), (terms.sum(axis=1) ** 2).sum(axis=1)
-        own += float(chance @ each) / group_size
-        pairs += float(chance @ (together - each)) / group_size / (group_size - 1)
+        norms, together = (terms**2).sum(axis=(1, 2)), (terms.sum(axis=1) ** 2).sum(axis=1)
+        single += float(chance @ norms) / group_size
+        pairs += float(chance @ (together - norms)) / group_size / (group_size - 1)
     for x, share in enumerate(bandit.context_probs.tolist()):
-        found = bandit.outcomes
-        probs, rewards = found.probs[x], found.rewards[x]
-        squares = (bandit.policy.scores(x)[found.arms[x]] ** 2).sum(axis=1)
+        outcomes = bandit.outcomes
+        probs, rewards = outcomes.probs[x], outcomes.rewards[x]
+        squares = (bandit.policy.scores(x)[outcomes.arms[x]] ** 2).sum(axis=1)
         off = rewards - probs @ rewards
         square += share * float(probs @ (squares * off**2))
         pair += share * float(probs @ squares) * float(probs @ off**2)
     gradient = bandit.gradient()
-    return own, pairs, float(gradient @ gradient), group_size, pair / square
+    return single, pairs, float(gradient @ gradient), group_size, pair / square
 
 
 def _drawn(drawn: Drawn) -> MseConstants:
@@ -123,9 +123,11 @@ def budgets(drawn: Drawn) -> Iterator[Check]:
         off = np.where(close > budget, close - budget, off)
         nearest = close[off == off.min()]
         size = nearest[np.argmin(_noise(known, nearest.astype(float)))]
-        found, group = near_budget(known, budget)
+        nearby, group = near_budget(known, budget)
         yield drawn.check(
-            f"K={budget}, {number}: nearest budget", (abs(found - budget), group), (off.min(), size)
+            f"K={budget}, {number}: nearest budget",
+            (abs(nearby - budget), group),
+            (off.min(), size),
         )
         signal = float(drawn.rng.uniform(0.01, 2))
         least = minimize_scalar(
@@ -146,59 +148,63 @@ def robust(drawn: Drawn) -> Iterator[Check]:
             "c1": (known.c1 * drawn.rng.uniform(0, 0.5), known.c1 * drawn.rng.uniform(1.5, 9)),
             "c3": (known.c3 * drawn.rng.uniform(0.2, 0.9), known.c3 * drawn.rng.uniform(1.1, 3)),
         }
-        grids = [np.linspace(*each, 5) for each in (ends["c1"], c2 or (known.c2,) * 2, ends["c3"])]
+        grids = [
+            np.linspace(*ends_of, 5) for ends_of in (ends["c1"], c2 or (known.c2,) * 2, ends["c3"])
+        ]
         factor = 1.0 if population is None else (population - batches) / (population - 1)
         worst = np.ones(len(sizes))
         for c1, middle, c3 in product(*grids):
             errors = (c1 * factor + middle / sizes + c3 / sizes / (sizes - 1)) / batches
             worst = np.maximum(worst, errors / errors.min())
-        size, found = robust_group_size(
+        size, least = robust_group_size(
             known, **ends, group_sizes=sizes, batch_sizes=batches, c2=c2, population=population
         )
         where = f"c2 {'known' if c2 is None else 'too'}, of {population or 'all'} prompts"
-        yield drawn.check(f"{where}: worst ratios", found, worst)
+        yield drawn.check(f"{where}: worst ratios", least, worst)
         yield drawn.check(f"{where}: best in the worst case", size, sizes[np.argmin(worst)])
 
 
 def optima(drawn: Drawn) -> Iterator[Check]:
     """G* and the advice with costs and populations, by search over all group sizes."""
-    for cost, each, population in (
+    for cost, output_cost, population in (
         (0.0, 1.0, None), (7.5, 1.0, None), (3.0, 0.25, None), (0.0, 1.0, 97), (5.0, 2.0, 41),
     ):  # fmt: skip
         known, total = _drawn(drawn), drawn.size(200, LARGEST_BUDGET)
 
-        def spent(size: float, of: MseConstants = known, cost: float = cost, each: float = each,
+        def spent(size: float, of: MseConstants = known, cost: float = cost, output_cost: float = output_cost,
                   population: int | None = population, total: int = total) -> float:  # fmt: skip
-            batch = total / (cost + each * size)
+            batch = total / (cost + output_cost * size)
             if population is not None:
                 batch = min(batch, population)
             share = 1.0 if population is None else (population - batch) / (population - 1)
             return (of.c1 * share + of.c2 / size + of.c3 / size / (size - 1)) / batch
 
-        where = f"q={cost:g} r={each:g} N={population} C={total}"
-        least = 1.0 if population is None else max(1.0, (total / population - cost) / each)
+        where = f"q={cost:g} r={output_cost:g} N={population} C={total}"
+        least = 1.0 if population is None else max(1.0, (total / population - cost) / output_cost)
         place = minimize_scalar(
             lambda t, of=spent, least=least: of(least + exp(t)),
             bounds=(-12, log(total)), method="bounded", options={"xatol": 1e-12},
         )  # fmt: skip
-        found = optimal_group_size(
-            known, prompt_cost=cost, output_cost=each, population=population,
+        star = optimal_group_size(
+            known, prompt_cost=cost, output_cost=output_cost, population=population,
             budget=None if population is None else total,
         )  # fmt: skip
-        yield drawn.check(f"{where}: G*", found, least + exp(place.x), 10 * BY_SEARCH)
-        plain = cost == 0 and each == 1
+        yield drawn.check(f"{where}: G*", star, least + exp(place.x), 10 * BY_SEARCH)
+        plain = cost == 0 and output_cost == 1
         sizes = [
             size
-            for size in range(2, int((total - cost) / each) + 1)
+            for size in range(2, int((total - cost) / output_cost) + 1)
             if not plain or (total % size == 0 and total // size <= (population or total))
         ]
-        batches = [min(int(total // (cost + each * size)), population or total) for size in sizes]
+        batches = [
+            min(int(total // (cost + output_cost * size)), population or total) for size in sizes
+        ]
         errors = np.array(known.mse(sizes, batches, population=population))
         best = sizes[len(sizes) - 1 - int(errors[::-1].argmin())]
         # Without costs no group is so small that the budget outlasts the prompts.
         lowest = -(-total // population) if plain and population is not None else 2
         high = low = best
-        while high < int((total - cost) / each) and spent(high + 1) <= 1.05 * errors.min():
+        while high < int((total - cost) / output_cost) and spent(high + 1) <= 1.05 * errors.min():
             high += 1
         while low > max(2, lowest) and spent(low - 1) <= 1.05 * errors.min():
             low -= 1
@@ -206,14 +212,14 @@ def optima(drawn: Drawn) -> Iterator[Check]:
             known,
             total,
             prompt_cost=cost,
-            output_cost=None if plain else each,
+            output_cost=None if plain else output_cost,
             population=population,
         )
         yield drawn.check(f"{where}: the advised G", advice.g_best, best)
         yield drawn.check(f"{where}: within 5%", advice.g_interval, (low, high))
         for row in advice.table[:: max(len(advice.table) // 4, 1)]:
             at = f"{where}: G={row.group_size}"
-            bought = min(int(total // (cost + each * row.group_size)), population or total)
+            bought = min(int(total // (cost + output_cost * row.group_size)), population or total)
             error = known.mse(row.group_size, bought, population=population)
             yield drawn.check(f"{at}, its error", row.mse, error)
             yield drawn.check(f"{at}, over the best", row.ratio_to_best, error / errors.min())

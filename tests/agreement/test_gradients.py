@@ -171,12 +171,12 @@ def test_the_same_numbers_under_a_large_offset(subject, batch):
     quantities = errors_of("grpo", "group-mean", "oracle", "minimum-variance")
     quantities += [Distance(Estimator("grpo"), Estimator("oracle"))]
     plain = cell.measure("reference", quantities, replications=50).mean
-    found = subject.measure(cell, quantities, replications=50).mean
+    result = subject.measure(cell, quantities, replications=50).mean
     assert plain[0] < 10
     loose = max(subject.relative, 1e-5)
     small = [0, 1, 2, 4]
-    assert found[small] == pytest.approx(plain[small], rel=loose)
-    assert found == pytest.approx(plain, rel=max(loose, 1e-4))
+    assert result[small] == pytest.approx(plain[small], rel=loose)
+    assert result == pytest.approx(plain, rel=max(loose, 1e-4))
 
 
 @pytest.mark.parametrize("engine", ["exact", *(name for name in SUBJECTS if name != "cpu")])
@@ -185,9 +185,9 @@ def test_a_function_is_measured_as_the_librarys_own(engine):
     quantities = [SquaredError(own), *errors_of("group-mean")]
     quantities += [Distance(own, Estimator("group-mean"))]
     cell = GradientCell(random_problem(1, "plain", contexts=2), 3)
-    found = cell.measure(engine, quantities, replications=20).mean
-    assert found[0] == pytest.approx(found[1], rel=1e-13)
-    assert found[2] == pytest.approx(0.0, abs=1e-30)
+    result = cell.measure(engine, quantities, replications=20).mean
+    assert result[0] == pytest.approx(result[1], rel=1e-13)
+    assert result[2] == pytest.approx(0.0, abs=1e-30)
 
 
 # Blocks.
@@ -293,8 +293,8 @@ def test_the_claims_hold_and_no_rival_survives(name, stems, engine, least, tmp_p
     claims = [claim(stem, suite) for stem in stems]
     done = run_claims(claims, Options("smoke", engine=engine), Store(tmp_path)).claims
     assert [one.stem for one in done] == list(stems)
-    found = [each for one in done for check in one.checks for each in check.found.values()]
-    assert {each.verdict for each in found} == {Verdict.CONFIRMED}
+    result = [each for one in done for check in one.checks for each in check.found.values()]
+    assert {each.verdict for each in result} == {Verdict.CONFIRMED}
     verdicts = [rival.verdict for one in done for rival in one.rivals]
     # A rival that needs a problem of its own is not tested on another.
     assert RivalVerdict.SURVIVED not in verdicts

@@ -190,27 +190,27 @@ def answers(tmp_path_factory):
 
 def of_kind(answers, kind):
     """The answers of one kind, which must have warned of nothing."""
-    found = {name[1]: answer for name, (answer, warned) in answers.items() if name[0] == kind}
-    assert found
+    result = {name[1]: answer for name, (answer, warned) in answers.items() if name[0] == kind}
+    assert result
     assert not [warned for name, (_, warned) in answers.items() if name[0] == kind and warned]
-    return found
+    return result
 
 
 def test_the_same_numbers(answers):
-    found, designs = of_kind(answers, "measure"), set()
+    result, designs = of_kind(answers, "measure"), set()
     for name, cell in measured_cells():
         designs.add(cell.design)
         quantities = laws.quantities_for(cell.group_size)
-        assert found[name].n == REPLICATIONS
-        laws.same_sums(found[name], measure("cpu", cell, quantities), cell, quantities)
+        assert result[name].n == REPLICATIONS
+        laws.same_sums(result[name], measure("cpu", cell, quantities), cell, quantities)
     assert designs == set(laws.DESIGNS)
 
 
 def test_the_same_paths(answers):
-    found = of_kind(answers, "path")
+    result = of_kind(answers, "path")
     for number, trajectory in enumerate(trajectories()):
         theta = run("cpu", trajectory)
-        off = np.abs(found[number] - theta) / np.maximum(np.abs(theta), 1.0)
+        off = np.abs(result[number] - theta) / np.maximum(np.abs(theta), 1.0)
         assert off.max() < TOLERANCE, (number, trajectory.description, off.max())
         assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
 
@@ -232,8 +232,8 @@ def test_chunks_do_not_change_a_bit(answers, kind):
 
 
 def test_training_runs_on_the_device(answers):
-    found = of_kind(answers, "training")["gap"]
+    result = of_kind(answers, "training")["gap"]
     expected = measure("cpu", *training())
-    assert found.n == expected.n == REPLICATIONS
-    assert found.mean == pytest.approx(expected.mean, rel=1e-10)
+    assert result.n == expected.n == REPLICATIONS
+    assert result.mean == pytest.approx(expected.mean, rel=1e-10)
     assert len(np.unique(expected.mean)) == 4

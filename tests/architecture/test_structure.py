@@ -86,8 +86,8 @@ def test_public_names_exist():
 
 def names_in(requirements):
     """The packages that requirements name, as an index writes them."""
-    found = (re.split(r"[\[<>=!~ ]", line)[0] for line in requirements)
-    return {name.lower().replace("_", "-") for name in found}
+    result = (re.split(r"[\[<>=!~ ]", line)[0] for line in requirements)
+    return {name.lower().replace("_", "-") for name in result}
 
 
 def test_pins_cover_every_dependency():

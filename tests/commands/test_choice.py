@@ -59,8 +59,8 @@ def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
     assert "Keep it" in str(kept)
     better = choose(SPEC, 64, [2, 8], measured({("group-mean", 2): 0.5, ("std-ddof1", 2): 0.7}))
     assert (better.best.baseline, better.best_in_use.baseline) == ("group-mean", "std-ddof1")
-    said = "Take scale_rewards=none with G = 2: 0.5 (95%: 0.4 to 0.6) times the noise over signal."
-    assert said in str(better)
+    text = "Take scale_rewards=none with G = 2: 0.5 (95%: 0.4 to 0.6) times the noise over signal."
+    assert text in str(better)
     # Another objective is never advised, and what is not known is left out.
     rloo = choose(
         "verl adv_estimator=rloo n=4",
@@ -121,6 +121,6 @@ def test_the_command_says_it(capsys):
     words = ("advise", "ustat:uneven", "--budget", "64", "--as", SPEC)
     text = commands.out_of(capsys, main, *words)
     assert "As TRL, GRPOTrainer, scale_rewards=group with G = 8 (std-ddof1)" in text
-    found = strict(commands.out_of(capsys, main, *words, "--json"))["as"]
-    assert found["framework"] == resolve(SPEC).framework.name
-    assert found["best"]["relative"] < found["best_in_use"]["relative"] < 1
+    result = strict(commands.out_of(capsys, main, *words, "--json"))["as"]
+    assert result["framework"] == resolve(SPEC).framework.name
+    assert result["best"]["relative"] < result["best_in_use"]["relative"] < 1

@@ -17,11 +17,11 @@ def answer(capsys, *words):
 
 def test_a_prediction_under_a_plan(capsys):
     words = ("predict", "ustat:uneven", "--plan", "3+2 if mixed", "--baseline", "grpo")
-    found = json.loads(answer(capsys, *words, "--json"))
+    result = json.loads(answer(capsys, *words, "--json"))
     expected = plan_mse(load_problem("ustat:uneven"), "3+2 if mixed", "grpo")
-    assert found["mse"] == pytest.approx(expected.mse)
-    assert found["mean_factor"] == pytest.approx(expected.mean_factor)
-    assert found["sequential"]["mean_factor"] == pytest.approx([1, 1, 1])
+    assert result["mse"] == pytest.approx(expected.mse)
+    assert result["mean_factor"] == pytest.approx(expected.mean_factor)
+    assert result["sequential"]["mean_factor"] == pytest.approx([1, 1, 1])
     enumerated = json.loads(answer(capsys, *words, "--json", "--enumerate"))
     assert enumerated["mse"] == pytest.approx(expected.mse)
     assert enumerated["squared_bias"] == pytest.approx(expected.squared_bias)
@@ -37,18 +37,18 @@ def test_two_stages_of_graded_rewards_are_enumerated(capsys):
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_is_explained(capsys, name):
-    found = json.loads(answer(capsys, "explain", name, "--pass-rate", ".1,.5", "--json"))
-    assert len(found["mean_factor"]) == 2
+    result = json.loads(answer(capsys, "explain", name, "--pass-rate", ".1,.5", "--json"))
+    assert len(result["mean_factor"]) == 2
     text = answer(capsys, "explain", name)
     assert "What it climbs" in text
     assert max(map(len, text.splitlines())) <= 100
 
 
 def test_advice_on_two_stages(capsys):
-    found = json.loads(
+    result = json.loads(
         answer(capsys, "advise", "ustat:uneven", "--budget", "63", "--adaptive", "--json")
     )
-    assert found["adaptive"]["bound_ratio"] <= 1
+    assert result["adaptive"]["bound_ratio"] <= 1
     costly = answer(
         capsys,
         "advise",
@@ -60,7 +60,7 @@ def test_advice_on_two_stages(capsys):
         "2",
         "--json",
     )
-    assert json.loads(costly)["adaptive"]["plan_ratio"] > found["adaptive"]["plan_ratio"]
+    assert json.loads(costly)["adaptive"]["plan_ratio"] > result["adaptive"]["plan_ratio"]
     pool = ("advise", "--scored", "tests/data/pools/scored.npz", "--budget", "64", "--adaptive")
     assert "two stages" in answer(capsys, *pool)
 

@@ -66,9 +66,9 @@ def advantages(options, batch):
     )
     kept, *_ = known["dynamic_sampling"](repeated, std, baseline, 1, master, MagicMock())
     rewards = kept.get("filtered_reward", kept["total_reward"])
-    found = torch.zeros(len(rows))
+    result = torch.zeros(len(rows))
     if len(rewards):
         estimator = known["_create_advantage_estimator"](master)
         values = estimator.compute_advantage(kept["prompts"], rewards, kept["mask"])
-        found[kept["row"]] = values[:, 0]
-    return [group.tolist() for group in found.split(sizes)]
+        result[kept["row"]] = values[:, 0]
+    return [group.tolist() for group in result.split(sizes)]

@@ -53,5 +53,5 @@ def advantages(options, batch):
         advantage_estimator=name,
         get_cumulative_returns=lambda *given: maker["get_cumulative_returns"](None, *given),
     )
-    (found,) = maker["compute_advantages_and_returns"](this, [made])
-    return [group.tolist() for group in found.advantages[:, 0].split(size)]
+    (result,) = maker["compute_advantages_and_returns"](this, [made])
+    return [group.tolist() for group in result.advantages[:, 0].split(size)]

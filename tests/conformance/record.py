@@ -129,8 +129,8 @@ def part(path: str, *names: str, **scope: Any) -> dict[str, Any]:
 
 def passage(checkout: str, first: str, last: str) -> str:
     """A file's own lines between two that hold these texts, for what stands inside a longer function."""
-    found = next(Path(each, checkout) for each in sys.path if Path(each, checkout).is_file())
-    lines = found.read_text("utf-8").splitlines()
+    result = next(Path(each, checkout) for each in sys.path if Path(each, checkout).is_file())
+    lines = result.read_text("utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if first in line)
     end = next(i for i, line in enumerate(lines[start:], start) if last in line)
     return textwrap.dedent("\n".join(lines[start : end + 1]))

@@ -40,7 +40,7 @@ def advantages(options, batch):
     sizes = [len(group) for group in batch]
     rewards, mask = padded(batch)
     with mock(["loguru"]):
-        found, _ = utils["compute_advantages_and_returns"](
+        result, _ = utils["compute_advantages_and_returns"](
             rewards,
             mask,
             np.repeat(np.arange(len(batch)), sizes),
@@ -48,4 +48,4 @@ def advantages(options, batch):
             None,
             grpo_norm_by_std=options["trainer.algorithm.grpo_norm_by_std"] == "true",
         )
-    return [group.tolist() for group in found[:, 0].split(sizes)]
+    return [group.tolist() for group in result[:, 0].split(sizes)]

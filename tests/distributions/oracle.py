@@ -138,10 +138,10 @@ def errors(weights: np.ndarray, x: float) -> dict[str, float]:
     with mp.workdps(40):
         small = min(cdf, sf)
         log_tail, log_density = mpmath.log(small), mpmath.log(density)
-        found = law.logcdf(x) if cdf < sf else law.logsf(x)
+        result = law.logcdf(x) if cdf < sf else law.logsf(x)
         return {
             "absolute": float(max(abs(mpf(law.cdf(x)) - cdf), abs(mpf(law.sf(x)) - sf))),
-            "tail": float(abs(mpf(found) - log_tail) / max(1, abs(log_tail) / 100)),
+            "tail": float(abs(mpf(result) - log_tail) / max(1, abs(log_tail) / 100)),
             "density": float(
                 abs(mpf(law.logpdf(x)) - log_density) / max(1, abs(log_density) / 100)
             ),

@@ -94,10 +94,10 @@ CASES = [oracle.case(np.random.default_rng([20260301, index]), 40) for index in 
 
 @pytest.mark.parametrize(("weights", "x"), [*CASES, five_hundred(0), five_hundred(1)])
 def test_random_weights_and_points_against_many_digits(weights, x):
-    found = oracle.errors(weights, x)
-    assert found["absolute"] <= ABSOLUTE
-    assert found["tail"] <= RELATIVE
-    assert found["density"] <= RELATIVE
+    result = oracle.errors(weights, x)
+    assert result["absolute"] <= ABSOLUTE
+    assert result["tail"] <= RELATIVE
+    assert result["density"] <= RELATIVE
 
 
 def test_logarithms_go_on_where_tails_underflow():
@@ -179,8 +179,8 @@ def test_threads_agree():
     x = law.rvs(4000, 1)
     wanted = WeightedChi2(WEIGHTS["five"]).cdf(x)
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: law.cdf(x), range(8)):
-            np.testing.assert_array_equal(found, wanted)
+        for result in pool.map(lambda _: law.cdf(x), range(8)):
+            np.testing.assert_array_equal(result, wanted)
 
 
 # -- face -----------------------------------------------------------------------------------------
@@ -193,15 +193,15 @@ POINTS = [np.nan, -np.inf, -1.0, 0.0, 1e-300, 1e-5, 1.0, 30.0, 5000.0, 1e300, np
 def test_ends_and_shapes_are_scipys(count, name):
     law, other = WeightedChi2([1.0] * count), stats.chi2(count)
     function, wanted = getattr(law, name), getattr(other, name)
-    found = function(POINTS)
+    result = function(POINTS)
     with np.errstate(all="ignore"):
         expected = wanted(POINTS)
     # SciPy's logarithms are infinite where tails underflow, and its density at infinity may be NaN.
     beyond = [1e-300, 5000.0, 1e300] if "log" in name else []
     comparable = ~np.isin(POINTS, [*beyond, *([np.inf] if "pdf" in name else [])])
-    assert "pdf" not in name or found[-1] == (-np.inf if "log" in name else 0)
-    np.testing.assert_allclose(found[comparable], expected[comparable], rtol=1e-12)
-    for point, value in zip(POINTS, found, strict=True):
+    assert "pdf" not in name or result[-1] == (-np.inf if "log" in name else 0)
+    np.testing.assert_allclose(result[comparable], expected[comparable], rtol=1e-12)
+    for point, value in zip(POINTS, result, strict=True):
         alone = function(point)
         assert np.ndim(alone) == 0
         assert isinstance(alone, float)

@@ -58,8 +58,8 @@ def test_gradients_are_the_scores_found_in_another_way(name):
     model = model_of(policy)
     contexts, numbers = batch(name)
     where, drawn = torch.tensor(contexts), model.outputs[torch.tensor(numbers)]
-    found = vmap(grad(log_one(model)), (None, 0, 0))(model.theta(), where, drawn).numpy()
-    assert found == pytest.approx(scores[contexts, numbers], abs=1e-12)
+    result = vmap(grad(log_one(model)), (None, 0, 0))(model.theta(), where, drawn).numpy()
+    assert result == pytest.approx(scores[contexts, numbers], abs=1e-12)
     weights, every = RNG.normal(size=scores.shape[:2]), torch.arange(len(scores))
     total = grad(lambda theta: (torch.tensor(weights) * model.all_log_probs(theta, every)).sum())
     assert total(model.theta()).numpy() == pytest.approx(
@@ -68,11 +68,11 @@ def test_gradients_are_the_scores_found_in_another_way(name):
     if isinstance(policy, TabulatedPolicy):
         return
     stacked = model.theta() + 0.1 * torch.tensor(RNG.normal(size=(5, model.d)))
-    found = vmap(grad(log_one(model)))(stacked, where[:5], drawn[:5]).numpy()
+    result = vmap(grad(log_one(model)))(stacked, where[:5], drawn[:5]).numpy()
     tables = vmap(lambda theta: model.all_log_probs(theta, where[:3]))(stacked).numpy()
     for i in range(5):
         moved = policy.with_theta(stacked[i].numpy())
-        assert found[i] == pytest.approx(moved.scores(contexts[i])[numbers[i]], abs=1e-12)
+        assert result[i] == pytest.approx(moved.scores(contexts[i])[numbers[i]], abs=1e-12)
         assert tables[i] == near(np.log(moved.probs)[contexts[:3]])
 
 
@@ -82,12 +82,12 @@ def test_tables_are_read_through_their_source():
     # Tables at other parameters than their source's hold at their own.
     moved = policy.with_theta(policy.theta + 0.1).tabulated()
     mixed = TabulatedPolicy(moved.log_probs, moved.all_scores, moved.parameters, policy)
-    found = (
+    result = (
         model_of(mixed)
         .all_log_probs(model_of(mixed).theta(), torch.arange(len(moved.log_probs)))
         .numpy()
     )
-    assert found == pytest.approx(moved.log_probs, abs=1e-12)
+    assert result == pytest.approx(moved.log_probs, abs=1e-12)
 
 
 test_what_has_no_model_is_refused = refusals(

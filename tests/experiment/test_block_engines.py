@@ -45,9 +45,9 @@ def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other(engine):
 def test_one_step_is_drawn_in_numpy_whatever_was_asked_for(engine):
     step = OneStep(PROBLEM.at(POLICY), 2, 0.5)
     asked = [mean_of(step, GapAfterStep(GRPO))]
-    found = Measurements(asked, Options("smoke", engine, seed=5))
-    assert {each.engine for each in found.exact_tasks.values()} == {"exact"}
-    blocks = [*found.pilot_tasks.values(), *found.blocks({step.name: 24})[step.name]]
+    result = Measurements(asked, Options("smoke", engine, seed=5))
+    assert {each.engine for each in result.exact_tasks.values()} == {"exact"}
+    blocks = [*result.pilot_tasks.values(), *result.blocks({step.name: 24})[step.name]]
     assert {(block.engine, block.seed) for block in blocks} == {("reference", 5)}
     assert GradientCell(random_problem(0), 2).engine(engine) == engine
 
@@ -74,8 +74,8 @@ def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkey
 
     with_one, other, without = keys(lambda _: "2.1"), keys(lambda _: "2.2"), keys(missing)
     for engine in bandit:
-        said = {each[0][engine] for each in (with_one, other, without)}
-        assert len(said) == (3 if engine == "autograd" else 1), engine
+        text = {each[0][engine] for each in (with_one, other, without)}
+        assert len(text) == (3 if engine == "autograd" else 1), engine
     # Workers are told apart by it: a block of torch may come to any of them.
     assert "torch 2.1" in with_one[1]
     assert "torch" not in without[1]

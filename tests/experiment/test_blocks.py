@@ -31,14 +31,14 @@ def test_a_result_is_plain_data_and_comes_back_whole():
     task = block()
     direct = CELL.measure("cpu", QUANTITIES, seed=3, replications=200)
     stored = json.loads(json.dumps(record_of(run_task(task))))
-    found = sums_of(stored)
-    assert found.n == direct.n
-    assert np.array_equal(found.mean, direct.mean)
-    assert np.array_equal(found.products, direct.products)
-    assert list(found.counts) == [QUANTITIES[1].label, QUANTITIES[2].label]
+    result = sums_of(stored)
+    assert result.n == direct.n
+    assert np.array_equal(result.mean, direct.mean)
+    assert np.array_equal(result.products, direct.products)
+    assert list(result.counts) == [QUANTITIES[1].label, QUANTITIES[2].label]
     for label, count in direct.counts.items():
-        assert np.array_equal(found.counts[label], count)
-        assert found.counts[label].dtype.kind == "i"
+        assert np.array_equal(result.counts[label], count)
+        assert result.counts[label].dtype.kind == "i"
 
 
 def test_everything_that_matters_is_in_the_description():

@@ -69,9 +69,11 @@ def test_what_has_no_number_confirms_nothing(functional, prediction, means):
 def test_a_slopes_interval_holds_the_truth_and_narrows():
     slope = LogSlope((log(2), log(8)), (grpo_at(2), grpo_at(8)), (TRUE[2], TRUE[8]))
     pilots = simulated(2, 8, n=8192, seed=1)
-    found = [slope.evidence(simulated(2, 8, n=n), 1e-4, pilots).interval for n in (20_000, 400_000)]
-    assert all(interval.contains(log(TRUE[8] / TRUE[2]) / log(4)) for interval in found)
-    assert found[1].half_width < found[0].half_width / 3
+    result = [
+        slope.evidence(simulated(2, 8, n=n), 1e-4, pilots).interval for n in (20_000, 400_000)
+    ]
+    assert all(interval.contains(log(TRUE[8] / TRUE[2]) / log(4)) for interval in result)
+    assert result[1].half_width < result[0].half_width / 3
 
 
 @pytest.mark.parametrize(

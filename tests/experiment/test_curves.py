@@ -107,12 +107,12 @@ def evidence_of(values):
 @pytest.mark.parametrize("n", [2, 8, 32, 5_000])
 def test_a_point_has_students_interval(n):
     values = np.random.default_rng(n).normal(size=n)
-    found = _interval(evidence_of(values))
+    result = _interval(evidence_of(values))
     known = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    assert (found.low, found.high) == pytest.approx((known.low, known.high), rel=1e-10)
+    assert (result.low, result.high) == pytest.approx((known.low, known.high), rel=1e-10)
     # A normal one would be too short: by far at two runs, and seen at 32.
     if n <= 32:
-        assert found.half_width > 1.02 * 1.96 * values.std(ddof=1) / np.sqrt(n)
+        assert result.half_width > 1.02 * 1.96 * values.std(ddof=1) / np.sqrt(n)
 
 
 @pytest.mark.parametrize(

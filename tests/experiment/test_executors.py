@@ -85,8 +85,8 @@ def test_a_worker_process_computes_with_one_thread_of_linear_algebra(monkeypatch
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
 
         def threads() -> set[int]:
-            found = pool.submit(threadpool_info).result()
-            return {entry["num_threads"] for entry in found if entry["user_api"] == "blas"}
+            result = pool.submit(threadpool_info).result()
+            return {entry["num_threads"] for entry in result if entry["user_api"] == "blas"}
 
         pool.submit(pickle.loads, pickle.dumps(block())).result()
         assert threads() == {2}

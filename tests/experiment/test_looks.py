@@ -81,9 +81,9 @@ def refuted(looks):
     cell = Normals(looks)
     mean = Mean(cell, ((Draw(), 1.0),))
     # Asked for so much that each run begins with four blocks and never ends early.
-    found = [settled(cell, mean, 1e-9, seed) for seed in range(RUNS)]
-    assert {each.verdict for each in found} <= {Verdict.REFUTED, Verdict.INCONCLUSIVE}
-    return sum(each.verdict == Verdict.REFUTED for each in found)
+    result = [settled(cell, mean, 1e-9, seed) for seed in range(RUNS)]
+    assert {each.verdict for each in result} <= {Verdict.REFUTED, Verdict.INCONCLUSIVE}
+    return sum(each.verdict == Verdict.REFUTED for each in result)
 
 
 def test_looks_together_err_at_the_rate_of_one(monkeypatch):
@@ -100,12 +100,12 @@ def test_looks_together_err_at_the_rate_of_one(monkeypatch):
 def test_a_pilot_that_sees_too_little_costs_looks_not_the_verdict(looks, verdict):
     cell = Normals(looks, pilot_spread=0.5)
     drawn: list[None] = []
-    found = settled(cell, Linear(cell, ((Draw(), 1.0),)), 0.1, on_done=lambda: drawn.append(None))
-    assert found.verdict == verdict
-    planned = -(-found.replications_needed // cell.block) * cell.block
-    assert found.replications == looks * planned
+    result = settled(cell, Linear(cell, ((Draw(), 1.0),)), 0.1, on_done=lambda: drawn.append(None))
+    assert result.verdict == verdict
+    planned = -(-result.replications_needed // cell.block) * cell.block
+    assert result.replications == looks * planned
     # A pilot, and every block once: those of earlier looks are kept.
-    assert len(drawn) == 1 + found.replications // cell.block
+    assert len(drawn) == 1 + result.replications // cell.block
 
 
 def test_a_claim_that_is_refuted_is_looked_at_no_more():

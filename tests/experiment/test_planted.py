@@ -27,8 +27,8 @@ OPTIONS = Options("smoke")
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 31337])
 def test_a_sound_program_passes_its_controls(seed):
-    found = run_controls(CLAIMS, Options("smoke", seed=seed, workers=2))
-    assert [control.said for control in found] == [""] * 5
+    result = run_controls(CLAIMS, Options("smoke", seed=seed, workers=2))
+    assert [control.said for control in result] == [""] * 5
 
 
 def test_a_control_that_cannot_be_asked_has_not_held(monkeypatch):
@@ -36,9 +36,9 @@ def test_a_control_that_cannot_be_asked_has_not_held(monkeypatch):
         raise ValueError("all input arrays must have the same shape")
 
     monkeypatch.setattr(rng, "words", shapes)
-    said = {control.name: control.said for control in run_controls(CLAIMS, OPTIONS)}
-    assert said["draws and sums"] == "ValueError: all input arrays must have the same shape"
-    assert not said["intervals"]
+    text = {control.name: control.said for control in run_controls(CLAIMS, OPTIONS)}
+    assert text["draws and sums"] == "ValueError: all input arrays must have the same shape"
+    assert not text["intervals"]
 
 
 def test_a_failed_control_leaves_nothing_confirmed(tmp_path, monkeypatch):
@@ -56,8 +56,8 @@ def test_a_failed_control_leaves_nothing_confirmed(tmp_path, monkeypatch):
     assert "FAILED" in verdict_table(doubted.claims, controls=doubted.controls)
     (remark,) = remarks(doubted.claims, (), doubted.controls)
     assert remark.startswith("control of false alarms FAILED, so that this run confirms nothing")
-    for found, words in ((sound, "draws and sums held."), (doubted, "false alarms FAILED")):
-        results = document(found, OPTIONS)
+    for result, words in ((sound, "draws and sums held."), (doubted, "false alarms FAILED")):
+        results = document(result, OPTIONS)
         (tmp_path / "verdicts.json").write_text(results.json())
         assert load_run(tmp_path) == results
         assert words in markdown(results)

@@ -73,10 +73,10 @@ def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, c
     run = run_claims([false], Options("smoke"), Store(tmp_path))
     (result,) = run.claims
     changed = 0
-    for true, said, check in zip(claim.checks, false.checks, result.checks, strict=True):
-        if said.statement.prediction != true.statement.prediction:
+    for true, text, check in zip(claim.checks, false.checks, result.checks, strict=True):
+        if text.statement.prediction != true.statement.prediction:
             verdicts = {evidence: found.verdict for evidence, found in check.found.items()}
-            assert verdicts == dict.fromkeys(("exact", "simulation"), Verdict.REFUTED), said.name
+            assert verdicts == dict.fromkeys(("exact", "simulation"), Verdict.REFUTED), text.name
             changed += 1
     assert changed >= 2
     assert result.verdict == Verdict.REFUTED

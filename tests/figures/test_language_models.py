@@ -89,7 +89,7 @@ def test_what_reaches_zero_goes_to_the_edge_and_weighted_lines_end_there(errors)
     axis = draw(PICTURES["gradient_mse_lm"], errors).axes[-1]
     edge = axis.get_ylim()[0]
     assert edge > errors[model]["prediction"].min() / 2
-    assert min(corner[1] for found in bands(axis) for corner in found) > 0
+    assert min(corner[1] for result in bands(axis) for corner in result) > 0
     assert any(low < edge for _, low, _ in spans(axis))
     own = errors[model & ~weighted]
     for name in ("grpo", "norm-weighted"):
@@ -117,8 +117,8 @@ def test_the_noise_has_its_band_and_heavy_lines_within_it(noise):
         assert 0 < len(good) < len(own)
         assert has(axis, good["group_size"], good["prediction"], linewidth=3)
     sampled = noise[noise["estimate"].notna()]
-    found = {(low, high) for _, low, high in spans(axis)}
-    assert found == heights(sampled)
+    result = {(low, high) for _, low, high in spans(axis)}
+    assert result == heights(sampled)
     # Models at one group size stand side by side.
     assert len({x for x, _, _ in spans(axis)}) == len(sampled)
     assert "base" in shown(axis.get_legend())
@@ -179,7 +179,7 @@ def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
         stored = pd.read_csv(sweep_folder / "sweep" / f"{name}.csv")
         assert list(made.columns) == list(stored.columns)
         made.to_csv(sweep_folder / "sweep" / f"{name}.csv", index=False)
-    found = data.sweep(sweep_folder)
-    assert found.groupby("panel").size().to_dict() == {"final": 2, "paper": 2, "trained": 4}
-    own = found[found["panel"] == "final"].sort_values("group_size")
+    result = data.sweep(sweep_folder)
+    assert result.groupby("panel").size().to_dict() == {"final": 2, "paper": 2, "trained": 4}
+    own = result[result["panel"] == "final"].sort_values("group_size")
     assert own["estimate"].to_list() == pytest.approx([0.55, 0.59])

@@ -98,11 +98,11 @@ def test_no_advantage_uses_its_own_reward_as_baseline(group):
 @given(groups())
 def test_lemma_1_grpo_is_the_covariance_u_statistic(group):
     scores, rewards, _ = group
-    found = estimators.gradient(scores, estimators.grpo(rewards))
+    result = estimators.gradient(scores, estimators.grpo(rewards))
     expected = ustatistics.covariance_ustatistic(scores, rewards)
-    assert np.allclose(found, expected, rtol=0, atol=100 * ROUNDING)
+    assert np.allclose(result, expected, rtol=0, atol=100 * ROUNDING)
     by_pairs = ustatistics.ustatistic(ustatistics.covariance_kernel, (scores, rewards))
-    assert np.allclose(found, by_pairs, rtol=0, atol=100 * ROUNDING)
+    assert np.allclose(result, by_pairs, rtol=0, atol=100 * ROUNDING)
 
 
 @given(problems, st.integers(2, 6), st.data())

@@ -44,10 +44,10 @@ def test_predictions_do_not_see_an_offset(offset, kind):
 def test_engines_do_not_see_an_offset(offset, kind, engine):
     # One prompt: another offset is another cell, and so other draws, which only exact has not.
     exact = GradientCell(shifted(0.0, kind), 3).measure("exact", QUANTITIES).mean
-    found = GradientCell(shifted(offset, kind), 3).measure(engine, QUANTITIES, replications=20_000)
+    result = GradientCell(shifted(offset, kind), 3).measure(engine, QUANTITIES, replications=20_000)
     if engine == "exact":
-        assert found.mean == pytest.approx(exact, rel=1e-13 + 1e-15 * offset)
+        assert result.mean == pytest.approx(exact, rel=1e-13 + 1e-15 * offset)
     else:
-        errors = np.sqrt(np.diag(found.covariance) / found.n)
-        assert (np.abs(found.mean - exact) < 5 * errors).all()
-        assert (found.mean > 0).all()
+        errors = np.sqrt(np.diag(result.covariance) / result.n)
+        assert (np.abs(result.mean - exact) < 5 * errors).all()
+        assert (result.mean > 0).all()

@@ -81,7 +81,7 @@ def test_explain_reads_trls_configs(tmp_path, config, framework, name):
         bf16=False,
     )
     for spec in (args, args.to_dict()):
-        found = ustat_pg.explain(spec)
-        assert (found.meaning.framework.name, found.name) == (framework, name)
-        assert found.group_size == 4
-        assert found.meaning.steps == 3
+        result = ustat_pg.explain(spec)
+        assert (result.meaning.framework.name, result.name) == (framework, name)
+        assert result.group_size == 4
+        assert result.meaning.steps == 3

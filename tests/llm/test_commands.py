@@ -100,28 +100,28 @@ def test_the_table_fits_and_the_folder_holds_what_it_says(capsys, kept, model):
 
 
 def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows):
-    found = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
+    result = strict(out_of(capsys, "llm", "mse", *model, "--out", kept, "--json"))
     # What the folder holds is not sampled again.
     assert rows == []
     pool = ScoredPool.load(kept / "scored.npz")
     own = estimates.curves(pool, [2, 4, 8], estimates.BASELINES)
-    errors = [row["mse"] for row in found["curves"]]
+    errors = [row["mse"] for row in result["curves"]]
     np.testing.assert_allclose(errors, own["mse"], rtol=1e-9, atol=1e-12)
     names = ["grpo", "vanilla", "oracle", "minimum-variance", *estimates.TABLES]
     noise = estimates.noise_to_signal(pool, [2, 4], names)
-    assert [row["baseline"] for row in found["noise_to_signal"]] == noise["baseline"].tolist()
-    told = [row["noise"] for row in found["noise_to_signal"]]
-    np.testing.assert_allclose(told, noise["noise"], rtol=1e-9, atol=1e-12)
+    assert [row["baseline"] for row in result["noise_to_signal"]] == noise["baseline"].tolist()
+    text = [row["noise"] for row in result["noise_to_signal"]]
+    np.testing.assert_allclose(text, noise["noise"], rtol=1e-9, atol=1e-12)
     known = estimates.constants(pool)
-    by_name = {row["name"]: row["value"] for row in found["constants"]}
+    by_name = {row["name"]: row["value"] for row in result["constants"]}
     for name in ("c1", "c2", "c3"):
         assert by_name[name] == pytest.approx(getattr(known, name))
-    assert (found["prompts"], found["rollouts"]) == (4, 8)
+    assert (result["prompts"], result["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
-    assert alone["curves"] == found["curves"]
+    assert alone["curves"] == result["curves"]
     facts = {"prompts", "rollouts", "config", "on_policy_z", "summary", "constants"}
     tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
-    assert set(found) == facts | tables
+    assert set(result) == facts | tables
 
 
 @pytest.fixture(scope="module")
@@ -143,14 +143,14 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
     words += ["--group-sizes", "2,4"]
     assert "score them with the model that drew" in refused(capsys, *words)
     words += ["--ratio", "token", "--by-length", "--out", tmp_path]
-    found = strict(out_of(capsys, *words, "--clip", "0.1,0.2", "--json"))
-    assert found["config"]["token_weights"]["clip_high"] == 0.2
-    assert 0 < found["bound_share"] < 1
-    k1, _, k3 = (each["value"] for each in found["divergence"])
+    result = strict(out_of(capsys, *words, "--clip", "0.1,0.2", "--json"))
+    assert result["config"]["token_weights"]["clip_high"] == 0.2
+    assert 0 < result["bound_share"] < 1
+    k1, _, k3 = (each["value"] for each in result["divergence"])
     assert k3 > 0
     assert k1 != k3
     for name in ("noise_to_signal", "noise_to_signal_by_length"):
-        assert {row["group_size"] for row in found[name]} == {2, 4}
+        assert {row["group_size"] for row in result[name]} == {2, 4}
         assert (tmp_path / f"{name}.csv").exists()
     text = out_of(capsys, *words, "--truncate", "1.1")
     assert "weights of tokens: ratio token, truncate 1.1" in text
@@ -172,9 +172,9 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_option_is_taken(words, prompts, capsys, model):
-    found = strict(out_of(capsys, "llm", "mse", *model, *words.split(), "--json"))
-    assert found["prompts"] == prompts
-    assert all(row["mse"] is None or math.isfinite(row["mse"]) for row in found["curves"])
+    result = strict(out_of(capsys, "llm", "mse", *model, *words.split(), "--json"))
+    assert result["prompts"] == prompts
+    assert all(row["mse"] is None or math.isfinite(row["mse"]) for row in result["curves"])
 
 
 # group-size.
@@ -185,25 +185,25 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     problem.write_text(json.dumps(example_problem()))
     words = ("--budget", "24", "--json")
     bandit = strict(out_of(capsys, "group-size", problem, *words))
-    found = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
+    result = strict(out_of(capsys, "group-size", "--scored", kept / "scored.npz", *words))
     assert set(bandit) == ANSWER
-    assert set(bandit) <= set(found)
-    assert set(found["table"][0]) == set(bandit["table"][0])
+    assert set(bandit) <= set(result)
+    assert set(result["table"][0]) == set(bandit["table"][0])
     pool = ScoredPool.load(kept / "scored.npz")
     known = estimates.constants(pool)
     advice = group_size_advice(known.predictions(), 24)
-    assert found["g_best"] == advice.g_best
-    assert [row["mse"] for row in found["table"]] == [row.mse for row in advice.table]
+    assert result["g_best"] == advice.g_best
+    assert [row["mse"] for row in result["table"]] == [row.mse for row in advice.table]
     # Nothing is known of groups of 12 and 24 from 8 rollouts.
-    shares = [row["zero_signal_share"] for row in found["table"]]
+    shares = [row["zero_signal_share"] for row in result["table"]]
     assert shares[:-2] == estimates.zero_signal(pool, [2, 3, 4, 6, 8])["share"].tolist()
     assert shares[-2:] == [None, None]
-    assert 24 % found["g_best"] == 0
-    assert found["critic_cost"]["group_size"] == found["g_robust"]
+    assert 24 % result["g_best"] == 0
+    assert result["critic_cost"]["group_size"] == result["g_robust"]
     for name in ("c1", "c2", "c3", "gradient_sq"):
-        assert found[name] == pytest.approx(getattr(known, name))
-    assert found["on_policy_z"] == pytest.approx(pool.on_policy_z)
-    assert found["pool"]["dtype"] == "float32"
+        assert result[name] == pytest.approx(getattr(known, name))
+    assert result["on_policy_z"] == pytest.approx(pool.on_policy_z)
+    assert result["pool"]["dtype"] == "float32"
 
 
 def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
@@ -214,22 +214,22 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     file = ScoredPool.from_scores(rewards, scores).save(tmp_path / "scored.npz")
     known = estimates.constants(ScoredPool.load(file))
     words = ("advise", "--scored", file, "--budget")
-    found = strict(out_of(capsys, *words, "96", "--json"))
-    sizes = np.array([row["group_size"] for row in found["table"]])
+    result = strict(out_of(capsys, *words, "96", "--json"))
+    sizes = np.array([row["group_size"] for row in result["table"]])
     worst = np.zeros(len(sizes))
     grids = (np.linspace(*known.interval(name), 9).clip(0) for name in ("c1", "c2", "c3"))
     for c1, c2, c3 in itertools.product(*grids):
         noise = c1 * sizes + c2 + c3 / (sizes - 1)
         worst = np.maximum(worst, noise / noise.min())
-    assert found["g_robust"] == sizes[worst.argmin()]
-    assert found["worst_ratio"] == pytest.approx(worst.min())
-    least = found["c1"] + found["c2"] + 2 * math.sqrt(found["c1"] * found["c3"])
-    assert found["k_crit"] == pytest.approx(least / found["gradient_sq"])
-    low, high = found["k_crit_interval"]
-    assert low < found["k_crit"] < (high or math.inf)
+    assert result["g_robust"] == sizes[worst.argmin()]
+    assert result["worst_ratio"] == pytest.approx(worst.min())
+    least = result["c1"] + result["c2"] + 2 * math.sqrt(result["c1"] * result["c3"])
+    assert result["k_crit"] == pytest.approx(least / result["gradient_sq"])
+    low, high = result["k_crit_interval"]
+    assert low < result["k_crit"] < (high or math.inf)
     text = out_of(capsys, *words, "96")
-    assert f"Use G = {found['g_robust']}: whatever c1, c2 and c3 are" in text
-    assert f"num_generations = {found['g_robust']}," in text
+    assert f"Use G = {result['g_robust']}: whatever c1, c2 and c3 are" in text
+    assert f"num_generations = {result['g_robust']}," in text
     assert "Critical budget" in text
     # 97 is prime: its only group is one of all outputs.
     budget, size = strict(out_of(capsys, *words, "97", "--json"))["better_budget"]
@@ -319,16 +319,16 @@ def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     text = out_of(capsys, *words)
     assert "A group size takes the scores" in text
     assert "at most the share at 4" in text
-    found = strict(out_of(capsys, *words, "--json"))
-    parts = [found[name] for name in ("pass_rate", "all_lowest", "all_highest")]
+    result = strict(out_of(capsys, *words, "--json"))
+    parts = [result[name] for name in ("pass_rate", "all_lowest", "all_highest")]
     assert parts == pytest.approx([5 / 12, 1 / 3, 1 / 3])
-    shares = {row["group_size"]: row["share"] for row in found["zero_signal"]}
+    shares = {row["group_size"]: row["share"] for row in result["zero_signal"]}
     assert (shares[2], shares[4]) == pytest.approx(((0.5 + 1 + 1) / 3, (0 + 1 + 1) / 3))
     assert shares[8] is None
     table = pd.read_csv(StringIO(out_of(capsys, "rewards", file, "--csv")))
     assert table["group_size"].tolist() == [2, 4]
     assert "group size is 1" in refused(capsys, "rewards", file, "--group-sizes", "1")
-    assert not ANSWER & set(found)
+    assert not ANSWER & set(result)
 
 
 # Refusals.
@@ -393,6 +393,6 @@ def pool_of(folder, rewards, scale=1.0):
 
 def test_without_a_signal_there_is_no_advice(capsys, tmp_path):
     file = pool_of(tmp_path, np.repeat([[1.0], [0.0], [1.0]], 8, axis=1))
-    said = refused(capsys, "group-size", "--scored", file, "--budget", "64")
-    assert "no group of this pool has a signal" in said
+    text = refused(capsys, "group-size", "--scored", file, "--budget", "64")
+    assert "no group of this pool has a signal" in text
     assert "tie above" not in out_of(capsys, "llm", "mse", "--scored", file)

@@ -14,17 +14,17 @@ from ustat_pg.llm import embedded
 def value(text: str) -> int:
     """An expression's value by Python's own parser, exact division only."""
     exact = ast.literal_eval if re.fullmatch(r"\d+", text) else eval
-    found = exact(text)
-    assert found == int(found)
-    return int(found)
+    result = exact(text)
+    assert result == int(result)
+    return int(result)
 
 
 @pytest.mark.parametrize("category", embedded.CATEGORIES)
 def test_answers_are_right(category):
-    found = embedded.questions(category)
-    for question in found[:: 1 if len(found) < 10_000 else 7]:
+    result = embedded.questions(category)
+    for question in result[:: 1 if len(result) < 10_000 else 7]:
         assert value(question.text) == question.answer
-    assert len({question.text for question in found}) == len(found)
+    assert len({question.text for question in result}) == len(result)
 
 
 def test_verifier_rewards_one_string():

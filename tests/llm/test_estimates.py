@@ -95,8 +95,8 @@ def test_random_groups_are_unbiased_for_the_error_of_baselines_that_read_the_gro
         # Each pool alone and under one name, so that all have the same permutations.
         for arms, probability in zip(*ordered_pools(problem, context), strict=True):
             pool = pool_of(problem, [context], arms[None])
-            found = group_errors(pool, [name], sizes, permutations=2)
-            total += probability * found[0, :, 0]
+            result = group_errors(pool, [name], sizes, permutations=2)
+            total += probability * result[0, :, 0]
         exact = [exact_mse(problem, context, estimator, size) for size in sizes]
         assert total == pytest.approx(exact, rel=1e-11)
 
@@ -119,9 +119,9 @@ def test_constants_are_unbiased_over_all_sets_of_prompts():
     total, wrong = np.zeros(4), np.zeros(2)
     for contexts, arms, probability in sets_of_prompts(problem, 3):
         pool = pool_of(problem, contexts, arms)
-        found = estimates.constants(pool)
+        result = estimates.constants(pool)
         moments = estimates.prompt_moments(pool)
-        total += probability * np.array([found.c1, found.c2, found.c3, found.vanilla])
+        total += probability * np.array([result.c1, result.c2, result.c3, result.vanilla])
         spread = moments.gradient_sq.mean()
         # ‖g‖² with pairs of a prompt and itself, and with these counted as others.
         kept = (pool.sketches.sum(axis=0) ** 2).sum()
@@ -163,7 +163,7 @@ def test_intervals_cover():
     hits, pools = dict.fromkeys(truths, 0), 250
     for seed in range(pools):
         pool = sampled(problem, 150, 6, seed=1000 + seed)
-        found = estimates.constants(pool)
+        result = estimates.constants(pool)
         frames = {
             "curve": estimates.curves(pool, [4], ["grpo"]),
             "difference": estimates.ordering(pool, 4, ["vanilla", "grpo"]),
@@ -171,8 +171,8 @@ def test_intervals_cover():
             "share": estimates.zero_signal(pool, [3]),
         }
         intervals = {name: (frame.low[0], frame.high[0]) for name, frame in frames.items()}
-        intervals |= {name: found.interval(name) for name in ("c1", "c3")}
-        intervals["g_star"] = found.g_star_interval()
+        intervals |= {name: result.interval(name) for name in ("c1", "c3")}
+        intervals["g_star"] = result.g_star_interval()
         for name, (low, high) in intervals.items():
             hits[name] += low <= truths[name] <= high
     assert min(hits.values()) >= 0.90 * pools, hits
@@ -252,23 +252,23 @@ def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
     assert math.isnan(curve.se[0])
     assert estimates.ordering(pool, 4).larger.tolist() == ["open"] * 3
     refuses("there is 1 prompt", estimates.constants, pool)
-    found = estimates.constants(sampled(token_problem(), 2, 6, seed=1))
-    assert math.isfinite(found.c1)
-    assert math.isnan(found.se("c1"))
-    assert found.interval("c1") == (-math.inf, math.inf)
-    assert found.g_star_interval() == (1.0, math.inf)
-    assert len(found.frame()) == 7
-    assert math.isfinite(found.se("c2"))
+    result = estimates.constants(sampled(token_problem(), 2, 6, seed=1))
+    assert math.isfinite(result.c1)
+    assert math.isnan(result.se("c1"))
+    assert result.interval("c1") == (-math.inf, math.inf)
+    assert result.g_star_interval() == (1.0, math.inf)
+    assert len(result.frame()) == 7
+    assert math.isfinite(result.se("c2"))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 1e6 + 0.1])
 def test_equal_rewards_teach_nothing(level):
     rng = np.random.default_rng(0)
     pool = ScoredPool.from_scores(np.full((6, 8), level), rng.normal(size=(6, 8, 3)))
-    found = estimates.constants(pool)
-    assert (found.c1, found.c2, found.c3) == (0, 0, 0)
-    assert found.g_star_exact is None
-    assert found.g_star_interval() == (1.0, math.inf)
+    result = estimates.constants(pool)
+    assert (result.c1, result.c2, result.c3) == (0, 0, 0)
+    assert result.g_star_exact is None
+    assert result.g_star_interval() == (1.0, math.inf)
     frame = estimates.curves(pool, [2, 8], ["grpo", "oracle", "minimum-variance"])
     # b* is a ratio whose numerator and denominator round apart.
     assert np.abs(frame.mse).max() <= 1e-12 * max(level, 1.0) ** 2
@@ -322,10 +322,10 @@ def test_bad_questions_are_refused():
 def test_what_the_jackknife_deletes_is_what_a_pool_without_that_prompt_says():
     rng = np.random.default_rng(4)
     pool = pool_of(bandit(), rng.integers(0, 2, 8), rng.integers(0, 3, (8, 6)))
-    found = estimates.constants(pool)
+    result = estimates.constants(pool)
     for x in range(8):
         rest = pool.select_prompts(np.delete(np.arange(8), x).tolist())
-        assert found.means.without[x] == pytest.approx(
+        assert result.means.without[x] == pytest.approx(
             estimates.constants(rest).means.full, rel=1e-10
         )
 

@@ -64,11 +64,11 @@ def test_a_folder_of_steps_is_one_log_and_a_prompt_of_two_steps_two_groups(tmp_p
 
 def test_messages_group_by_what_they_say_and_completions_are_their_last_text(tmp_path):
     pytest.importorskip("pyarrow", reason="pandas reads Parquet by pyarrow")
-    found = rows()
-    for row in found:
+    result = rows()
+    for row in result:
         row["prompt"] = [{"role": "user", "content": row["prompt"]}]
         row["completion"] = [{"role": "assistant", "content": row["completion"]}]
-    parquet(tmp_path / "chat.parquet", found)
+    parquet(tmp_path / "chat.parquet", result)
     (_, first), *others = groups_of_log(tmp_path / "chat.parquet")
     assert len(others) == 2
     assert first["prompt"] == [{"role": "user", "content": "q0"}]

@@ -96,11 +96,11 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
             estimates.ordering(pool, 4),
             known.frame()[:5],
         ]
-        found = np.concatenate([frame["high"] - frame["low"] for frame in frames])
+        result = np.concatenate([frame["high"] - frame["low"] for frame in frames])
         ratios = estimates.noise_to_signal(pool, sizes, ["grpo", "std"])
         both = ratios["high"] - ratios["low"], ratios["relative_high"] - ratios["relative_low"]
         cost = estimates.oracle_ratio(pool, sizes)
-        return found, np.concatenate([*both, cost["high"] - cost["low"]])
+        return result, np.concatenate([*both, cost["high"] - cost["low"]])
 
     (alone, others), (shared, wider) = widths(once), widths(grown)
     wide = (alone > 0) & (alone < 0.99)
@@ -113,10 +113,10 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
 
 def test_a_decision_is_what_its_words_say(bandit):
     pool = replace(pool_of(bandit, 500, 3), config={"looks": 5})
-    found = decide(pool.select_prompts(range(32)), 1024)
-    assert found.settles(found.worst - 1)
-    assert found.worst > 1
-    assert not found.settles((found.worst - 1) * 0.999)
+    result = decide(pool.select_prompts(range(32)), 1024)
+    assert result.settles(result.worst - 1)
+    assert result.worst > 1
+    assert not result.settles((result.worst - 1) * 0.999)
     equal = replace(pool, rewards=np.ones_like(pool.rewards))
     assert decide(equal, 1024) is None
     # Two prompts: their constants have no error that could be known.
@@ -178,9 +178,9 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     lines = [json.dumps({"id": name, "prompt": asked[name], "name": name}) for name in order]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
     words = ("--prompts", tmp_path / "prompts.jsonl", "--verifier", f"{file}:late")
-    found = advice(capsys, *words, "--max-new-tokens", "4", "--until", "1%")
-    assert [look["prompts"] for look in found["looks"]] == [32, 48]
-    assert set(found["looks"][0]) == {"prompts", "settled"}
+    result = advice(capsys, *words, "--max-new-tokens", "4", "--until", "1%")
+    assert [look["prompts"] for look in result["looks"]] == [32, 48]
+    assert set(result["looks"][0]) == {"prompts", "settled"}
 
 
 def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):

@@ -55,8 +55,8 @@ def test_prompts_become_tokens(tiny):
 def test_a_tokenizer_without_template_or_pad_token_is_refused(tiny_folder, tmp_path):
     copy, made = changed(tiny_folder, tmp_path)
     messages = Prompt("p3", [{"role": "user", "content": "x"}])
-    said = r"'p3' is a list of messages .* no chat template"
-    refuses(said, tokenise, load_model(copy), messages)
+    text = r"'p3' is a list of messages .* no chat template"
+    refuses(text, tokenise, load_model(copy), messages)
     made.pad_token = None
     made.save_pretrained(copy)
     refuses(r"no pad token: .* pad_token='<eos>'", load_model, copy)
@@ -115,14 +115,14 @@ def test_models_that_are_none_are_refused(tiny_folder, tmp_path):
     (tmp_path / "bad").mkdir()
     shutil.copytree(tiny_folder, tmp_path / "bad", dirs_exist_ok=True)
     (tmp_path / "bad" / "config.json").write_text("{}")
-    for name, options, said in (
+    for name, options, text in (
         (tmp_path / "none", {}, "there is no model folder"),
         (tmp_path / "empty", {}, "a local folder with config.json"),
         (tmp_path / "bad", {}, "cannot be loaded"),
         (tiny_folder, {"device": "abacus"}, "device is 'abacus'"),
         (tiny_folder, {"dtype": "int8"}, "dtype is 'int8'"),
     ):
-        refuses(said, load_model, name, **options)
+        refuses(text, load_model, name, **options)
 
 
 def test_a_folder_runs_no_code_and_is_not_waited_for(tiny_folder, tmp_path):

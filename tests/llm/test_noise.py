@@ -51,12 +51,12 @@ RUNS = {
 def test_estimates_are_of_what_backward_accumulates(small, task, tmp_path, run):
     """Tied weights, accumulation and the loss's own scale included."""
     monitor, trainer, seen = watched(small, task, tmp_path, **RUNS[run])
-    found, wanted = monitor.estimate(), by_hand(seen)
-    assert found.steps == wanted.steps == 3
+    result, wanted = monitor.estimate(), by_hand(seen)
+    assert result.steps == wanted.steps == 3
     for name in ("signal", "noise_to_signal", "k_crit"):
-        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
+        assert getattr(result, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
         low = getattr(wanted, f"{name}_interval")[0]
-        assert getattr(found, f"{name}_interval")[0] == pytest.approx(low, rel=1e-2, abs=1e-6)
+        assert getattr(result, f"{name}_interval")[0] == pytest.approx(low, rel=1e-2, abs=1e-6)
     assert "noise/c1" not in trainer.state.log_history[-2]
 
 
@@ -79,12 +79,12 @@ def test_constants_of_leave_one_out(small, task, tmp_path):
     _, trainer, seen = watched(
         small, task, tmp_path, monitor=monitor, per_device_train_batch_size=4
     )
-    found = monitor.estimate()
+    result = monitor.estimate()
     wanted = by_hand(seen, leave_one_out=True, phi_over_tau=0.9)
     for name in ("c1", "c2", "c3"):
-        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
+        assert getattr(result, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
     # Halves of groups meet, so whole groups a micro-batch have pairs of one prompt.
-    assert math.isfinite(found.c1)
+    assert math.isfinite(result.c1)
     assert any("noise/c1" in record for record in trainer.state.log_history)
 
 

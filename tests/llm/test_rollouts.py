@@ -179,12 +179,12 @@ def test_where_memory_runs_out_fewer_are_taken(small, monkeypatch):
 
 def test_what_cannot_be_sampled_is_refused(small):
     long = task_of(["1", "1+" * 130])
-    for options, task, said in (
+    for options, task, text in (
         ({"rollouts": 3}, task_of(), "rollouts is 3: .* at least 4"),
         ({}, long, "prompt 'p1' has 260 tokens"),
         ({}, task_of(["x"]), "prompt 'p0' has characters"),
     ):
-        refuses(said, sample, small, task, **options)
+        refuses(text, sample, small, task, **options)
 
 
 def test_a_store_serves_again_without_sampling(small, tmp_path, rows):
@@ -254,7 +254,7 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
     sample(small, task_of(), 4, store=store)
     before = store.read_bytes()
     other = of_other_weights(small)
-    for model, task, options, said in (
+    for model, task, options, text in (
         (small, task_of(), {"seed": 1}, "seed = 0, and now seed is 1"),
         (small, task_of(length=7), {}, "max_new_tokens = 6"),
         (other, task_of(), {}, "weights = "),
@@ -262,7 +262,7 @@ def test_a_store_of_another_configuration_is_refused(small, tmp_path, store):
         (small, task_of(verifier=lambda **k: [1] * 4), {}, "verifier = "),
         (small, dataclasses.replace(task_of(), name="other"), {}, "task = 'sums'"),
     ):
-        refuses(said, sample, model, task, **{"rollouts": 4, "store": store} | options)
+        refuses(text, sample, model, task, **{"rollouts": 4, "store": store} | options)
     assert store.read_bytes() == before
     store.write_bytes(before.replace(b'"prompt_ids"', b'"prompt_ides"'))
     refuses(r"line 2, is damaged .*prompt_ids", sample, small, task_of(), 4, store=store)
@@ -361,10 +361,10 @@ def shortest(prompts, completions, most, **columns):
 def test_changed_columns_verify_again(small, rows, store):
     sample(small, task_of(verifier=shortest, most=0), 4, store=store)
     task = task_of(verifier=shortest, most=9)
-    found = sample(small, task, 4, store=store)
-    assert [r.rewards.tolist() for r in found] == [[1.0] * 4] * 3
+    result = sample(small, task, 4, store=store)
+    assert [r.rewards.tolist() for r in result] == [[1.0] * 4] * 3
     loaded = load_rollouts(store)
-    assert pools(loaded) == pools(found)
+    assert pools(loaded) == pools(result)
     assert [r.prompt.columns for r in loaded] == [{"most": 9}] * 3
     assert len(rows) == 12
     # One prompt's gold answer alone: only it is verified.
@@ -381,8 +381,8 @@ def test_logits_that_are_not_finite_are_refused(small, value):
     head = model.model.get_input_embeddings().weight
     with torch.no_grad():
         head[letter] = value
-    said = "token 1 of a completion of prompt 'p0' are not finite"
-    refuses(said, sample, model, task_of(["1+1="]), 4)
+    text = "token 1 of a completion of prompt 'p0' are not finite"
+    refuses(text, sample, model, task_of(["1+1="]), 4)
 
 
 def test_a_verifier_that_raises_costs_its_prompt_only(small, rows, store):

@@ -32,16 +32,16 @@ def parts(pool, **changed):
 def test_from_scores_holds_norms_sums_and_gradients():
     rng = np.random.default_rng(1)
     z, s = rng.normal(size=(3, 4)), rng.normal(size=(3, 4, 2))
-    found = ScoredPool.from_scores(z, s)
+    result = ScoredPool.from_scores(z, s)
     advantages = [[row[i] - np.delete(row, i).mean() for i in range(4)] for row in z]
     gradients = np.einsum("xi,xik->xk", advantages, s) / 4
-    np.testing.assert_allclose(found.sketches, gradients, rtol=1e-12)
-    np.testing.assert_allclose(found.gram, np.einsum("xik,xjk->xij", s, s), rtol=1e-9)
-    np.testing.assert_allclose(found.squared_norms, (s**2).sum(axis=2), rtol=1e-12)
+    np.testing.assert_allclose(result.sketches, gradients, rtol=1e-12)
+    np.testing.assert_allclose(result.gram, np.einsum("xik,xjk->xij", s, s), rtol=1e-9)
+    np.testing.assert_allclose(result.squared_norms, (s**2).sum(axis=2), rtol=1e-12)
     for x in range(3):
         a = z[x] - z[x].mean()
         three = np.stack([np.ones(4), a, a**2]) @ s[x]
-        np.testing.assert_allclose(found.sums[x], three @ three.T, rtol=1e-9)
+        np.testing.assert_allclose(result.sums[x], three @ three.T, rtol=1e-9)
 
 
 @pytest.mark.parametrize("known", [("sketches", "gram"), ("surprise", "surprise_variance"), ()])

@@ -111,13 +111,13 @@ def test_both_agree_with_plain_differentiation(name, method):
     scores = Scores(model, method=method, sketch=10**6)
     assert scores.names == tuple(name for name, _ in model.named_parameters())
     assert scores.d == table.shape[1]
-    found, sums = everything(scores), WEIGHTS @ table
-    assert off(found.squared_norms, (table**2).sum(axis=1)) < 1e-12
-    assert off(found.gram, table @ table.T) < 1e-12
-    assert off(found.products, sums @ sums.T) < 1e-12
+    result, sums = everything(scores), WEIGHTS @ table
+    assert off(result.squared_norms, (table**2).sum(axis=1)) < 1e-12
+    assert off(result.gram, table @ table.T) < 1e-12
+    assert off(result.products, sums @ sums.T) < 1e-12
     # A sketch of more numbers than parameters is the sum, entries with a sign.
-    assert off(np.abs(found.sketches), np.abs(sums)) < 1e-12
-    assert off(found.token_proxy, [proxy for _, _, proxy in listed]) < 1e-12
+    assert off(np.abs(result.sketches), np.abs(sums)) < 1e-12
+    assert off(result.token_proxy, [proxy for _, _, proxy in listed]) < 1e-12
     alone = scores.of(PROMPT, COMPLETIONS)
     assert alone.products is alone.sketches is alone.gram is None
 
@@ -126,15 +126,15 @@ def test_surprise_is_the_log_probability_less_what_it_is_on_average():
     """Every token of one position: -log π - H has the mean 0, and the variance that is said."""
     model = built()
     for method in ("hooks", "loop"):
-        found = Scores(model, method=method).of(PROMPT, [(v,) for v in range(VOCABULARY)])
+        result = Scores(model, method=method).of(PROMPT, [(v,) for v in range(VOCABULARY)])
         with torch.no_grad():
             logits = model(torch.tensor([PROMPT])).logits[0, -1]
         log = torch.log_softmax(logits, dim=-1).numpy()
         entropy = -(np.exp(log) * log).sum()
-        assert off(found.surprise, -log - entropy) < 1e-12
-        assert np.exp(log) @ found.surprise == pytest.approx(0, abs=1e-12)
+        assert off(result.surprise, -log - entropy) < 1e-12
+        assert np.exp(log) @ result.surprise == pytest.approx(0, abs=1e-12)
         assert (
-            off(found.surprise_variance, np.full(VOCABULARY, np.exp(log) @ found.surprise**2))
+            off(result.surprise_variance, np.full(VOCABULARY, np.exp(log) @ result.surprise**2))
             < 1e-11
         )
 
@@ -166,8 +166,8 @@ def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
     model = built("Qwen2 tied", dtype)
     right = gram(Scores(model, method="loop"))
     monkeypatch.setattr(layers.Hooks, "_backward", uses_apart)
-    said = r"in model.embed_tokens.weight is .* method='loop'"
-    refuses(said, Scores(model).of, PROMPT, COMPLETIONS)
+    text = r"in model.embed_tokens.weight is .* method='loop'"
+    refuses(text, Scores(model).of, PROMPT, COMPLETIONS)
     unchecked = Scores(model)
     unchecked._checked = True
     assert off(gram(unchecked), right) > 1e-3
@@ -229,17 +229,17 @@ def test_inner_products_of_sketches_are_unbiased_with_the_variance_that_is_said(
     """Over many draws; the vectors have structures that equal signs or places would not break."""
     d, k = len(u), 32
     pair = torch.stack([u, v]).double()
-    found = []
+    result = []
     for seed in range(2000):
         table = torch.zeros(2, rows, k, dtype=torch.float64)
         Sketch(d, k, pair, seed).add(table, 0, pair)
-        found.append(float((table[0] * table[1]).sum()))
-    error = np.std(found) / np.sqrt(len(found))
+        result.append(float((table[0] * table[1]).sum()))
+    error = np.std(result) / np.sqrt(len(result))
     true = float(pair[0] @ pair[1])
-    assert abs(np.mean(found) - true) < 4 * error
+    assert abs(np.mean(result) - true) < 4 * error
     # Only of constant vectors the signs that stretches share are seen.
     most = 4 if (u == u[0]).all() else 2
-    assert np.var(found) < most * 1.15 * float(u.square().sum() * v.square().sum()) / (rows * k)
+    assert np.var(result) < most * 1.15 * float(u.square().sum() * v.square().sum()) / (rows * k)
 
 
 # Which parameters.
@@ -353,10 +353,10 @@ def test_blocks_give_the_same_in_one_pass(needs, monkeypatch, held, blocks):
     scores = Scores(model, memory=allowing(held * each + sums))
     scores.of(PROMPT, COMPLETIONS)
     tried = out_beyond(monkeypatch, 99)
-    found = everything(scores)
+    result = everything(scores)
     # Every completion goes through the model once.
-    assert (len(tried), sum(tried), found.whole) == (blocks, 6, True)
-    assert max(differences(found, whole).values()) < 1e-12
+    assert (len(tried), sum(tried), result.whole) == (blocks, 6, True)
+    assert max(differences(result, whole).values()) < 1e-12
 
 
 @pytest.mark.parametrize("method", ["hooks", "loop"])
@@ -369,19 +369,19 @@ def test_sums_that_do_not_fit_are_held_as_sketches(needs, monkeypatch, method):
     if method == "loop":
         plan = scores.room.plan
         monkeypatch.setattr(scores.room, "plan", lambda batch, _, *rest: plan(batch, each, *rest))
-    found = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
-    assert not found.whole
-    assert off(found.sketches, whole.sketches) < 1e-12
-    assert off(found.squared_norms, whole.squared_norms) < 1e-12
-    assert 1e-6 < off(found.products, whole.products) < 5 * np.sqrt(2 / 2048)
+    result = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
+    assert not result.whole
+    assert off(result.sketches, whole.sketches) < 1e-12
+    assert off(result.squared_norms, whole.squared_norms) < 1e-12
+    assert 1e-6 < off(result.products, whole.products) < 5 * np.sqrt(2 / 2048)
 
 
 def test_too_little_memory_is_refused_before_and_after(needs):
     model, each, sums = needs
     scores = Scores(model, memory=allowing(0.9 * each + sums))
-    said = r"memory is \d+ bytes: completions of 9 tokens after a "
-    refuses(said, scores.of, PROMPT, COMPLETIONS, WEIGHTS)
-    refuses(said, scores.require, len(PROMPT), max(LENGTHS))
+    text = r"memory is \d+ bytes: completions of 9 tokens after a "
+    refuses(text, scores.of, PROMPT, COMPLETIONS, WEIGHTS)
+    refuses(text, scores.require, len(PROMPT), max(LENGTHS))
     Scores(model, memory=allowing(1.1 * each + 1.5 * sums)).require(len(PROMPT), max(LENGTHS))
     # Norms need no sums.
     whole = gram(Scores(model))
@@ -436,10 +436,10 @@ def test_where_memory_runs_out_blocks_shrink(monkeypatch):
     tried = out_beyond(monkeypatch, 2)
     scores = Scores(model)
     with pytest.warns(ChunkWarning) as warned:
-        found = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
-    said = "out of memory with {} completions at once: going on with {}"
-    assert [str(w.message) for w in warned] == [said.format(6, 3), said.format(3, 1)]
-    assert max(differences(found, whole).values()) < 1e-12
+        result = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
+    text = "out of memory with {} completions at once: going on with {}"
+    assert [str(w.message) for w in warned] == [text.format(6, 3), text.format(3, 1)]
+    assert max(differences(result, whole).values()) < 1e-12
     # The next prompt begins where this one ended, without a warning.
     tried.clear()
     scores.of(PROMPT, COMPLETIONS, WEIGHTS)

@@ -52,49 +52,49 @@ def test_the_pool_is_what_differentiation_gives(tiny, tmp_path, on_disk):
     pools[1] = replace(pools[1], rewards=np.ones(N))
     pools[2] = replace(pools[2], rewards=np.array([0.0, 0.5, 1.0, 0.25, 0.0]))
     scores = Scores(tiny.model, method="loop")
-    found = score_pool(tiny, pools, sketch=scores.d, out=tmp_path if on_disk else None)
+    result = score_pool(tiny, pools, sketch=scores.d, out=tmp_path if on_disk else None)
     for x, rollouts in enumerate(pools):
         one = scores.of(rollouts.prompt_ids, rollouts.completion_ids, gram=True)
         z = rollouts.rewards
         for name in ("gram", "squared_norms", "token_proxy", "surprise", "surprise_variance"):
             expected = getattr(one, name)
             assert np.allclose(
-                getattr(found, name)[x], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+                getattr(result, name)[x], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
             )
         weights = np.stack([np.ones(N), z - z.mean(), (z - z.mean()) ** 2])
         expected = weights @ one.gram @ weights.T
-        assert np.allclose(found.sums[x], expected, rtol=0, atol=1e-5 * expected.max())
-        assert found.lengths[x].tolist() == [len(c) for c in rollouts.completion_ids]
-        own = (found.sketches[x] ** 2).sum()
+        assert np.allclose(result.sums[x], expected, rtol=0, atol=1e-5 * expected.max())
+        assert result.lengths[x].tolist() == [len(c) for c in rollouts.completion_ids]
+        own = (result.sketches[x] ** 2).sum()
         assert own == pytest.approx(expected[1, 1] / (N - 1) ** 2, rel=1e-5, abs=1e-12)
-    assert found.prompts == tuple(r.prompt.id for r in pools)
-    assert found.config["scored_parameters"] == scores.d
-    assert found.config["whole_sums"]
-    assert not found.sums[1, 1:].any()
+    assert result.prompts == tuple(r.prompt.id for r in pools)
+    assert result.config["scored_parameters"] == scores.d
+    assert result.config["whole_sums"]
+    assert not result.sums[1, 1:].any()
 
 
 def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
     pools = pool_of(4)
     pools[1] = replace(pools[1], rewards=np.ones(N))
     scores = Scores(tiny.model, method="loop")
-    found = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
+    result = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
     plain = score_pool(tiny, pools, sketch=scores.d)
     assert plain.length_sums is None
     for name in ("sums", "sketches"):
         expected = getattr(plain, name)
         atol = 1e-6 * np.abs(expected).max()
-        assert np.allclose(getattr(found, name), expected, rtol=0, atol=atol)
+        assert np.allclose(getattr(result, name), expected, rtol=0, atol=atol)
     for x, rollouts in enumerate(pools):
         gram = scores.of(rollouts.prompt_ids, rollouts.completion_ids, gram=True).gram
         z, sizes = rollouts.rewards, np.array([len(c) for c in rollouts.completion_ids])
         weights = np.stack([np.ones(N), z - z.mean()]) / sizes
         expected = weights @ gram @ weights.T
-        own = found.length_sketches[x] @ found.length_sketches[x].T
-        for made in (found.length_sums[x], own):
+        own = result.length_sketches[x] @ result.length_sketches[x].T
+        for made in (result.length_sums[x], own):
             assert np.allclose(made, expected, rtol=0, atol=1e-5 * expected.max())
     # Kept with them, and not taken for a pool without.
     again = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
-    assert np.array_equal(again.length_sums, found.length_sums)
+    assert np.array_equal(again.length_sums, result.length_sums)
     other = score_pool(tiny, pools, sketch=scores.d, out=tmp_path)
     assert other.length_sums is None
 
@@ -118,9 +118,9 @@ def test_moments_are_those_of_the_gram_matrix(name):
             pools.append(score_pool(model, rollouts, sketch=10**6, memory=4 * 10**6))
             assert pools[1].gram is None
         for pool in pools:
-            found = prompt_moments(pool)
+            result = prompt_moments(pool)
             for field, expected in vars(prompt_moments(exact)).items():
-                error = np.abs(getattr(found, field) - expected).max()
+                error = np.abs(getattr(result, field) - expected).max()
                 assert error < limit * np.abs(expected).max(), field
             assert constants(pool).g_star_exact == pytest.approx(
                 constants(exact).g_star_exact, rel=3 * limit
@@ -147,9 +147,9 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
     plain = model.model.forward
 
     def warmer(*arguments, **given):
-        found = plain(*arguments, **given)
-        found.logits = found.logits / 1.1
-        return found
+        result = plain(*arguments, **given)
+        result.logits = result.logits / 1.1
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(model.model, "forward", warmer)
@@ -252,9 +252,9 @@ def test_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, a
     model, changed, options = change(tiny, pools[0])
     others = [changed, *pools[1:]]
     scored_prompts.clear()
-    found = score_pool(model, others, out=tmp_path, **options)
+    result = score_pool(model, others, out=tmp_path, **options)
     assert len(scored_prompts) == anew
-    same(found, score_pool(model, others, **options))
+    same(result, score_pool(model, others, **options))
     # What was there stays, and serves as before.
     scored_prompts.clear()
     same(first, score_pool(tiny, pools, out=tmp_path))
@@ -285,8 +285,8 @@ def test_memory_is_asked_for_the_longest_that_may_come(tiny):
     scores.require(60, 64)
     least = scores.room.found[60, 64] + 3 * 4 * scores.d
     check_memory(tiny, short, memory=least * 8 // 7)
-    said = "completions of 64 tokens after a prompt of 60 take"
-    refuses(said, check_memory, tiny, long, memory=least)
+    text = "completions of 64 tokens after a prompt of 60 take"
+    refuses(text, check_memory, tiny, long, memory=least)
     refuses("completions of 196 tokens after a prompt of 60", check_memory, tiny,
             task_of("1" * 60, longest=9999), memory=least)  # fmt: skip
 

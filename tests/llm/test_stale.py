@@ -49,15 +49,15 @@ def pools(policies):
     def tokens(low, high):
         return tuple(generator.integers(2, 60, generator.integers(low, high)).tolist())
 
-    found = []
+    result = []
     for x in range(3):
         prompt, completions = tokens(2, 6), tuple(tokens(1, 7) for _ in range(N))
         logs = tuple(tuple(row.tolist()) for row in old.log_probs(prompt, completions))
         rewards = np.array([1.0, 0.0, 1.0, 0.0, 0.0])
-        found.append(
+        result.append(
             Rollouts(Prompt(f"p{x}", "text"), prompt, completions, ("",) * N, rewards, logs)
         )
-    return found
+    return result
 
 
 def log_probs(model, prompt, completion):
@@ -126,11 +126,11 @@ def test_noise_and_mean_are_those_of_all_groups_by_autograd(
     table = count_table(name, size)
     d = Scores(now.model).d
     pool = score_pool(now, pools, token_weights=weights, by_length=by_length, sketch=d)
-    found = raw_moments(pool, table, by_length=by_length)
+    result = raw_moments(pool, table, by_length=by_length)
     for x, rollouts in enumerate(pools):
         every = np.stack(list(groups(now.model, rollouts, weights, table, by_length)))
-        assert found.second[x] == pytest.approx((every**2).sum(axis=1).mean(), rel=1e-4)
-        mean = found.factor[x] @ found.sketches[x]
+        assert result.second[x] == pytest.approx((every**2).sum(axis=1).mean(), rel=1e-4)
+        mean = result.factor[x] @ result.sketches[x]
         # Sketches of that many numbers hold parameters in their order of scoring.
         assert mean @ mean == pytest.approx((every.mean(axis=0) ** 2).sum(), rel=1e-4)
     if weights.clip is not None or weights.truncate is not None:
@@ -140,7 +140,7 @@ def test_noise_and_mean_are_those_of_all_groups_by_autograd(
     )
     other = raw_moments(free, table, by_length=by_length)
     if name != "count-table:.3,2,-1,.5":
-        assert np.abs(found.second / other.second - 1).max() > 1e-3
+        assert np.abs(result.second / other.second - 1).max() > 1e-3
 
 
 def test_divergences_are_those_of_the_policies(policies, pools):
@@ -165,8 +165,8 @@ def test_sampled_rollouts_keep_the_log_probabilities_that_scoring_finds(small, t
 
     task = Task("t", (Prompt("a", "1+1="),), lambda completions, **_: [1.0] * len(completions), 5)
     (drawn,) = sample(small, task, 6, store=tmp_path / "pool.jsonl")
-    found = Scores(small.model).log_probs(drawn.prompt_ids, drawn.completion_ids)
-    for own, other in zip(drawn.log_probs, found, strict=True):
+    result = Scores(small.model).log_probs(drawn.prompt_ids, drawn.completion_ids)
+    for own, other in zip(drawn.log_probs, result, strict=True):
         assert own == pytest.approx(other, abs=1e-4)
     (again,) = load_rollouts(tmp_path / "pool.jsonl", stale=True)
     assert again.log_probs == drawn.log_probs
@@ -201,7 +201,7 @@ def test_what_weighted_pools_refuse(policies, pools):
     refuses("clipped by the sign that centred", noise_to_signal, pool, [2], [negative])
     refuses("with by_length", noise_to_signal, pool, [2], ["std"], aggregation="sequence-mean")
     without = [replace(each, log_probs=None) for each in pools]
-    said = "prompt 'p0': its rollouts have no log-probabilities"
-    refuses(said, score_pool, now, without, token_weights=TokenWeights())
+    text = "prompt 'p0': its rollouts have no log-probabilities"
+    refuses(text, score_pool, now, without, token_weights=TokenWeights())
     other = [replace(each, rewards=each.rewards / 2) for each in pools]
     refuses("rewards hold 0.5", score_pool, now, other, token_weights=TokenWeights(clip=0.2))

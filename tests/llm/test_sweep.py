@@ -88,14 +88,14 @@ def recorded(out, accuracies, **own):
     own = {"trainer": "rloo", "K": 8, "G": 2, "seed": 0, "model": "m", "task": "t"} | own
     run = out / ",".join(f"{name}={own[name]}" for name in ("trainer", "K", "G", "seed"))
     run.mkdir(parents=True)
-    found = {
+    result = {
         "run": {name: own[name] for name in ("model", "task", "trainer")},
         "trl": {"num_generations": own["G"], "seed": own["seed"], "max_steps": max(accuracies)},
         "budget": own["K"],
         "tested": 3,
         "log": [{"step": step, "eval_reward": value} for step, value in accuracies.items()],
     }
-    (run / training.FINISHED).write_text(json.dumps(found))
+    (run / training.FINISHED).write_text(json.dumps(result))
 
 
 def test_the_grid_is_the_runs(settings, tmp_path, capsys):
@@ -108,10 +108,10 @@ def test_the_grid_is_the_runs(settings, tmp_path, capsys):
     (out / "trainer=rloo,seed=3").mkdir(parents=True)
     (out / "trainer=rloo,seed=3" / training.FINISHED).touch()
     assert main(words) == 0
-    told = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    text = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
     run = out / "trainer=rloo,seed=4" / "run.yaml"
-    assert len(told) == 3
-    assert told[0] == [sys.executable, "-m", "ustat_pg.llm.training", "--config", str(run)]
+    assert len(text) == 3
+    assert text[0] == [sys.executable, "-m", "ustat_pg.llm.training", "--config", str(run)]
     written(tmp_path, settings, launch=["--num_processes", 2], max_steps=5)
     assert "max_steps 4, not 5" in refusal_of(capsys, main, *words)
     (command, _) = Sweep.read(path).prepare(tmp_path / "other").values()
@@ -146,8 +146,8 @@ def test_a_file_that_is_no_sweep_is_refused(text, message, tmp_path):
 )
 def test_a_run_refuses(settings, changes, message, tmp_path, capfd):
     assert made(tmp_path, settings, **changes) == (2, None)
-    said = capfd.readouterr().err.replace("\n", " ")
-    refuses(message, lambda: (_ for _ in ()).throw(training.InputError(said)))
+    text = capfd.readouterr().err.replace("\n", " ")
+    refuses(message, lambda: (_ for _ in ()).throw(training.InputError(text)))
 
 
 def test_a_run_evaluates_with_trl_what_it_has_not_trained_on(settings, tmp_path):
@@ -164,12 +164,12 @@ def test_a_run_evaluates_with_trl_what_it_has_not_trained_on(settings, tmp_path)
         return rewards
 
     module.watching = watching
-    code, found = made(tmp_path, settings, verifier="first_digit_verifier:watching")
+    code, result = made(tmp_path, settings, verifier="first_digit_verifier:watching")
     assert code == 0
-    assert (found["budget"], found["tested"], found["trl"]["beta"]) == (8, 4, 0.0)
+    assert (result["budget"], result["tested"], result["trl"]["beta"]) == (8, 4, 0.0)
     tested, trained = [f"{i}+{i}=" for i in range(8, 12)], [f"{i}+{i}=" for i in range(1, 8)]
-    assert set(evaluations(found)) == {0, 2, 4}
-    for step, accuracy in evaluations(found).items():
+    assert set(evaluations(result)) == {0, 2, 4}
+    for step, accuracy in evaluations(result).items():
         own = [(prompt, z) for at, prompt, z in seen if at == step and prompt in tested]
         assert [prompt for prompt, _ in own].count("8+8=") == 2
         assert accuracy == pytest.approx(np.mean([z for _, z in own]))
@@ -184,17 +184,17 @@ def test_a_run_continues_from_its_checkpoint(settings, tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.syspath_prepend(str(tmp_path))
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
-    code, found = made(tmp_path, settings, **saved)
+    code, result = made(tmp_path, settings, **saved)
     assert code == 0
-    assert set(evaluations(found)) == {0, 2, 4}
-    losses = [entry["step"] for entry in found["log"] if "loss" in entry]
+    assert set(evaluations(result)) == {0, 2, 4}
+    losses = [entry["step"] for entry in result["log"] if "loss" in entry]
     assert losses == [1, 2, 3, 4]
 
 
 def test_a_small_sweep_from_end_to_end(settings, tmp_path, capsys):
     """One run fails and is reported; mended, it alone is made again."""
     out, path = tmp_path / "out", written(tmp_path, settings)
-    sweep, said = Sweep.read(path), []
+    sweep, text = Sweep.read(path), []
     healthy, failing = sweep.runs()
     run = out / failing
     (folder,) = {command[-1] for name, command in sweep.prepare(out).items() if name == healthy}
@@ -202,8 +202,8 @@ def test_a_small_sweep_from_end_to_end(settings, tmp_path, capsys):
     finished = (out / healthy / training.FINISHED).read_bytes()
     checkpoint = run / "checkpoint-1"
     checkpoint.mkdir()
-    assert sweep.run(out, say=said.append) == (failing,)
-    assert [line.splitlines()[0] for line in said] == [
+    assert sweep.run(out, say=text.append) == (failing,)
+    assert [line.splitlines()[0] for line in text] == [
         f"{failing}: failed",
         f"exit code 1; the end of {run / 'log.txt'}:",
     ]
@@ -248,11 +248,11 @@ def test_differences_are_of_pairs(tmp_path):
         recorded(tmp_path, {4: level[seed] + gains[seed]}, seed=seed, G=4)
     recorded(tmp_path, {4: 0.3}, trainer="vanilla", seed=1)
     frame = results(tmp_path)
-    found = differences(frame).set_index("trainer").loc["rloo"]
-    assert (found["G"], found["best_G"], found["runs"]) == (2, 4, 3)
+    result = differences(frame).set_index("trainer").loc["rloo"]
+    assert (result["G"], result["best_G"], result["runs"]) == (2, 4, 3)
     # t(0.975, 2) = 4.3027; the standard error of three gaps .01 apart is .01/√3.
-    assert found["difference"] == pytest.approx(-0.05)
-    assert found["high"] - found["difference"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    assert result["difference"] == pytest.approx(-0.05)
+    assert result["high"] - result["difference"] == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
     one = differences(frame).set_index("trainer").loc["vanilla"]
     assert one["difference"] == pytest.approx(-0.26)
     assert np.isnan(one["low"])
@@ -279,7 +279,7 @@ def test_trl_takes_the_presets(preset, runs, budgets):
     assert (PRESETS / f"{preset}.yaml").is_file()
     assert len(sweep.runs()) == runs
     processes = int(sweep.launch[1]) if sweep.launch else 1
-    found = set()
+    result = set()
     for settings in sweep.runs().values():
         micro = settings["per_device_train_batch_size"] * processes
         one = {"output_dir": "unused", "use_cpu": True, "bf16": False}
@@ -288,5 +288,5 @@ def test_trl_takes_the_presets(preset, runs, budgets):
         assert not parser.set_defaults_with_config(
             **{**settings, **one, "per_device_train_batch_size": micro}
         )
-        found.add(parser.parse_args_into_dataclasses([])[1].generation_batch_size)
-    assert found == budgets
+        result.add(parser.parse_args_into_dataclasses([])[1].generation_batch_size)
+    assert result == budgets

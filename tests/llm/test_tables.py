@@ -36,8 +36,8 @@ BIASED = ("std", "group-mean", "maxrl", "pass-at-k:2", "others-std", "count-tabl
 
 def table_errors(pool, table):
     """E‖ĝ - g‖² at each prompt."""
-    found = table_moments(pool, table)
-    return found.second - 2 * found.cross + prompt_moments(pool).gradient_sq
+    result = table_moments(pool, table)
+    return result.second - 2 * result.cross + prompt_moments(pool).gradient_sq
 
 
 def solved():
@@ -104,8 +104,8 @@ def test_the_factor_makes_a_pool_s_gradient_unbiased_for_the_mean(name, size):
         def coordinate(pool, axis):
             return table_moments(pool, table).factor * pool.sketches[:, axis]
 
-        found = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
-        assert found == pytest.approx(right, rel=1e-11)
+        result = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
+        assert result == pytest.approx(right, rel=1e-11)
 
         def plugged_in(pool):
             return table.weight(pool.rewards.mean(axis=1)) * pool.sketches[:, 0]
@@ -122,12 +122,12 @@ def test_tables_and_moments_are_one_estimate():
         for size in (2, 3, 8):
             (mse,) = estimates.curves(pool, [size], [name])["mse"]
             assert table_errors(pool, count_table(name, size)).mean() == pytest.approx(mse)
-    found = estimates.noise_to_signal(pool, [2, 5], ["grpo", "dr-grpo", "std", "std-ddof1"])
-    relative = found.pivot(index="baseline", columns="group_size", values="relative")
+    result = estimates.noise_to_signal(pool, [2, 5], ["grpo", "dr-grpo", "std", "std-ddof1"])
+    relative = result.pivot(index="baseline", columns="group_size", values="relative")
     assert relative.loc[["grpo", "group-mean"]].to_numpy() == pytest.approx(np.ones((2, 2)))
     assert relative.loc["std-ddof1"].tolist() == pytest.approx(relative.loc["std"].tolist())
     # A multiple has the other's intervals too, and is told from it without any error.
-    rows = found.set_index(["baseline", "group_size"])
+    rows = result.set_index(["baseline", "group_size"])
     ends = ["low", "high", "relative_low", "relative_high"]
     assert rows.loc["group-mean", ends].to_numpy() == pytest.approx(rows.loc["grpo", ends])
     assert rows.loc[("grpo", 2), "relative_low"] == 1
@@ -143,8 +143,8 @@ def test_intervals_of_noise_to_signal_cover():
     hits, pools = dict.fromkeys([*right, "relative"], 0), 200
     for seed in range(pools):
         pool = sampled(problem, 150, 8, seed=5000 + seed)
-        found = estimates.noise_to_signal(pool, [4], list(right))
-        rows = found.set_index("baseline")
+        result = estimates.noise_to_signal(pool, [4], list(right))
+        rows = result.set_index("baseline")
         for name, true in right.items():
             hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
         std = rows.loc["std"]
@@ -157,10 +157,10 @@ def test_intervals_of_noise_to_signal_cover():
 def test_without_a_signal_there_is_no_ratio():
     rng = np.random.default_rng(0)
     pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))
-    found = estimates.noise_to_signal(pool, [2, 7], ["grpo", "std", "maxrl"])
-    assert not found[["noise", "signal"]].to_numpy().any()
-    assert np.isnan(found[["ratio", "relative", "relative_low"]].to_numpy()).all()
-    assert (found["high"] == np.inf).all()
+    result = estimates.noise_to_signal(pool, [2, 7], ["grpo", "std", "maxrl"])
+    assert not result[["noise", "signal"]].to_numpy().any()
+    assert np.isnan(result[["ratio", "relative", "relative_low"]].to_numpy()).all()
+    assert (result["high"] == np.inf).all()
 
 
 # The best table.
@@ -170,8 +170,8 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     pool, _ = small_pool()
     moments = prompt_moments(pool)
 
-    ((found,),) = group_moments(pool, moments, ["best"], [3])
-    errors = found.second - found.cross
+    ((result,),) = group_moments(pool, moments, ["best"], [3])
+    errors = result.second - result.cross
     # Fewer prompts than parts: each is judged by what all others teach.
     for x in range(6):
         others = np.delete(np.arange(6), x)
@@ -185,7 +185,7 @@ def test_the_best_table_is_learned_on_other_prompts_than_it_is_judged_on():
     order = [5, 3, 1, 0, 2, 4]
     turned = pool.select_prompts(order)
     again = learned_moments(turned, prompt_moments(turned), 3)
-    np.testing.assert_allclose(again.second, found.second[order], rtol=1e-12)
+    np.testing.assert_allclose(again.second, result.second[order], rtol=1e-12)
 
 
 # Scores over lengths.
@@ -199,8 +199,8 @@ def groups_over_lengths(problem, context, table):
     won = z.sum(axis=1, keepdims=True).astype(int)
     advantages = np.where(z == 1, table.successes[won], table.failures[won])
     scores = problem.policy.scores(context)[arms] / LENGTHS[arms % 3][..., None]
-    found, chances = (advantages[..., None] * scores).mean(axis=1), probs[arms].prod(axis=1)
-    return float(chances @ (found**2).sum(axis=1)), chances @ found
+    result, chances = (advantages[..., None] * scores).mean(axis=1), probs[arms].prod(axis=1)
+    return float(chances @ (result**2).sum(axis=1)), chances @ result
 
 
 @pytest.mark.parametrize(("name", "size"), [(ODD, 2), ("std", 3), ("grpo", 4), ("vanilla", 1)])
@@ -208,17 +208,17 @@ def test_scores_over_lengths_are_unbiased_over_all_ordered_pools(name, size):
     problem, table = solved(), count_table(name, size)
 
     def coordinate(pool, axis):
-        found = raw_moments(pool, table, by_length=True).factor
-        return np.einsum("pr,pr->p", found, pool.length_sketches[:, :, axis])
+        result = raw_moments(pool, table, by_length=True).factor
+        return np.einsum("pr,pr->p", result, pool.length_sketches[:, :, axis])
 
     for context in (0, 1):
         second, mean = groups_over_lengths(problem, context, table)
-        told = expectation(
+        text = expectation(
             problem, context, lambda pool: raw_moments(pool, table, by_length=True).second
         )
-        assert told == pytest.approx(second, rel=1e-11)
-        found = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
-        assert found == pytest.approx(mean, rel=1e-10)
+        assert text == pytest.approx(second, rel=1e-11)
+        result = [expectation(problem, context, lambda p, a=a: coordinate(p, a)) for a in (0, 1)]
+        assert result == pytest.approx(mean, rel=1e-10)
         if name != "grpo":
             continue
         # The mean of scores over lengths is not 0, so that this is no multiple of g.

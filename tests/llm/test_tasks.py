@@ -233,8 +233,8 @@ def test_the_checker_works_in_a_thread_too(dataset_files):
     """math-verify's time limit is a signal, which only the main thread can have."""
     task = mathematics("gsm8k", dataset_files(GSM8K, "jsonl"))
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(task.rewards, task.prompts[0], ["5", "4"]).result()
-    assert found.tolist() == [1, 0]
+        result = pool.submit(task.rewards, task.prompts[0], ["5", "4"]).result()
+    assert result.tolist() == [1, 0]
 
 
 def test_data_sets_that_are_none_are_refused(dataset_files):

@@ -97,8 +97,10 @@ def test_a_step_with_rewards_that_are_missing(small, task, tmp_path):
     """A prompt whose verifier gives no rewards does not move the policy."""
 
     def picky(*, prompts, completions, **columns):
-        found = letters(completions=completions)
-        return [None if text.startswith("3") else z for text, z in zip(prompts, found, strict=True)]
+        result = letters(completions=completions)
+        return [
+            None if text.startswith("3") else z for text, z in zip(prompts, result, strict=True)
+        ]
 
     broken = Task("picky", task.prompts[2:4], picky, LONGEST)
     for name in ("rloo", "length-weighted"):
@@ -158,7 +160,7 @@ def test_a_running_table_learns_from_the_steps_before(small, task, tmp_path):
 
     trainer._calculate_rewards, trainer._compute_loss = drawing, computing
     trainer.train()
-    first, second = (found.numpy().reshape(4, 4).astype(int) for found in rewards)
+    first, second = (result.numpy().reshape(4, 4).astype(int) for result in rewards)
     table = [
         (k + 1 + first[others(first) == k].sum()) / (5 + (others(first) == k).sum())
         for k in range(4)

@@ -116,17 +116,17 @@ def wait_for(condition):
 
 def test_the_engine_is_asked_for_the_models_own_distribution(small, engine, tmp_path):
     options = {"vllm_options": {"gpu_memory_utilization": 0.5}, "store": tmp_path / "s.jsonl"}
-    found = drawn(small, **options)
-    assert found[0].completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
-    assert found[0].texts == ("2", "345", "2", "345")
-    assert found[0].log_probs == ((-2.0, -0.5), (-2.5, -3.0, -3.5)) * 2
+    result = drawn(small, **options)
+    assert result[0].completion_ids == ((4, 1), (5, 6, 7), (4, 1), (5, 6, 7))
+    assert result[0].texts == ("2", "345", "2", "345")
+    assert result[0].log_probs == ((-2.0, -0.5), (-2.5, -3.0, -3.5)) * 2
     (settings,) = asked(engine, "settings")
     assert settings["model"] == small.source
     assert settings["generation_config"] == "vllm"
     assert settings["gpu_memory_utilization"] == 0.5
     # All in one call.
     (prompts,), (sampling,) = asked(engine, "prompts"), asked(engine, "sampling")
-    assert [each["prompt_token_ids"] for each in prompts] == [list(x.prompt_ids) for x in found]
+    assert [each["prompt_token_ids"] for each in prompts] == [list(x.prompt_ids) for x in result]
     plain = {"n": 4, "temperature": 1, "top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1}
     plain |= {"presence_penalty": 0, "frequency_penalty": 0, "max_tokens": 3, "min_tokens": 0}
     plain |= {"stop_token_ids": [1], "logprobs": 0}
@@ -134,13 +134,13 @@ def test_the_engine_is_asked_for_the_models_own_distribution(small, engine, tmp_
     assert len({each["seed"] for each in sampling}) == 3
     # The store has all that comes.
     again = drawn(small, **options)
-    assert [x.completion_ids for x in again] == [x.completion_ids for x in found]
-    assert [x.log_probs for x in again] == [x.log_probs for x in found]
+    assert [x.completion_ids for x in again] == [x.completion_ids for x in result]
+    assert [x.log_probs for x in again] == [x.log_probs for x in result]
     assert len(asked(engine, "pid")) == 1
-    said = "backend = 'vllm', and now backend is 'transformers'"
-    refuses(said, sample, small, TASK, 4, store=options["store"])
-    said = "rollouts = 4, and now rollouts is 5"
-    refuses(said, sample, small, TASK, 5, backend="vllm", **options)
+    text = "backend = 'vllm', and now backend is 'transformers'"
+    refuses(text, sample, small, TASK, 4, store=options["store"])
+    text = "rollouts = 4, and now rollouts is 5"
+    refuses(text, sample, small, TASK, 5, backend="vllm", **options)
 
 
 def test_an_end_token_that_is_not_given_has_no_log_probability(small, engine):
@@ -151,12 +151,12 @@ def test_an_end_token_that_is_not_given_has_no_log_probability(small, engine):
 
 def test_a_killed_engine_loses_only_the_call_it_was_in(small, engine, tmp_path):
     options = {"store": tmp_path / "s.jsonl", "batch": 8}
-    said = "was killed by signal 9 before all prompts were drawn"
-    refuses(said, drawn, small, vllm_options={"kill_at": 1}, **options)
+    text = "was killed by signal 9 before all prompts were drawn"
+    refuses(text, drawn, small, vllm_options={"kill_at": 1}, **options)
     _, entries = read_store(options["store"])
     assert list(entries) == ["p0", "p1"]
-    found = drawn(small, **options)
-    assert len(found) == 3
+    result = drawn(small, **options)
+    assert len(result) == 3
     assert [len(prompts) for prompts in asked(engine, "prompts")] == [2, 1]
 
 
@@ -198,9 +198,9 @@ def test_a_command_keeps_stdout_for_itself(engine, tiny_folder, tmp_path, capfd)
         "--backend", "vllm", "--off-policy",
     ]  # fmt: skip
     assert main([*words, "--json", "--vllm", "max_model_len=64", "--vllm", "dtype=float16"]) == 0
-    said = capfd.readouterr()
-    assert strict(said.out)["prompts"] == 2
-    assert "words on stdout" in said.err
+    text = capfd.readouterr()
+    assert strict(text.out)["prompts"] == 2
+    assert "words on stdout" in text.err
     (settings,) = asked(engine, "settings")
     assert (settings["max_model_len"], settings["dtype"]) == (64, "float16")
 

@@ -82,11 +82,11 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
     for name, size in itertools.product(names, (2, 3, 4)):
         tables = {GROUP: coefficients(count_table(name, size), GROUP)}
         sums = sum(chance * blocks.sums(tables) for chance, blocks in steps)
-        found = estimate_noise(np.stack([sums, sums]))
+        result = estimate_noise(np.stack([sums, sums]))
         signal, crit = enumerated(name, size, u)
-        assert found.signal == pytest.approx(signal, rel=1e-9), (name, size)
-        assert found.k_crit == pytest.approx(crit, rel=1e-9), (name, size)
-        assert found.noise_to_signal == pytest.approx(crit / (2 * GROUP), rel=1e-9)
+        assert result.signal == pytest.approx(signal, rel=1e-9), (name, size)
+        assert result.k_crit == pytest.approx(crit, rel=1e-9), (name, size)
+        assert result.noise_to_signal == pytest.approx(crit / (2 * GROUP), rel=1e-9)
 
 
 def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):
@@ -115,8 +115,8 @@ def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):
 @pytest.mark.parametrize("part", [1, 8])
 def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumeration(part):
     meter = run("std", part=part, known=part > 1)
-    found = meter.compare(["std", "rloo", "maxrl"])
-    own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in found}
+    result = meter.compare(["std", "rloo", "maxrl"])
+    own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in result}
     assert len(rows) == 9
     for name in ("signal", "k_crit", "noise_to_signal", "budget_over_critical", "k_crit_interval"):
         assert getattr(rows["std", 4].noise, name) == pytest.approx(getattr(own, name), rel=1e-9)
@@ -131,7 +131,7 @@ def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumerati
     assert low < enumerated("maxrl", 4, SCORES)[1] / best < high
     state, again = json.loads(json.dumps(meter.state_dict())), NoiseMeter(meter._parameters, 100)
     again.load_state_dict(state)
-    assert repr(again.compare(["std", "rloo", "maxrl"])) == repr(found)
+    assert repr(again.compare(["std", "rloo", "maxrl"])) == repr(result)
 
 
 def test_the_deal_of_completions_to_micro_batches_changes_nothing():

@@ -412,9 +412,9 @@ def test_the_share_of_the_largest_hundredth():
     state = json.loads(json.dumps(meter.state_dict()))
     again = NoiseMeter([theta], 25)
     again.load_state_dict(state)
-    for found in (meter.estimate(), again.estimate()):
-        assert found.top_share == pytest.approx(100 / 199)
-        assert found.metrics()["top_share"] == found.top_share
+    for result in (meter.estimate(), again.estimate()):
+        assert result.top_share == pytest.approx(100 / 199)
+        assert result.metrics()["top_share"] == result.top_share
     few = NoiseMeter([theta], 24)
     few.load_state_dict(state)
     assert math.isnan(few.estimate().top_share)

@@ -78,8 +78,8 @@ def test_products_agree_with_dense_scores(name, policy):
     mean = policy.mean_combination(weights, chance)
     assert np.allclose(mean, chance @ sums, rtol=0, atol=rounding)
     squares = (sums**2).sum(axis=1)
-    found = policy.squared_combinations(weights)
-    assert np.allclose(found, squares, rtol=max(rounding, 1e-12), atol=rounding)
+    result = policy.squared_combinations(weights)
+    assert np.allclose(result, squares, rtol=max(rounding, 1e-12), atol=rounding)
     every = np.ones((contexts, count), bool)
     for possible in (every, every & (np.arange(count) % 2 == 0), every & (np.arange(count) != 1)):
         expected = [
@@ -143,9 +143,9 @@ def test_the_curvature_is_that_of_the_logits(policy):
         summed(policy.theta + h) - 2 * summed(policy.theta) + summed(policy.theta - h)
         for h in units
     ]
-    found = policy.curvature(weights, chances)
-    assert np.allclose(found[:6], np.array(numeric) / 0.01, rtol=0, atol=1e-9)
-    assert (np.abs(found).max() > 0.1) == (policy.bends is not None)
+    result = policy.curvature(weights, chances)
+    assert np.allclose(result[:6], np.array(numeric) / 0.01, rtol=0, atol=1e-9)
+    assert (np.abs(result).max() > 0.1) == (policy.bends is not None)
 
 
 def test_large_logits_do_not_overflow():

@@ -29,10 +29,10 @@ def test_moments_are_those_of_the_policy_whatever_the_coordinates(policy):
     values = np.random.default_rng(2).normal(size=(X, K, 2))
     law = np.full((X, K, 2), 0.5)
     expected = SoftmaxBandit(LINEAR, like.context_probs, values, law).moments()
-    found = SoftmaxBandit(policy, like.context_probs, values, law).moments()
+    result = SoftmaxBandit(policy, like.context_probs, values, law).moments()
     for name in ("value", "fisher_trace", "norm_advantage", "gradient_sq", "optimal_baseline"):
-        assert np.allclose(getattr(found, name), getattr(expected, name), rtol=1e-11), name
-    assert found.mean_gradient_sq == pytest.approx(expected.mean_gradient_sq, rel=1e-11)
+        assert np.allclose(getattr(result, name), getattr(expected, name), rtol=1e-11), name
+    assert result.mean_gradient_sq == pytest.approx(expected.mean_gradient_sq, rel=1e-11)
 
 
 def test_other_parameters_are_the_source_s():

@@ -28,12 +28,12 @@ def sequences(space):
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 def test_every_output_is_listed_once(space):
-    found = [tuple(t for t in row if t >= 0) for row in space.outputs.tolist()]
-    assert len(found) == space.count == len(set(found))
-    assert set(found) == sequences(space)
+    result = [tuple(t for t in row if t >= 0) for row in space.outputs.tolist()]
+    assert len(result) == space.count == len(set(result))
+    assert set(result) == sequences(space)
     assert space.prefixes == len(prefixes(space))
-    assert space.lengths.tolist() == [len(row) for row in found]
-    for k, row in enumerate(found):
+    assert space.lengths.tolist() == [len(row) for row in result]
+    for k, row in enumerate(result):
         assert space.content(k) == tuple(t for t in row if t < space.vocabulary)
         ways = [prefixes(space)[n] for n in space.nodes[k] if n >= 0]
         assert ways == [row[:t] for t in range(len(row))]

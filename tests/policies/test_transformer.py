@@ -48,8 +48,8 @@ def test_the_memory_changes_no_number(memory, monkeypatch):
     weights = np.random.default_rng(0).normal(size=15)
     wanted = plain.squared_norms, plain.logits, plain.combine(0, weights), plain.scores(1)
     monkeypatch.setattr(module, "MEMORY", memory)
-    found = policy.squared_norms, policy.logits, policy.combine(0, weights), policy.scores(1)
-    for one, other in zip(found, wanted, strict=True):
+    result = policy.squared_norms, policy.logits, policy.combine(0, weights), policy.scores(1)
+    for one, other in zip(result, wanted, strict=True):
         assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 

@@ -34,8 +34,8 @@ def verdicts(problem, alpha, replications, truth=1.0, seeds=SEEDS):
     functional, pilots = mean_of(cell, QUANTITY), pilots_of(cell)
     for seed in range(seeds):
         block = cell.measure("cpu", (QUANTITY,), seed=seed, replications=replications)
-        found = functional.evidence({cell.name: ((QUANTITY,), block)}, alpha, pilots)
-        yield decide(statement, found)
+        result = functional.evidence({cell.name: ((QUANTITY,), block)}, alpha, pilots)
+        yield decide(statement, result)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -60,8 +60,8 @@ def test_at_the_planned_number_the_rival_is_missed_at_most_once_in_a_thousand():
     functional = mean_of(cell, QUANTITY)
     margin = statement.margin_for(["G^2"])
     planned = functional.needed(pilots_of(cell), margin, alpha, value)
-    found = list(verdicts(problem, alpha, planned))
-    missed = sum(decision.rivals["G^2"] != RivalVerdict.REFUTED for decision in found)
+    result = list(verdicts(problem, alpha, planned))
+    missed = sum(decision.rivals["G^2"] != RivalVerdict.REFUTED for decision in result)
     assert binomtest(missed, SEEDS, 1e-3, "greater").pvalue > 1e-3
-    confirmed = sum(decision.verdict == Verdict.CONFIRMED for decision in found)
+    confirmed = sum(decision.verdict == Verdict.CONFIRMED for decision in result)
     assert confirmed >= 0.95 * SEEDS

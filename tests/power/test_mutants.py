@@ -75,9 +75,9 @@ def results(stems, on, engine, folder):
     """Results of the claims on two problems, by enumeration and by simulation."""
     suite, few = Suite("smoke", on=on), []
     # In place of the whole list, which for transformers takes seconds: sums of two tokens, and addition.
-    found = islice(bandits(on, 0), 3)
+    result = islice(bandits(on, 0), 3)
     vars(suite)["token_problems"] = tuple(
-        entry for entry in found if entry.name in ("sums", "addition")
+        entry for entry in result if entry.name in ("sums", "addition")
     )
     assert len(suite.token_problems) == 2
     for stem in stems:

@@ -35,8 +35,8 @@ PLANTED = [*(("tokens", name) for name in WRONG), *(("transformer", n) for n in 
 
 def step_result(on, folder, engine="cpu"):
     """The result of the made-up problem's checks on one step."""
-    found = one_step.on_networks(Suite("smoke", on=on))
-    checks = tuple(check for check in found if check.origin == "made-up")
+    result = one_step.on_networks(Suite("smoke", on=on))
+    checks = tuple(check for check in result if check.origin == "made-up")
     rivals = one_step.RIVALS
     few = Claim("suboptimality", rivals, checks)
     return run_claims([few], Options("smoke", engine), Store(folder)).claims[0]

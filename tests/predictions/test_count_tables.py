@@ -39,8 +39,8 @@ def test_prompts_always_or_never_solved():
     problem = noise(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     moments = problem.moments()
     assert silent_share(moments, 4) == 1.0
-    found = gradient_mse(moments, "std", 4)
-    assert (found.mse, found.noise_to_signal, found.cosine) == (0.0, None, None)
+    result = gradient_mse(moments, "std", 4)
+    assert (result.mse, result.noise_to_signal, result.cosine) == (0.0, None, None)
     weights = count_table("std", 4).weight([0.0, 1.0])
     assert weights == pytest.approx([3**0.5, 3**0.5])
 
@@ -85,9 +85,9 @@ def test_a_share_is_at_most_one():
 def test_rounding_leaves_no_negative_error(size):
     """One prompt with two equal arms, the first rewarded: the best table has no error at all."""
     coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    found = gradient_mse(coin.moments(), "best", size)
-    assert 0 <= found.mse < 1e-15
-    assert found.first_order_term >= 0
+    result = gradient_mse(coin.moments(), "best", size)
+    assert 0 <= result.mse < 1e-15
+    assert result.first_order_term >= 0
 
 
 def test_the_amount_is_held_between_grpo_and_the_constant():

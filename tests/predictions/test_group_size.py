@@ -137,9 +137,9 @@ def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, populatio
 
 def test_curves_are_arrays_where_asked():
     c = MseConstants(0.1, 1.0, 2.0, 3.0)
-    found = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
-    assert found.shape == (2, 3)
-    assert found[1, 2] == pytest.approx((0.1 + 1 / 2.5 + 2 / (2.5 * 1.5)) / 4)
+    result = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
+    assert result.shape == (2, 3)
+    assert result[1, 2] == pytest.approx((0.1 + 1 / 2.5 + 2 / (2.5 * 1.5)) / 4)
     assert isinstance(c.mse(2), float)
     assert c.mse(1, baseline="vanilla") == pytest.approx(3.1)
 

@@ -87,8 +87,8 @@ def test_means_are_those_of_every_minibatch(how, baseline):
     moments = bandit().length_moments(LENGTHS)
     sizes = [(2, 1), (3, 1), (2, 2)] + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle"))
     for group, batch in sizes:
-        found = aggregated_mean(moments, how, baseline, group, batch)
-        assert found == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
+        result = aggregated_mean(moments, how, baseline, group, batch)
+        assert result == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
 
 
 def test_lengths_of_a_token_policy_are_its_own_end_token_included():
@@ -116,8 +116,8 @@ def test_engines_agree_and_the_difference_is_on_the_same_draws():
     paired = TokenMeanCell(problem, 2, 2, lengths=LENGTHS, scale=2.5, less_plain=True)
     u = direction(problem, 0)
     bias = 2.5 * aggregated_mean(problem.length_moments(LENGTHS), "token-mean", "grpo", 2, 2)
-    found = paired.measure("exact", asked[:1]).mean[0] + problem.gradient() @ u
-    assert found == pytest.approx((bias - problem.gradient()) @ u, abs=1e-14)
+    result = paired.measure("exact", asked[:1]).mean[0] + problem.gradient() @ u
+    assert result == pytest.approx((bias - problem.gradient()) @ u, abs=1e-14)
 
 
 def test_ranges_hold():

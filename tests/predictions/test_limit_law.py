@@ -83,23 +83,23 @@ def test_several_steps_are_those_of_several_calls():
     bends, noise, c, rng = made(5, size=3)
     start, rates = rng.normal(size=3), c / (np.arange(1, 51) + 20)
     steps = [0, 1, 1, 17, 50]
-    found = finite_covariance(bends, noise, rates, start, steps)
-    np.testing.assert_array_equal(found[0], np.outer(start, start))
-    for row, time in zip(found[1:], steps[1:], strict=True):
+    result = finite_covariance(bends, noise, rates, start, steps)
+    np.testing.assert_array_equal(result[0], np.outer(start, start))
+    for row, time in zip(result[1:], steps[1:], strict=True):
         np.testing.assert_allclose(
             row, finite_covariance(bends, noise, rates[:time], start), rtol=1e-11
         )
     gaps = mean_gap(bends, noise, rates, start, steps)
-    np.testing.assert_allclose(gaps, np.einsum("tjj,j->t", found, bends) / 2, rtol=1e-13)
+    np.testing.assert_allclose(gaps, np.einsum("tjj,j->t", result, bends) / 2, rtol=1e-13)
     assert mean_gap(bends, noise, rates, start) == pytest.approx(gaps[-1], rel=1e-13)
 
 
 def test_equal_weights_part_along_the_change():
     change = np.array([[0.0, 1.0], [1.0, 0.0]])
-    found = weight_derivatives([1.0, 1.0], np.eye(2), change, 1.0)
-    np.testing.assert_allclose(found, [-0.5, 0.5], rtol=1e-14)
+    result = weight_derivatives([1.0, 1.0], np.eye(2), change, 1.0)
+    np.testing.assert_allclose(result, [-0.5, 0.5], rtol=1e-14)
     moved = limit_weights([1.0, 1.0], np.eye(2) + 0.01 * change, 1.0)
-    np.testing.assert_allclose((moved - 0.5) / 0.01, found, rtol=1e-10)
+    np.testing.assert_allclose((moved - 0.5) / 0.01, result, rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -31,14 +31,14 @@ def test_the_error_at_a_finite_group_is_the_mean_over_every_ordered_group(name, 
     scores = features - probs @ features
     advantage = rewards - probs @ rewards
     target = (probs * advantage) @ scores / (probs @ advantage**2) ** 0.5
-    found = 0.0
+    result = 0.0
     for chosen in map(list, product(range(3), repeat=size)):
         z = rewards[chosen]
         weights = (z - z.mean()) / z.std() if len(set(z)) > 1 else 0 * z
-        found += (
+        result += (
             size * probs[chosen].prod() * ((weights @ scores[chosen] / size - target) ** 2).sum()
         )
-    assert normalised_error_of(probs, rewards, scores, size) == pytest.approx(found, rel=1e-12)
+    assert normalised_error_of(probs, rewards, scores, size) == pytest.approx(result, rel=1e-12)
 
 
 def test_it_tends_to_the_limit_and_too_many_groups_are_refused():
@@ -48,8 +48,8 @@ def test_it_tends_to_the_limit_and_too_many_groups_are_refused():
     left = [normalised_error_of(probs, rewards, scores, size) - limit for size in (512, 1024)]
     assert left[1] / left[0] == pytest.approx(0.5, abs=0.02)
     many = np.full(12, 1 / 12)
-    said = "groups of 64 of 12 outcomes turn out in 4.9e.12 ways: at most"
-    refuses(said, normalised_error_of, many, np.arange(12.0), np.ones((12, 1)), 64)
+    text = "groups of 64 of 12 outcomes turn out in 4.9e.12 ways: at most"
+    refuses(text, normalised_error_of, many, np.arange(12.0), np.ones((12, 1)), 64)
     refuses("group size", normalised_error_of, probs, rewards, scores, 0)
 
 

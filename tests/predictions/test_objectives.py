@@ -82,7 +82,7 @@ def laws(seed):
 def test_the_gradient_is_the_mean_over_all_outputs(kind, place):
     """In plain loops from the definition: coefficients times scores, output by output."""
     p, r = laws(1)
-    found = kl_gradient(p, r, kind, place, prefixes=PREFIXES, tokens=TOKENS)
+    result = kl_gradient(p, r, kind, place, prefixes=PREFIXES, tokens=TOKENS)
     mean = np.zeros((3, 3))
     for path in OUTPUTS:
         chance = np.prod([p[n, c] for n, c in path])
@@ -92,7 +92,7 @@ def test_the_gradient_is_the_mean_over_all_outputs(kind, place):
             score = -p[n].copy()
             score[c] += 1
             mean[n] += chance * score * (SLOPES[kind](x) if place == "loss" else whole)
-    assert np.allclose(found, mean, rtol=0, atol=1e-15)
+    assert np.allclose(result, mean, rtol=0, atol=1e-15)
 
 
 def moved(p, n, c, step):
@@ -105,10 +105,10 @@ def moved(p, n, c, step):
 @pytest.mark.parametrize(("kind", "place"), CASES)
 def test_one_token_descends_its_own_divergence(kind, place):
     p, r = laws(3)[:, :1]
-    found = kl_gradient(p, r, kind, place)[0]
+    result = kl_gradient(p, r, kind, place)[0]
     for c in range(3):
         ends = [kl_penalty(moved(p, 0, c, step)[0], r[0], kind, place) for step in (1e-5, -1e-5)]
-        assert found[c] == pytest.approx(-(ends[0] - ends[1]) / 2e-5, abs=1e-9)
+        assert result[c] == pytest.approx(-(ends[0] - ends[1]) / 2e-5, abs=1e-9)
     assert kl_penalty(r[0], r[0], kind, place) == 0
 
 

@@ -160,11 +160,11 @@ def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, cli
     mean, square = law(name, size, ratio, beta, clip)
     wanted = target(name, size, beta)
     options = {"ratio": ratio, "beta": float(beta), "clip": None if clip is None else float(clip)}
-    found = practical_mse(away(), name, size, **options)
+    result = practical_mse(away(), name, size, **options)
     off = mean - wanted
-    assert found.mean == pytest.approx(as_floats(mean), abs=1e-14)
-    assert found.squared_bias == pytest.approx(float(off @ off), rel=1e-10, abs=1e-28)
-    assert found.variance == pytest.approx(float(square - mean @ mean), rel=1e-12)
+    assert result.mean == pytest.approx(as_floats(mean), abs=1e-14)
+    assert result.squared_bias == pytest.approx(float(off @ off), rel=1e-10, abs=1e-28)
+    assert result.variance == pytest.approx(float(square - mean @ mean), rel=1e-12)
     # The engines' own sums, at a drift that leads from the one policy to the other.
     problem = bandit()
     drift = tables(NEW).ravel() - problem.policy.theta

@@ -36,14 +36,14 @@ def test_the_factor_holds_for_every_quadratic_between_and_is_attained_beyond(eta
 def test_the_curve_by_hand():
     # eta .5: f = 1 - .3 + .3 1.1 .25 = .7825, added 1.1 .25 .7/2 = .09625;
     # eta 2 is beyond 2/L: f = 1.2^2 = 1.44, added 1.1 4 .7/2 = 1.54.
-    found = bound_curve(2.0, [0.5, 2.0], **MADE)
+    result = bound_curve(2.0, [0.5, 2.0], **MADE)
     first = 0.7825 * 2 + 0.09625
-    np.testing.assert_allclose(found, [2.0, first, 1.44 * first + 1.54], rtol=1e-14)
+    np.testing.assert_allclose(result, [2.0, first, 1.44 * first + 1.54], rtol=1e-14)
 
 
 def test_noise_may_change_from_step_to_step():
-    found = bound_curve(0.0, [0.5, 0.5], **LANDSCAPE, mse=[0.7, 0.0])
-    np.testing.assert_allclose(found, [0.0, 0.09625, 0.7825 * 0.09625], rtol=1e-14)
+    result = bound_curve(0.0, [0.5, 0.5], **LANDSCAPE, mse=[0.7, 0.0])
+    np.testing.assert_allclose(result, [0.0, 0.09625, 0.7825 * 0.09625], rtol=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -40,10 +40,10 @@ def test_constants_against_a_denser_grid(problem, radius):
         angle, share = np.meshgrid(np.linspace(0, 2 * np.pi, 361), np.linspace(0.002, 1, 200))
         away = np.stack([np.cos(angle), np.sin(angle)], axis=-1) * (radius * share)[..., None]
         away = away.reshape(-1, 2)
-    found = constants(problem, radius)
+    result = constants(problem, radius)
     for name, value in brute(problem, away).items():
         sign = 1 if name == "smoothness" else -1
-        better = sign * (getattr(found, name) - value)
+        better = sign * (getattr(result, name) - value)
         assert -1e-6 * problem.curvatures[0] < better < 1e-3 * problem.curvatures[0], name
 
 

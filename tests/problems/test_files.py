@@ -30,10 +30,10 @@ def test_a_problem_is_read_back_unchanged(tmp_path, suffix):
         for seed in range(10):
             problem = random_problem(seed, kind)
             save_problem(problem, tmp_path / f"a{suffix}")
-            found = load_problem(str(tmp_path / f"a{suffix}"))
-            assert type(found.policy) is type(problem.policy)
-            assert set(found.arrays()) == set(problem.arrays())
-            if found.digest != problem.digest:
+            result = load_problem(str(tmp_path / f"a{suffix}"))
+            assert type(result.policy) is type(problem.policy)
+            assert set(result.arrays()) == set(problem.arrays())
+            if result.digest != problem.digest:
                 changed.append((kind, seed))
     assert not changed
 
@@ -53,16 +53,16 @@ def with_offset(offset=((0.1, -0.7, 1 / 3), (0.0, 2.5, -1e-3))):
 def test_an_offset_is_written_and_read_back_to_the_last_bit(tmp_path, suffix):
     problem, path = with_offset(), tmp_path / f"a{suffix}"
     save_problem(problem, path)
-    found = load_problem(path)
-    assert np.array_equal(found.policy.offset, problem.policy.offset)
-    assert np.array_equal(found.policy.probs, problem.policy.probs)
-    assert found.digest == problem.digest != with_offset(None).digest
+    result = load_problem(path)
+    assert np.array_equal(result.policy.offset, problem.policy.offset)
+    assert np.array_equal(result.policy.probs, problem.policy.probs)
+    assert result.digest == problem.digest != with_offset(None).digest
     location = LocationBandit.bump([-1.0, 1.0], [0.2, 0.4])
     best = location.at(location.maximiser)
     save_problem(best, path)
-    found = load_problem(path)
-    assert found.digest == best.digest
-    assert found.objective() == pytest.approx(location.maximum, rel=1e-13)
+    result = load_problem(path)
+    assert result.digest == best.digest
+    assert result.objective() == pytest.approx(location.maximum, rel=1e-13)
 
 
 def test_the_example():

@@ -30,9 +30,9 @@ def test_stored_moments_are_those_computed_anew(name):
         )
     assert known.objective == pytest.approx(known.problem.objective(), rel=1e-12, abs=1e-15)
     assert known.digest == known.problem.digest
-    found = mse_constants(known.problem)
+    result = mse_constants(known.problem)
     for key, stored in known.constants.items():
-        assert getattr(found, key) == pytest.approx(stored, rel=1e-10)
+        assert getattr(result, key) == pytest.approx(stored, rel=1e-10)
 
 
 def test_every_record_says_where_it_is_from():

@@ -42,11 +42,11 @@ def plain_error(problem, name, size):
 def test_the_closed_form_is_the_sum_over_all_groups(name, vectors):
     problem = weighted(vectors=vectors)
     for size in (2, 3):
-        found = weighted_mse(problem.weighted_moments(), name, size)
+        result = weighted_mse(problem.weighted_moments(), name, size)
         error, mean = plain_error(problem, name, size)
-        assert found.mse == pytest.approx(error, rel=1e-12)
-        assert found.mean == pytest.approx(mean, rel=1e-12)
-        assert found.mse == pytest.approx(found.variance + found.squared_bias)
+        assert result.mse == pytest.approx(error, rel=1e-12)
+        assert result.mean == pytest.approx(mean, rel=1e-12)
+        assert result.mse == pytest.approx(result.variance + result.squared_bias)
 
 
 def test_a_group_of_one_and_several_prompts():
@@ -54,8 +54,8 @@ def test_a_group_of_one_and_several_prompts():
     for size, batch in ((1, 1), (2, 2)):
         cell = GradientCell(problem, size, batch)
         exact = cell.measure("exact", [SquaredError(Estimator("vanilla"))]).mean[0]
-        found = weighted_mse(problem.weighted_moments(), "vanilla", size, batch)
-        assert found.mse == pytest.approx(exact, rel=1e-12)
+        result = weighted_mse(problem.weighted_moments(), "vanilla", size, batch)
+        assert result.mse == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize("engine", ["reference", "cpu"])

@@ -16,8 +16,8 @@ def refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
 
     def ask(words):
-        said = refusal_of(capsys, main, *words)
+        text = refusal_of(capsys, main, *words)
         assert not any(path.is_file() for path in folder.rglob("*"))
-        return said
+        return text
 
     return ask

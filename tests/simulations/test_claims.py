@@ -96,8 +96,8 @@ SEEDS = (0, 1, 5)
 def form(entry):
     """E[Uᵀ s sᵀ U a] averaged over prompts."""
     landscape = entry.problem
-    found = matrix_correlation(moments_of(entry.problem), landscape.identifiable)
-    return np.einsum("x,xij->ij", landscape.context_probs, found)
+    result = matrix_correlation(moments_of(entry.problem), landscape.identifiable)
+    return np.einsum("x,xij->ij", landscape.context_probs, result)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -112,6 +112,6 @@ def test_each_problem_has_the_form_that_it_is_there_for(seed):
         one, other = (record.fisher for record in moments.matrices())
         assert np.abs(one @ other - other @ one).max() > 0.1
     for entry in (*landscapes["uneven"], *landscapes["norm only"]):
-        found = form(entry)
-        assert abs(np.trace(found)) < 1e-12
-        assert np.abs(found).max() > 0.2
+        result = form(entry)
+        assert abs(np.trace(result)) < 1e-12
+        assert np.abs(result).max() > 0.2

@@ -158,9 +158,9 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     until(lambda: blocks(out) >= 5, run)
     cluster.lose(cluster.workers[0])
     assert run.poll() is None, "it was in mid-run"
-    said, error = run.communicate(timeout=1200)
+    text, error = run.communicate(timeout=1200)
     assert (run.returncode, error) == (0, "")
-    assert "1 of 1 results confirmed" in said
+    assert "1 of 1 results confirmed" in text
     assert claims_of(out) == whole
     assert json.loads((out / "verdicts.json").read_text())["run"]["workers"] == 2
 
@@ -172,8 +172,8 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     stranger = cluster.worker(other)
     cluster.wait_for(2)
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    text, error = run.communicate(timeout=1200)
+    assert (run.returncode, text, error.count("\n")) == (2, "", 1)
     assert error.count("ustat_pg 0.") == error.count("(code ") == 2
     assert "install the same versions there" in error
     stranger.kill()
@@ -220,8 +220,8 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
     until(lambda: blocks(out) >= 3, run)
     cluster.lose(cluster.workers[0])
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    text, error = run.communicate(timeout=1200)
+    assert (run.returncode, text, error.count("\n")) == (2, "", 1)
     assert "workers died one after another on the same block; finished blocks are kept" in error
     kept = blocks(out)
     assert kept >= 3
@@ -243,8 +243,8 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
     run = start([*COMMAND, "--dask", address, "--out", str(out)])
     until(lambda: blocks(out) >= kept + 3, run)
     cluster.scheduler.kill()
-    said, error = run.communicate(timeout=1200)
-    assert (run.returncode, said, error.count("\n")) == (2, "", 1)
+    text, error = run.communicate(timeout=1200)
+    assert (run.returncode, text, error.count("\n")) == (2, "", 1)
     assert "scheduler" in error
     assert "finished blocks are kept" in error
     assert not (out / "verdicts.json").exists()

@@ -182,8 +182,8 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
     before = (tmp_path / "verdicts.json").read_bytes()
     capsys.readouterr()
     assert main(["verify", "mse", *words, "--seed", "3"]) == 2
-    said = capsys.readouterr().err
-    assert "holds the results of another run (smoke exact; this one is smoke exact seed 3)" in said
+    text = capsys.readouterr().err
+    assert "holds the results of another run (smoke exact; this one is smoke exact seed 3)" in text
     assert (tmp_path / "verdicts.json").read_bytes() == before
 
 
@@ -211,9 +211,9 @@ IDENTITY = "ustatistic 'skewed G=2: grpo = U-statistic'"
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
-    said = refused([*shlex.split(words), *(["--size", "smoke"] if "check" in words else [])])
-    assert all(part in said for part in message.split(" ... "))
-    assert message != NO_OPTIMUM or "oracle_policy" not in said
+    text = refused([*shlex.split(words), *(["--size", "smoke"] if "check" in words else [])])
+    assert all(part in text for part in message.split(" ... "))
+    assert message != NO_OPTIMUM or "oracle_policy" not in text
 
 
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
@@ -240,9 +240,9 @@ def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, 
     monkeypatch.setattr(lengths, "_legendre", lambda nodes: nodes / 0)
     words = ["verify", "--workers", "1", "--size", "smoke", "--engine", "exact", "--out"]
     assert main([*words, str(tmp_path / "all"), "length_weights", "oracle"]) == 1
-    said = capsys.readouterr().out
-    assert "length_weights: REFUTED: aggregated_mean raised ZeroDivisionError" in said
-    assert "(asked in simulations/length_weights.py, line " in said
+    text = capsys.readouterr().out
+    assert "length_weights: REFUTED: aggregated_mean raised ZeroDivisionError" in text
+    assert "(asked in simulations/length_weights.py, line " in text
     refuted = {claim.stem: claim.verdict for claim in load_run(tmp_path / "all").claims}
     assert refuted == {"length_weights": "REFUTED", "oracle": "CONFIRMED"}
 
@@ -261,8 +261,8 @@ def test_what_would_be_seen_is_shown_where_asked(tmp_path, capsys):
     data = json.loads(before)
     assert [control["held"] for control in data["controls"]] == [True] * 3
     powers = data["claims"][0]["power"]
-    assert [found["effect"] for found in powers] == [0.01, 0.02, 0.05, 0.1]
-    assert all(found["best"] == 1.0 for found in powers)
+    assert [result["effect"] for result in powers] == [0.01, 0.02, 0.05, 0.1]
+    assert all(result["best"] == 1.0 for result in powers)
 
 
 def test_list_and_plan(tmp_path, capsys):

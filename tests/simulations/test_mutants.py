@@ -32,12 +32,12 @@ def test_every_error_stands_once_where_it_should_and_changes_the_program(error):
 
 
 def test_the_errors_are_many_of_every_kind_and_all_different():
-    found = errors()
-    assert len(found) >= 120
-    assert {error.kind for error in found.values()} == set(KINDS)
+    result = errors()
+    assert len(result) >= 120
+    assert {error.kind for error in result.values()} == set(KINDS)
     assert {error.layer for error in errors("language-model").values()} == {"llm"}
-    assert not found.keys() & errors("language-model").keys()
-    assert len({(error.file, error.source) for error in found.values()}) == len(found)
+    assert not result.keys() & errors("language-model").keys()
+    assert len({(error.file, error.source) for error in result.values()}) == len(result)
 
 
 def options(*words):

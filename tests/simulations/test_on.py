@@ -66,7 +66,7 @@ def test_a_device_that_is_not_there_or_on_which_nothing_would_run_is_refused(
 ):
     if runs and (device == "cuda" or find_spec("torch") is None):
         pytest.skip("it may be there, or torch may not")
-    said = refused([*shlex.split(words), "--size", "smoke", "--device", device])
+    text = refused([*shlex.split(words), "--size", "smoke", "--device", device])
     none = f"--device {device}: only --engine autograd has one to choose"
-    assert (repr(device) if runs else none) in said
+    assert (repr(device) if runs else none) in text
     assert not list(Path().iterdir())

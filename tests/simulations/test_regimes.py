@@ -16,9 +16,9 @@ from ustat_pg.engines import MomentSums
 
 def refuted(stem, seed=0):
     """The names of a stem's checks that are not confirmed, and of all."""
-    found = list(checks(stem, Suite("smoke", seed)))
-    names = [check.name for check in found]
-    return [name for name, check in zip(names, found, strict=True) if not confirmed(check)], names
+    result = list(checks(stem, Suite("smoke", seed)))
+    names = [check.name for check in result]
+    return [name for name, check in zip(names, result, strict=True) if not confirmed(check)], names
 
 
 def confirmed(check):
@@ -54,8 +54,8 @@ def test_a_claim_has_the_regimes_of_its_stem_on_bandits_alone():
 
 def test_an_error_of_large_batches_alone_is_refuted(monkeypatch):
     def wrong(moments, name, group_size, batch_size=1, *args, **options):
-        found = real(moments, name, group_size, batch_size, *args, **options)
-        return replace(found, mse=found.mse * (1 + 1e-6 * (batch_size >= 32)))
+        result = real(moments, name, group_size, batch_size, *args, **options)
+        return replace(result, mse=result.mse * (1 + 1e-6 * (batch_size >= 32)))
 
     real = gradients.gradient_mse
     assert not refuted("mse")[0]

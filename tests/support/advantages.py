@@ -79,10 +79,10 @@ def others_over_g(z):
 
 def failure(check, *args, **kwargs):
     """The one line that a check fails with."""
-    with pytest.raises(AssertionError) as found:
+    with pytest.raises(AssertionError) as result:
         check(*args, **kwargs)
-    assert type(found.value) is AssertionError
-    assert found.value.__context__ is None
-    message = str(found.value)
+    assert type(result.value) is AssertionError
+    assert result.value.__context__ is None
+    message = str(result.value)
     assert "\n" not in message
     return message

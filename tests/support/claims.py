@@ -88,14 +88,14 @@ def claim_of_runs(factor: float = 1.0) -> Claim:
     runs, own, wrong = training(), weights("grpo"), weights("oracle")
     early, larger = sum(weights("grpo", 2, EARLY)), sum(weights("grpo", 4))
     rate = 1 / sum(own)
-    said = tuple(factor * weight for weight in own)
+    text = tuple(factor * weight for weight in own)
     pit, against = (Pit(e, STEPS, own) for e in (GRPO, ORACLE))
     apart = sup_distance(WeightedChi2(wrong), WeightedChi2(own))
     gap = mean_of(runs, Gap(GRPO, STEPS))
     table = {
         "transform": (
             mean_of(runs, GapTransform(GRPO, STEPS, rate)),
-            equal(transform(said, rate), {OTHER: transform(wrong, rate)}, scale=1.0, digits=DIGITS),
+            equal(transform(text, rate), {OTHER: transform(wrong, rate)}, scale=1.0, digits=DIGITS),
         ),
         "order": (
             Linear(runs, ((Gap(GRPO, STEPS), 1.0), (Gap(ORACLE, STEPS), -1.0))),
@@ -103,11 +103,11 @@ def claim_of_runs(factor: float = 1.0) -> Claim:
         ),
         "growth": (
             Ratio(gap, mean_of(runs, Gap(GRPO, EARLY)), early),
-            equal(sum(said) / early, digits=0.1, relative_margin=0.2),
+            equal(sum(text) / early, digits=0.1, relative_margin=0.2),
         ),
         "ratio across cells": (
             LogSlope((0.0, 1.0), (gap, mean_of(training(4), Gap(GRPO, STEPS))), (sum(own), larger)),
-            equal(log(larger / sum(said)), scale=1.0, digits=0.05, relative_margin=0.2),
+            equal(log(larger / sum(text)), scale=1.0, digits=0.05, relative_margin=0.2),
         ),
         "distribution": (
             LawDistance(runs, pit),

@@ -66,14 +66,14 @@ def standardised(z: Array, ddof: int) -> Array:
 
 def nemo(z: Array) -> Array:
     """z - mean of the others, over the std (ddof = 1) of the others where that is not 0."""
-    found = []
+    result = []
     for i, own in enumerate(z):
         rest = others(z, i)
         mean = rest.sum() / Fraction(len(rest))
         spread = ((rest - mean) ** 2).sum()
         deviation = root(spread / (len(rest) - 1)) if spread else ONE
-        found.append((own - mean) / deviation)
-    return np.array(found)
+        result.append((own - mean) / deviation)
+    return np.array(result)
 
 
 def max_rl(z: Array) -> Array:
@@ -92,13 +92,13 @@ def pass_at(k: int) -> Advantages:
     """k (mean best of k with output i, less that of the others alone)."""
 
     def advantages(z: Array) -> Array:
-        found = []
+        result = []
         for i, own in enumerate(z):
             rest = list(others(z, i))
             subsets = list(combinations(rest, k - 1))
             with_own = sum((max((own, *each)) for each in subsets), ZERO) / len(subsets)
-            found.append(k * (with_own - best_of(rest, min(k, len(rest)))))
-        return np.array(found)
+            result.append(k * (with_own - best_of(rest, min(k, len(rest)))))
+        return np.array(result)
 
     return advantages
 
@@ -158,10 +158,10 @@ class Table(NamedTuple):
 def table_of(advantages: Advantages, size: int) -> Table:
     """What the first success and the last failure get of a group with n successes."""
     groups = [np.array([ONE] * n + [ZERO] * (size - n)) for n in range(size + 1)]
-    found = [advantages(z) for z in groups]
+    result = [advantages(z) for z in groups]
     return Table(
-        (ZERO, *(a[0] for a in found[1:])),
-        (*(a[-1] for a in found[:-1]), ZERO),
+        (ZERO, *(a[0] for a in result[1:])),
+        (*(a[-1] for a in result[:-1]), ZERO),
     )
 
 

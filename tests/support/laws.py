@@ -172,8 +172,8 @@ def same_numbers(
     quantities = quantities or quantities_for(cell.group_size)
     where = {"seed": seed, "first": first, "replications": replications}
     plain = cell.measure("reference", quantities, **where)
-    found = subject.measure(cell, quantities, **where)
-    same_sums(found, plain, cell, quantities, subject.relative, subject.floor)
+    result = subject.measure(cell, quantities, **where)
+    same_sums(result, plain, cell, quantities, subject.relative, subject.floor)
 
 
 def blocks_merge(subject: Subject, cell: GradientCell, replications: int) -> None:
@@ -222,8 +222,8 @@ def threads_serve_blocks(subject: Subject, cell: GradientCell) -> None:
     quantities = quantities_for(cell.group_size)
 
     def block(first: int) -> bytes:
-        found = subject.measure(cell, quantities, first=first, replications=25)
-        return found.mean.tobytes() + found.products.tobytes()
+        result = subject.measure(cell, quantities, first=first, replications=25)
+        return result.mean.tobytes() + result.products.tobytes()
 
     the_same_at_once(block)
 
@@ -240,9 +240,9 @@ def finds_the_truth(subject: Subject, cell: GradientCell, replications: int | No
     quantities = quantities_for(cell.group_size)
     truth = cell.measure("exact", quantities).mean
     number = replications or subject.replications
-    found = subject.measure(cell, quantities, seed=11, replications=number)
+    result = subject.measure(cell, quantities, seed=11, replications=number)
     scale = scale_of(cell.problem, quantities)
-    error = np.sqrt(np.diagonal(found.covariance) / number)
-    off = np.abs(found.mean - truth) / (5 * error + 1e-13 * scale)
+    error = np.sqrt(np.diagonal(result.covariance) / number)
+    off = np.abs(result.mean - truth) / (5 * error + 1e-13 * scale)
     assert off.max() < 1, (quantities[off.argmax()].label, off.max())
     return error / scale

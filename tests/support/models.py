@@ -96,8 +96,8 @@ def output_by_hand(model, prompt, output):
 
 def every_output(model, prompts):
     """Probabilities (P, K), scores (P, K, d) and token proxies (P, K) of all outputs of the prompts."""
-    found = [output_by_hand(model, prompt, output) for prompt in prompts for output in OUTPUTS]
+    result = [output_by_hand(model, prompt, output) for prompt in prompts for output in OUTPUTS]
     shape = len(prompts), len(OUTPUTS)
     return tuple(
-        np.reshape(part, (*shape, *np.shape(part[0]))) for part in zip(*found, strict=True)
+        np.reshape(part, (*shape, *np.shape(part[0]))) for part in zip(*result, strict=True)
     )

@@ -87,12 +87,12 @@ def same_path(subject: Subject, trajectory: Trajectory, seed: int = 4) -> None:
     """The reference engine's θ, in every replication: not one draw went to another outcome."""
     where = {"seed": seed, "first": FAR, "replications": subject.replications}
     plain = trajectory.run("reference", **where)
-    found = subject.run(trajectory, **where)
-    assert found.dtype == np.float64
-    assert found.shape == plain.shape
-    assert found.shape == (subject.replications, len(trajectory.snapshots), trajectory.problem.d)
-    assert np.abs(found - plain).max() < TOLERANCE, np.abs(found - plain).max()
-    assert np.abs(found[:, -1] - found[:, 0]).max() > 1e-3
+    result = subject.run(trajectory, **where)
+    assert result.dtype == np.float64
+    assert result.shape == plain.shape
+    assert result.shape == (subject.replications, len(trajectory.snapshots), trajectory.problem.d)
+    assert np.abs(result - plain).max() < TOLERANCE, np.abs(result - plain).max()
+    assert np.abs(result[:, -1] - result[:, 0]).max() > 1e-3
 
 
 def blocks_merge(subject: Subject, trajectory: Trajectory) -> None:

@@ -58,9 +58,9 @@ def test_a_torch_trainer():
 
 
 def test_a_function_of_unknown_arrays(monkeypatch):
-    with pytest.raises(TypeError, match="unexpected keyword") as found:
+    with pytest.raises(TypeError, match="unexpected keyword") as result:
         assert_unbiased(lambda z: z.sum(dimension=1))
-    assert "for torch array=torch.tensor" in found.value.__notes__[0]
+    assert "for torch array=torch.tensor" in result.value.__notes__[0]
     # Without torch at hand nothing is tried, and torch's errors stay in its own functions.
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     with pytest.raises(TypeError, match="unexpected keyword"):
@@ -132,9 +132,9 @@ def test_an_assertion_inside_the_function_keeps_its_traceback():
         assert z.max() < 0.75, "not such rewards"
         return rloo(z)
 
-    with pytest.raises(AssertionError, match="not such rewards") as found:
+    with pytest.raises(AssertionError, match="not such rewards") as result:
         assert_unbiased(guarded)
-    assert found.traceback[-1].name == "guarded"
+    assert result.traceback[-1].name == "guarded"
 
 
 def test_a_flat_answer_is_told_how_to_wrap_its_function():

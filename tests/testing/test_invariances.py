@@ -48,8 +48,8 @@ def test_which_invariances_hold(function, kept):
     for name in set(testing.INVARIANCES) - kept:
         message = failure(assert_invariances, function, name, examples=30)
         assert message.startswith(function.__name__)
-        said = "do not sum to zero" if name == "zero-sum" else f"is not {name}-"
-        assert said in message
+        text = "do not sum to zero" if name == "zero-sum" else f"is not {name}-"
+        assert text in message
         assert "at rewards" in message
 
 

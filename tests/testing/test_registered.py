@@ -23,8 +23,8 @@ def of_groups(weigh):
         for name in dict.fromkeys(index):
             members = torch.as_tensor(index == name)
             out[members] = weigh(scores[members])
-        found = out[:, None] * response_mask
-        return found, found
+        result = out[:, None] * response_mask
+        return result, result
 
     return function
 
@@ -41,16 +41,16 @@ def test_a_right_function_passes_and_a_biased_one_does_not():
 
 def test_the_advantages_are_those_of_the_rewards():
     rewards = np.random.default_rng(0).normal(size=(5, 4))
-    found = registered(of_groups(leave_one_out))(rewards)
-    assert np.allclose(found, advantages("grpo", rewards), rtol=0, atol=1e-14)
+    result = registered(of_groups(leave_one_out))(rewards)
+    assert np.allclose(result, advantages("grpo", rewards), rtol=0, atol=1e-14)
 
 
 def test_what_it_takes_beside_is_bound():
     def scaled(token_level_rewards, response_mask, index, factor):
         return factor * token_level_rewards.sum(-1, keepdim=True) * response_mask
 
-    found = registered(functools.partial(scaled, factor=2.0), tokens=1)(np.array([[1.0, 3.0]]))
-    assert found.tolist() == [[2.0, 6.0]]
+    result = registered(functools.partial(scaled, factor=2.0), tokens=1)(np.array([[1.0, 3.0]]))
+    assert result.tolist() == [[2.0, 6.0]]
 
 
 @pytest.mark.parametrize(

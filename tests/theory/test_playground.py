@@ -62,18 +62,18 @@ def test_values_are_the_librarys(formulas, setting):
     moments = moments_of(formulas("momentsOf", setting))
     for name in formulas.names:
         for size in (2, 3, 4, 5, 8, 16, 33, 64):
-            found = formulas("evaluate", name, size, setting)
+            result = formulas("evaluate", name, size, setting)
             known = gradient_mse(moments, name, size)
-            assert found["mse"] == pytest.approx(known.mse, rel=1e-9, abs=1e-12), (name, size)
-            assert found["weight"] == pytest.approx(known.mean_factor[0], rel=1e-9)
+            assert result["mse"] == pytest.approx(known.mse, rel=1e-9, abs=1e-12), (name, size)
+            assert result["weight"] == pytest.approx(known.mean_factor[0], rel=1e-9)
             noise = size * (known.mse - known.squared_bias) / known.mean_factor[0] ** 2
-            assert found["noise"] == pytest.approx(noise, rel=1e-9, abs=1e-11)
+            assert result["noise"] == pytest.approx(noise, rel=1e-9, abs=1e-11)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"p={setting['p']}")
 def test_the_best_group_is_the_librarys(formulas, setting):
-    found = formulas("momentsOf", setting)
-    moments, sizes = moments_of(found), list(range(2, 65))
+    result = formulas("momentsOf", setting)
+    moments, sizes = moments_of(result), list(range(2, 65))
     for name in formulas.names:
         best = formulas("bestGroup", name, sizes, setting)
         known = [gradient_mse(moments, name, size) for size in sizes]
@@ -82,9 +82,9 @@ def test_the_best_group_is_the_librarys(formulas, setting):
             for size, each in zip(sizes, known, strict=True)
         ]
         assert noise[sizes.index(best["best"])] == pytest.approx(min(noise), rel=1e-9, abs=1e-12)
-    c1 = found["gradientSq"] - found["meanGradientSq"]
+    c1 = result["gradientSq"] - result["meanGradientSq"]
     if c1 > 0:
-        c3 = found["rewardVariance"] + found["gradientSq"]
+        c3 = result["rewardVariance"] + result["gradientSq"]
         real = optimal_group_size(MseConstants(c1=c1, c2=0.0, c3=c3))
         assert formulas("bestReal", setting) == pytest.approx(real, rel=1e-9)
 

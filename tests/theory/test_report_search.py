@@ -38,10 +38,10 @@ def test_the_search_shows_the_checks_that_hold_every_word(browser, tmp_path):
     box.send_keys(names[0])
     assert 1 <= shown() < len(names)
     assert browser.find_element("id", "found").text.startswith(f"{shown()} check")
-    found = shown()
+    result = shown()
     box.clear()
     box.send_keys(names[0].replace(" ", ", "))
-    assert shown() == found
+    assert shown() == result
     box.send_keys(" no-such-word")
     assert shown() == 0
     assert browser.find_element("id", "found").text == "0 checks"

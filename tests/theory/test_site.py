@@ -68,39 +68,39 @@ def outside(address):
 
 def complaints_of_files(folder):
     """What the files of a site load from elsewhere, link to in vain, or leave undescribed."""
-    found = []
+    result = []
     readers = {page: Reader(page.read_text("utf-8")) for page in pages(folder)}
     for page, reader in readers.items():
         name = page.relative_to(folder)
-        found += [f"{name} loads {load[:80]}" for load in reader.loads if outside(load)]
-        found += [
+        result += [f"{name} loads {load[:80]}" for load in reader.loads if outside(load)]
+        result += [
             f"{name}: no alt for {i.get('src', '')[:80]}" for i in reader.images if not i.get("alt")
         ]
         if page.stat().st_size > LARGEST:
-            found.append(f"{name} has {page.stat().st_size} bytes: at most {LARGEST} are allowed")
+            result.append(f"{name} has {page.stat().st_size} bytes: at most {LARGEST} are allowed")
         for link in [*reader.links, *reader.loads]:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
             target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
             if not target.is_file():
-                found.append(f"{name} points to {link}, which is not there")
+                result.append(f"{name} points to {link}, which is not there")
             elif (
                 parts.fragment
                 and target in readers
                 and parts.fragment not in readers[target].anchors
             ):
-                found.append(f"{name} points to {link}: no such anchor")
+                result.append(f"{name} points to {link}: no such anchor")
     for sheet in folder.rglob("*.css"):
         loads = re.findall(
             r"url\(\s*['\"]?([^'\")]+)|@import\s+['\"]([^'\"]+)", sheet.read_text("utf-8")
         )
-        found += [f"{sheet.name} loads {a or b}" for a, b in loads if outside(a or b)]
+        result += [f"{sheet.name} loads {a or b}" for a, b in loads if outside(a or b)]
     # MathJax names what it could load, and the browser's log shows that it does not.
     for script in {*folder.rglob("*.js")} - {*folder.rglob("tex-svg-full.js")}:
         literals = re.findall(r"[\"'`]((?:https?:)?//[^\"'`\s]+)", script.read_text("utf-8"))
-        found += [f"{script.name} names {u}" for u in literals if not u.startswith(NAMESPACES)]
-    return found
+        result += [f"{script.name} names {u}" for u in literals if not u.startswith(NAMESPACES)]
+    return result
 
 
 def test_files_load_nothing_and_links_resolve(site):
@@ -164,7 +164,7 @@ def complaints_of_browser(browser, address):
     browser.get_log("browser"), browser.get_log("performance")
     browser.get(address)
     browser.execute_async_script(TYPESET)
-    found = [f"console: {entry['message']}" for entry in browser.get_log("browser")]
+    result = [f"console: {entry['message']}" for entry in browser.get_log("browser")]
     asked = {}
     for entry in browser.get_log("performance"):
         message = json.loads(entry["message"])["message"]
@@ -173,24 +173,24 @@ def complaints_of_browser(browser, address):
             url = parameters["request"]["url"]
             asked[parameters["requestId"]] = url
             if urlsplit(url).scheme not in {"file", "data"}:
-                found.append(f"request: {url}")
+                result.append(f"request: {url}")
         elif message["method"] == "Network.loadingFailed":
-            found.append(f"failed: {asked.get(parameters['requestId'])}")
+            result.append(f"failed: {asked.get(parameters['requestId'])}")
     assert asked, "the performance log is empty: the check would see nothing"
-    return found
+    return result
 
 
 def test_no_page_has_a_console_error_or_a_request(site, browser):
-    found = {}
+    result = {}
     for page in pages(site):
         if complaints := complaints_of_browser(browser, page.as_uri()):
-            found[str(page.relative_to(site))] = complaints
-    assert found == {}
+            result[str(page.relative_to(site))] = complaints
+    assert result == {}
 
 
 def test_search_works_from_disk(site, browser):
-    found = complaints_of_browser(browser, (site / "search.html").as_uri() + "?q=hoeffding")
-    assert found == []
+    result = complaints_of_browser(browser, (site / "search.html").as_uri() + "?q=hoeffding")
+    assert result == []
     listed = browser.find_elements("css selector", "#search-results a[href]")
     assert any("ustatistics" in link.get_attribute("href") for link in listed)
 
@@ -211,19 +211,19 @@ RAW = r"\$\$|\\[a-zA-Z]{2,}\{"
 
 def complaints_of_formulas(browser):
     """What is wrong with the formulas of the page that is open."""
-    found = []
+    result = []
     for formula in browser.execute_script(FORMULAS):
         text = formula["text"]
         if not formula["drawn"] or formula["red"]:
-            found.append(f"not drawn, or an error shown: {text}")
+            result.append(f"not drawn, or an error shown: {text}")
         elif not formula["folded"] and (formula["width"] < 3 or formula["height"] < 5):
-            found.append(f"no box: {text}")
+            result.append(f"no box: {text}")
     prose = browser.execute_script(
         "const copy = document.querySelector('article').cloneNode(true);"
         "copy.querySelectorAll('pre, code, script, style').forEach(node => node.remove());"
         "return copy.textContent"
     )
-    return found + [f"raw TeX: {raw}" for raw in re.findall(RAW, prose)]
+    return result + [f"raw TeX: {raw}" for raw in re.findall(RAW, prose)]
 
 
 def test_formulas_are_drawn(site, browser):
@@ -359,9 +359,9 @@ def planted(folder, fault):
 )
 def test_planted_faults_in_files_are_refused(tmp_path, fault, complaint):
     planted(tmp_path, fault)
-    found = complaints_of_files(tmp_path)
-    assert any(complaint in one and one.startswith("planted") for one in found), found
-    assert not any(one.startswith("sound") for one in found)
+    result = complaints_of_files(tmp_path)
+    assert any(complaint in one and one.startswith("planted") for one in result), result
+    assert not any(one.startswith("sound") for one in result)
 
 
 @pytest.mark.parametrize(

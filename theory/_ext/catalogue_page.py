@@ -37,9 +37,9 @@ def numbers(name: str) -> list[str]:
     lines = ["", f"| `{name}` | {head} |", "|---" * (len(RATES) + 1) + "|"]
     rows: dict[str, list[float]] = {}
     for size in SIZES:
-        found = [explain(name=name, group_size=size, pass_rates=[p]) for p in RATES]
-        rows[f"w, G = {size}"] = [each.mean_factor[0] for each in found]
-        rows[f"noise over RLOO's, G = {size}"] = [each.noise_to_rloo for each in found]
+        answers = [explain(name=name, group_size=size, pass_rates=[p]) for p in RATES]
+        rows[f"w, G = {size}"] = [answer.mean_factor[0] for answer in answers]
+        rows[f"noise over RLOO's, G = {size}"] = [answer.noise_to_rloo for answer in answers]
     for label in sorted(rows, key=lambda label: label[0] == "n"):
         values = [f"{value:.3g}" for value in rows[label]]
         if set(values) != {"1"}:
@@ -102,8 +102,8 @@ def tables() -> str:
     for family in known.others.values():
         lines += section(family, closed=False)
     lines += ["", "## How losses add up", "", "| name | what | effect |", "|---|---|---|"]
-    for each in known.aggregations.values():
-        lines.append(f"| {each.name} | {each.title} | {each.says} |")
+    for record in known.aggregations.values():
+        lines.append(f"| {record.name} | {record.title} | {record.says} |")
     lines += ["", "## Frameworks and their options", ""]
     lines += [
         "The first row that fits holds. *Divisor* and ε are those of a deviation or mean that divides; "
@@ -112,21 +112,26 @@ def tables() -> str:
         "of 2 to 8 with rewards 0 and 1 and on batches of graded, negative and unequal ones; what could "
         "not be run without its cluster or its critic was read only."
     ]
-    for each in known.frameworks.values():
-        lines += ["", f"### {each.title}", "", f"`{each.name}`, {each.repository}@{each.commit}."]
+    for record in known.frameworks.values():
+        lines += [
+            "",
+            f"### {record.title}",
+            "",
+            f"`{record.name}`, {record.repository}@{record.commit}.",
+        ]
         lines += [
             "",
             "| options | its name | here | divisor | ε | one | equal | checked |",
             "|---|---|---|---|---|---|---|---|",
         ]
-        lines += [f"| {' | '.join(cells(each, row))} |" for row in each.rows]
-        lines += [f"\n- {note}" for note in each.notes]
+        lines += [f"| {' | '.join(cells(record, row))} |" for row in record.rows]
+        lines += [f"\n- {note}" for note in record.notes]
         for kind, says in known.kinds.items():
-            names = ", ".join(f"`{option.name}`" for option in each.of_kind(kind))
+            names = ", ".join(f"`{option.name}`" for option in record.of_kind(kind))
             if names and kind != "advantage":
                 lines += ["", f"*{kind[0].upper()}{kind[1:]}* ({says}): {names}."]
         sources = ", ".join(
-            f"`{source}`" for source in dict.fromkeys(row.source for row in each.rows)
+            f"`{source}`" for source in dict.fromkeys(row.source for row in record.rows)
         )
         lines += ["", f"Read in {sources}."]
     return "\n".join(lines) + "\n"

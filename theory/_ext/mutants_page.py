@@ -55,19 +55,19 @@ def _place(error: PlantedError) -> str:
 def counts() -> str:
     """How many are refuted, by layer and by kind of evidence."""
     held, rows = record()
-    counted = [each for each in rows if not each[0].equivalent and not each[0].silent]
+    counted = [entry for entry in rows if not entry[0].equivalent and not entry[0].silent]
     refuted = [row for _, row in counted if row["verdict"] == "REFUTED"]
     seen = [row for _, row in counted if row["verdict"] != "CONFIRMED"]
     since = len(errors()) - len(rows)
-    said = (
+    text = (
         f"At size {held['size']}, version {held['version']} (source {held['source']}), "
         f"{_share(len(refuted), len(counted))} planted errors are refuted, and "
         f"{_share(len(seen), len(counted))} are not confirmed."
     )
     here = source_of()
     if here != held["source"]:
-        said += f" This checkout is of source {here}: the program has changed since that run."
-    said += f" The suite holds {since} more, which that run did not plant." if since else ""
+        text += f" This checkout is of source {here}: the program has changed since that run."
+    text += f" The suite holds {since} more, which that run did not plant." if since else ""
     lines = []
     for layer in [*dict.fromkeys(error.layer for error, _ in counted), None]:
         mine = [row for error, row in counted if layer in (None, error.layer)]
@@ -77,17 +77,17 @@ def counts() -> str:
         numbers = [len(mine), survived, *(kinds[kind] for kind in KINDS)]
         lines.append([layer or "**all**", *numbers, other])
     if later := held.get("later", {}):
-        said += " Of these " + ", ".join(
+        text += " Of these " + ", ".join(
             f"{count} were planted later, in source {source}" for source, count in later.items()
         ) + "."  # fmt: skip
     wrong = Counter(error.kind for error, _ in counted)
-    said += "\n\n" + _table(
+    text += "\n\n" + _table(
         ["kind", "what is wrong", "planted"],
         [[kind, what, wrong[kind]] for kind, what in WRONG.items()],
     )
     # Survivors stand first: a narrow window shows the left of a table.
     head = ["layer", "planted", "survive", *(f"by {words}" for words in KINDS.values())]
-    return f"{said}\n\n{_table([*head, 'otherwise seen'], lines)}"
+    return f"{text}\n\n{_table([*head, 'otherwise seen'], lines)}"
 
 
 def survivors() -> str:

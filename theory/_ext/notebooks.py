@@ -54,8 +54,8 @@ language_info:
 
 def missing(text: str) -> list[str]:
     """The packages that a page needs and are not installed."""
-    found = re.match(r"---\n.*?^needs: \[(.*?)\]$.*?^---$", text, re.S | re.M)
-    names = found[1].split(", ") if found else []
+    needs = re.match(r"---\n.*?^needs: \[(.*?)\]$.*?^---$", text, re.S | re.M)
+    names = needs[1].split(", ") if needs else []
     return [name for name in names if find_spec(name) is None]
 
 

@@ -76,30 +76,32 @@ class Choice:
         use: what is in use unless one is known to be better.
         """
         current = self.candidates[0].label
-        same = [each for each in self.candidates if each.unbiased or each.label == current]
-        return min(same, key=lambda each: each.high)
+        same = [one for one in self.candidates if one.unbiased or one.label == current]
+        return min(same, key=lambda one: one.high)
 
     @property
     def best_in_use(self) -> Candidate:
         """The same of the baseline in use: its best group size."""
-        same = [each for each in self.candidates if each.label == self.candidates[0].label]
-        return min(same, key=lambda each: each.high)
+        same = [one for one in self.candidates if one.label == self.candidates[0].label]
+        return min(same, key=lambda one: one.high)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as JSON has it."""
         parts = {"best": self.best, "best_in_use": self.best_in_use}
         return {
             "framework": self.meaning.framework.name,
-            **{name: asdict(each) for name, each in parts.items()},
-            "table": [asdict(each) for each in self.candidates],
+            **{name: asdict(part) for name, part in parts.items()},
+            "table": [asdict(part) for part in self.candidates],
         }
 
     def __str__(self) -> str:
         current, best, resized = self.candidates[0], self.best, self.best_in_use
-        labels = list(dict.fromkeys(each.label for each in self.candidates))
-        cells = {(each.label, each.group_size): each for each in self.candidates}
+        labels = list(dict.fromkeys(candidate.label for candidate in self.candidates))
+        cells = {
+            (candidate.label, candidate.group_size): candidate for candidate in self.candidates
+        }
         width = max(map(len, labels)) + 1
-        sizes = sorted({each.group_size for each in self.candidates})
+        sizes = sorted({candidate.group_size for candidate in self.candidates})
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
             f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
@@ -108,7 +110,9 @@ class Choice:
         ]
         for label in labels:
             row = [cells.get((label, size)) for size in sizes]
-            shown = "".join(f"{each.relative:8.3g}" if each else f"{'-':>8}" for each in row)
+            shown = "".join(
+                f"{candidate.relative:8.3g}" if candidate else f"{'-':>8}" for candidate in row
+            )
             lines.append(f"{label:{width}}{shown}")
         if best == current:
             lines.append("Keep it: none of these is known to have less.")
@@ -116,7 +120,9 @@ class Choice:
             lines.append(f"Take {best.sentence()}.")
             if resized not in (current, best):
                 lines.append(f"Without another baseline, {resized.sentence()}.")
-        biased = dict.fromkeys(each.label for each in self.candidates if not each.unbiased)
+        biased = dict.fromkeys(
+            candidate.label for candidate in self.candidates if not candidate.unbiased
+        )
         if biased:
             lines.append(
                 f"Each noise is that about the estimator's own mean; of {', '.join(biased)} that is another "
@@ -174,7 +180,7 @@ def choose(
         )
         # The full group mean is grpo with another learning rate.
         known = name == "grpo" and any(
-            BASELINES[each].whole_group for each, _ in pairs if each in BASELINES
+            BASELINES[spelling].whole_group for spelling, _ in pairs if spelling in BASELINES
         )
         if name is not None and not known:
             pairs.setdefault((name, g), label)

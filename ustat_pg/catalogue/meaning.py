@@ -92,8 +92,8 @@ class Meaning:
         """The factor of the gradient in the loss; None where lengths or a batch decide."""
         if self.aggregation.scale != "1/length":
             return None if self.aggregation.scale is None else float(self.aggregation.scale)
-        adding = [self.values[each.name] for each in self.framework.of_kind("aggregation")]
-        lengths = [self.values[each.name] for each in self.framework.of_kind("length")]
+        adding = [self.values[option.name] for option in self.framework.of_kind("aggregation")]
+        lengths = [self.values[option.name] for option in self.framework.of_kind("length")]
         for text in (*adding, *lengths):
             try:
                 return 1 / positive("the constant of the loss", float(text))
@@ -105,35 +105,35 @@ class Meaning:
     @property
     def steps(self) -> float:
         """The optimizer steps that are taken on the same outputs, as far as the options say."""
-        found = 1.0
+        factor = 1.0
         for group in self.framework.steps:
             values = {name: self.values[name.lstrip("/")] for name in group}
             if "none" not in values.values():
                 for name, text in values.items():
                     number = positive(name.lstrip("/"), float(text))
-                    found *= 1 / number if name.startswith("/") else number
-        return found
+                    factor *= 1 / number if name.startswith("/") else number
+        return factor
 
     def reused(self) -> list[str]:
         """Sentences on more than one step on the same outputs."""
         if self.steps <= 1:
             return []
         written = {name.lstrip("/"): None for group in self.framework.steps for name in group}
-        said = ", ".join(f"{short_name(name)}={self.values[name]}" for name in written)
+        words = ", ".join(f"{short_name(name)}={self.values[name]}" for name in written)
         clips = [
             f"{short_name(option.name)}={self.values[option.name]}"
             for option in self.framework.of_kind("ratio")
             if self.values[option.name] not in _OFF
         ]
         return [
-            f"{self.steps:.4g} optimizer steps on the same outputs ({said}): all numbers here are of "
+            f"{self.steps:.4g} optimizer steps on the same outputs ({words}): all numbers here are of "
             "the first. From the second on the ratio to the policy that sampled is not 1, and "
             + (f"{', '.join(clips)} clip or weigh it." if clips else "the loss clips or weighs it.")
         ]
 
     def unchanged(self) -> dict[str, list[str]]:
         """The options that change nothing in the mean gradient, by the reason why."""
-        found: dict[str, list[str]] = {}
+        groups: dict[str, list[str]] = {}
         reasons = {"not read by this formula": self._ignored()}
         # Dropping groups changes nothing only where they would say nothing.
         silent = self.row.equal_rewards.startswith("0")
@@ -144,8 +144,8 @@ class Meaning:
         capping = self.cap[0] if self.cap else None
         for reason, names in reasons.items():
             if kept := [short_name(name) for name in names if name != capping]:
-                found[reason] = kept
-        return found
+                groups[reason] = kept
+        return groups
 
     def _ignored(self) -> list[str]:
         """The options on the advantage whose other values would mean the same."""
@@ -171,9 +171,9 @@ class Meaning:
     def penalties(self) -> list[str]:
         """The KL terms that are switched on, and where they go; nothing where no option says."""
         options = self.framework.of_kind("KL")
-        found = [
+        kept = [
             f"{short_name(option.name)}={self.values[option.name]}: {option.place}"
             for option in options
             if self.values[option.name] not in _OFF
         ]
-        return found or ["none: it is switched off"] * bool(options)
+        return kept or ["none: it is switched off"] * bool(options)

@@ -208,20 +208,20 @@ class Framework:
 
     def matching(self, text: str) -> list[Option]:
         """The options that a name may stand for: whole, by its last parts, or by an alias."""
-        asked = text.lstrip("-+").lower().replace("-", "_")
+        wanted = text.lstrip("-+").lower().replace("-", "_")
         return [
             option
             for option in self.options.values()
-            if any(f".{name}".endswith(f".{asked}") for name in (option.name, *option.aliases))
+            if any(f".{name}".endswith(f".{wanted}") for name in (option.name, *option.aliases))
         ]
 
     def option(self, text: str) -> Option:
         """The option that a name stands for."""
-        found = self.matching(text)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(option.name for option in found)
+        matches = self.matching(text)
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            names = ", ".join(option.name for option in matches)
             raise InputError(f"{text} may be one of {names}: write more of it")
         known = {
             name: option.name
@@ -267,15 +267,17 @@ class Catalogue:
     def framework(self, text: str) -> Framework:
         """The framework of a name or an alias."""
         known = {
-            name: each for each in self.frameworks.values() for name in (each.name, *each.aliases)
+            name: record
+            for record in self.frameworks.values()
+            for name in (record.name, *record.aliases)
         }
-        asked = text.lower().replace("_", "-")
-        if asked not in known:
+        wanted = text.lower().replace("_", "-")
+        if wanted not in known:
             raise InputError(
                 f"framework {text!r} is unknown: the nearest is "
-                f"{nearest(asked, known, cutoff=0.0)[0]!r} of {', '.join(self.frameworks)}"
+                f"{nearest(wanted, known, cutoff=0.0)[0]!r} of {', '.join(self.frameworks)}"
             )
-        return known[asked]
+        return known[wanted]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
         """Every row that means an estimator of that name, here or among the others."""
@@ -304,11 +306,13 @@ def catalogue() -> Catalogue:
     tables = {name: tomllib.loads(text) for name, text in sorted(texts.items())}
     frameworks = [_framework(_completed(table, tables)) for table in tables.values()]
     return Catalogue(
-        families={key: Family(key, **each) for key, each in data["estimators"].items()},
-        others={key: Family(key, **each) for key, each in data["others"].items()},
-        aggregations={key: Aggregation(key, **each) for key, each in data["aggregations"].items()},
-        kinds={key: each["says"] for key, each in data["kinds"].items()},
-        frameworks={each.name: each for each in frameworks},
+        families={key: Family(key, **entry) for key, entry in data["estimators"].items()},
+        others={key: Family(key, **entry) for key, entry in data["others"].items()},
+        aggregations={
+            key: Aggregation(key, **entry) for key, entry in data["aggregations"].items()
+        },
+        kinds={key: entry["says"] for key, entry in data["kinds"].items()},
+        frameworks={entry.name: entry for entry in frameworks},
     )
 
 
@@ -318,15 +322,15 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
     Of its own options those of the other's names hold, rows come before the other's, and what is
     inherited stands behind a ``prefix`` and lacks the options named ``without``.
     """
-    own = {key: value for key, value in data.items() if key not in ("like", "prefix", "without")}
+    fields = {key: value for key, value in data.items() if key not in ("like", "prefix", "without")}
     if "like" not in data:
-        return own
+        return fields
     other, prefix = tables[data["like"]], data.get("prefix", "")
     kept = {
         prefix + name: {
             **option,
             "caps": {
-                value: [prefix + each for each in names]
+                value: [prefix + alias for alias in names]
                 for value, names in option.get("caps", {}).items()
             },
         }
@@ -346,21 +350,21 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
         "aggregation": other["aggregation"],
         "names_of": other["name"],
         "steps": [group for group in steps if {name.lstrip("/") for name in group} <= kept.keys()],
-        **own,
-        "options": {**kept, **own.get("options", {})},
-        "rows": [*own.get("rows", ()), *inherited],
+        **fields,
+        "options": {**kept, **fields.get("options", {})},
+        "rows": [*fields.get("rows", ()), *inherited],
     }
 
 
 def _framework(data: dict[str, Any]) -> Framework:
-    options = {name: _option(name, each) for name, each in flat(data["options"], "kind")}
+    options = {name: _option(name, entry) for name, entry in flat(data["options"], "kind")}
     rows = []
-    for each in data["rows"]:
+    for entry in data["rows"]:
         when = {
             option: tuple(map(as_text, values if isinstance(values, list) else [values]))
-            for option, values in each["when"].items()
+            for option, values in entry["when"].items()
         }
-        rows.append(Row(**{**each, "when": when}))
+        rows.append(Row(**{**entry, "when": when}))
     lists = {key: tuple(data.get(key, ())) for key in ("aliases", "notes")}
     steps = tuple(tuple(group) for group in data.get("steps", ()))
     return Framework(**{**data, **lists, "options": options, "rows": tuple(rows), "steps": steps})
@@ -411,11 +415,11 @@ def _whole(text: str) -> Any:
 
 def flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:
     """Names with their sections, and the values; a mapping that holds ``leaf`` is a value."""
-    found: list[Any] = []
+    leaves: list[Any] = []
     for key, value in data.items():
         name = f"{before}{key}"
         if isinstance(value, Mapping) and leaf not in value:
-            found += flat(value, leaf, f"{name}.")
+            leaves += flat(value, leaf, f"{name}.")
         else:
-            found.append((name, value))
-    return found
+            leaves.append((name, value))
+    return leaves

@@ -77,7 +77,7 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
 
 def _typed(framework: Framework, name: str) -> Option | None:
     """The option of a typed name; None where the name is like none of the framework's."""
-    known = {each.rpartition(".")[2] for each in _names(framework)}
+    known = {option_name.rpartition(".")[2] for option_name in _names(framework)}
     last = _plain(name).rpartition(".")[2]
     slip = last not in known and nearest(last, known, cutoff=NEAR)
     return framework.option(name) if framework.matching(name) or slip else None
@@ -124,7 +124,7 @@ def _meaning(
 
 def _known(framework: Framework, named: Named) -> tuple[dict[str, str], list[str]]:
     """The framework's options among what is named, and the names of the rest."""
-    found, foreign = {}, []
+    values, foreign = {}, []
     for name, text in named:
         option = _names(framework).get(_plain(name))
         if option is None:
@@ -133,7 +133,7 @@ def _known(framework: Framework, named: Named) -> tuple[dict[str, str], list[str
         if option.kind == "group size" and text in ("none", "null"):
             continue
         if "$" in text and any(
-            text.strip("${}").endswith(each) for each in (option.name, *option.aliases)
+            text.strip("${}").endswith(alias) for alias in (option.name, *option.aliases)
         ):
             continue  # A file that refers to another name of the same option, which it holds too.
         if "$" in text:
@@ -142,8 +142,8 @@ def _known(framework: Framework, named: Named) -> tuple[dict[str, str], list[str
             )
         if not text and not option.switch and name.startswith("-"):
             raise InputError(f"{name!r} has no value: write {name}=VALUE")
-        found[option.name] = option.read(text or ("true" if option.switch else "none"))
-    return found, foreign
+        values[option.name] = option.read(text or ("true" if option.switch else "none"))
+    return values, foreign
 
 
 def _names(framework: Framework) -> dict[str, Option]:
@@ -164,22 +164,25 @@ def _recognised(source: str, named: Named) -> Framework:
     """
     written = {_plain(name) for name, _ in named}
     matches = {}
-    for each in catalogue().frameworks.values():
-        found = [option for name, option in _names(each).items() if name in written]
-        matches[each.name] = (sum(option.kind == "advantage" for option in found), len(found))
+    for framework in catalogue().frameworks.values():
+        options = [option for name, option in _names(framework).items() if name in written]
+        matches[framework.name] = (
+            sum(option.kind == "advantage" for option in options),
+            len(options),
+        )
     most = max(matches.values())
     best = {name for name, count in matches.items() if count == most}
-    own = [name for name in best if catalogue().frameworks[name].names_of not in best]
-    if most == (0, 0) or len(own) > 1:
+    bests = [name for name in best if catalogue().frameworks[name].names_of not in best]
+    if most == (0, 0) or len(bests) > 1:
         raise InputError(
             f"{source}: whose options are these? Write the framework before the file: 'trl run.yaml'"
         )
-    return catalogue().frameworks[own[0]]
+    return catalogue().frameworks[bests[0]]
 
 
 def _options(words: Iterable[str], switch: Callable[[str], bool]) -> Named:
     """Options as a shell has them: ``a=b``, ``--a=b``, ``--a b``; one alone has no value."""
-    found: Named = []
+    named: Named = []
     rest = list(words)
     while rest:
         name, equals, text = rest.pop(0).partition("=")
@@ -187,8 +190,8 @@ def _options(words: Iterable[str], switch: Callable[[str], bool]) -> Named:
         apart = name.startswith("--") and not equals and not re.match("--|.*=", follows)
         if apart and (not switch(name) or follows.lower() in ("true", "false")):
             text = rest.pop(0)
-        found.append((name, text))
-    return found
+        named.append((name, text))
+    return named
 
 
 # ------------------------------------------------------------------------------------------ sources
@@ -213,11 +216,11 @@ def _of_file(path: str) -> Named:
 
 def _of_commands(text: str) -> Named:
     variables: dict[str, str] = {}
-    found: Named = []
+    named: Named = []
     switches = {
         _plain(name)
-        for each in catalogue().frameworks.values()
-        for name, option in _names(each).items()
+        for framework in catalogue().frameworks.values()
+        for name, option in _names(framework).items()
         if option.switch
     }
     for line in text.replace("\\\n", " ").splitlines():
@@ -231,8 +234,8 @@ def _of_commands(text: str) -> Named:
             name, equals, value = words.pop(0).partition("=")
             if equals:
                 variables[name] = value
-        found += _options(words, lambda name: _plain(name) in switches)
-    return [(name, value) for name, value in found if value or name.startswith("--")]
+        named += _options(words, lambda name: _plain(name) in switches)
+    return [(name, value) for name, value in named if value or name.startswith("--")]
 
 
 def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:

@@ -174,10 +174,10 @@ def rewards(options: argparse.Namespace) -> None:
     """Print pass rates, and groups without signal, of a file of rewards."""
     from ..llm.rewards import summarise_rewards
 
-    found = summarise_rewards(
+    summary = summarise_rewards(
         options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
     )
     if options.csv:
-        print(found.zero_signal.to_csv(index=False), end="")
+        print(summary.zero_signal.to_csv(index=False), end="")
     else:
-        print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
+        print(json.dumps(summary.to_dict(), allow_nan=False) if options.json else summary)

@@ -39,14 +39,14 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
     if options.enumerate:
         rows = _enumerated(problem, plan, name, options.batch_size)
         return json.dumps(rows) if options.json else _table(rows)
-    found = plan_mse(problem, plan, name, options.batch_size)
+    prediction = plan_mse(problem, plan, name, options.batch_size)
     unbiased = unbiased_plan(problem, plan, options.batch_size)
     if options.json:
-        record = {"plan": plan, "baseline": name, **_record(found)}
+        record = {"plan": plan, "baseline": name, **_record(prediction)}
         return json.dumps({**record, "sequential": None if unbiased is None else _record(unbiased)})
     values = {"plan": plan, "baseline": name}
-    values |= {key: getattr(found, key) for key in _ROWS}
-    factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
+    values |= {key: getattr(prediction, key) for key in _ROWS}
+    factors = " ".join(f"{factor:.4g}" for factor in prediction.mean_factor)
     lines = [_table(values), f"{'mean estimate over gradient, by prompt':42} {factors}"]
     if name != "sequential" and unbiased is not None and unbiased.critical_budget is not None:
         text = "outputs at which they are equal, unbiased"

@@ -57,31 +57,31 @@ def run(options: argparse.Namespace) -> None:
     if not closed:
         if options.covariance:
             raise InputError(f"{record.name} is enumerated here: its covariance is not")
-        found = enumerated_mse(problem, **arguments)
+        prediction = enumerated_mse(problem, **arguments)
     else:
-        found = gradient_mse(moments, **arguments)
+        prediction = gradient_mse(moments, **arguments)
     covariance = gradient_covariance(moments, **arguments) if options.covariance else None
     if options.json:
-        plain = {each.name: getattr(found, each.name) for each in fields(found)}
-        plain["mean_factor"] = found.mean_factor.tolist()
+        plain = {entry.name: getattr(prediction, entry.name) for entry in fields(prediction)}
+        plain["mean_factor"] = prediction.mean_factor.tolist()
         # Only `best` has its table printed; -a₀ is its baseline because it is unbiased.
-        best = record.name == "best" and found.table is not None
-        plain["table"] = found.table.baseline.tolist() if best and found.table else None
+        best = record.name == "best" and prediction.table is not None
+        plain["table"] = prediction.table.baseline.tolist() if best and prediction.table else None
         if covariance is not None:
             plain["covariance"] = covariance.tolist()
         print(json.dumps(plain))
         return
     for key, text in _ROWS.items():
-        if getattr(found, key) is not None:
-            print(f"{text:42} {getattr(found, key):.10g}")
-    for other, error in (("oracle", found.oracle_mse), ("vanilla", found.vanilla_mse)):
+        if getattr(prediction, key) is not None:
+            print(f"{text:42} {getattr(prediction, key):.10g}")
+    for other, error in (("oracle", prediction.oracle_mse), ("vanilla", prediction.vanilla_mse)):
         if error > 0:
-            print(f"{f'MSE over that of the {other}':42} {found.mse / error:.6g}")
-    if not np.allclose(found.mean_factor, 1.0):
-        factors = " ".join(f"{factor:.4g}" for factor in found.mean_factor)
+            print(f"{f'MSE over that of the {other}':42} {prediction.mse / error:.6g}")
+    if not np.allclose(prediction.mean_factor, 1.0):
+        factors = " ".join(f"{factor:.4g}" for factor in prediction.mean_factor)
         print(f"{'mean estimate over gradient, by prompt':42} {factors}")
-    if record.name == "best" and found.table is not None:
-        table = " ".join(f"{value:.4g}" for value in found.table.baseline)
+    if record.name == "best" and prediction.table is not None:
+        table = " ".join(f"{value:.4g}" for value in prediction.table.baseline)
         print(f"{'table b(0) ... b(G-1)':42} {table}")
     if covariance is not None:
         print("covariance")

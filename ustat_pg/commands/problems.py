@@ -14,19 +14,19 @@ def run(options: argparse.Namespace) -> None:
     if options.name is not None:
         print(json.dumps(document(named_problem(options.name)), indent=None))
         return
-    found = named_problems()
+    named = named_problems()
     if options.json:
-        print(json.dumps({each.cited: _facts(each) for each in found}))
+        print(json.dumps({one.cited: _facts(one) for one in named}))
         return
     from tabulate import tabulate
 
     rows = []
-    for each in found:
-        facts = _facts(each)
+    for one in named:
+        facts = _facts(one)
         star = "-" if facts["g_star"] is None else f"{facts['g_star']:.3g}"
         sizes = (facts["prompts"], facts["arms"], facts["parameters"])
         rows.append(
-            [each.cited, *sizes, f"{round(each.objective, 12):.3g}", star, each.licence, each.title]
+            [one.cited, *sizes, f"{round(one.objective, 12):.3g}", star, one.licence, one.title]
         )
     header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "what it is"]
     align = ("left",) + ("right",) * 5 + ("left",) * 2

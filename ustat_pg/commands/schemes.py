@@ -90,9 +90,9 @@ def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExpl
     """
     scheme = SCHEMES[one_of("scheme", name, SCHEMES)]
     moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
-    found = plan_mse(moments, scheme.plan, scheme.estimator)
+    prediction = plan_mse(moments, scheme.plan, scheme.estimator)
     unbiased = unbiased_plan(moments, scheme.plan)
-    size = max(round(found.expected_size), 2)
+    size = max(round(prediction.expected_size), 2)
     rloo = plan_mse(moments, str(size), "grpo").critical_budget
     assert rloo is not None
     plan = Plan.parse(scheme.plan)
@@ -104,9 +104,9 @@ def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExpl
         scheme=scheme,
         weight={"pass_rate": rates.tolist(), "w": weight.tolist()},
         pass_rates=moments.value.tolist(),
-        mean_factor=found.mean_factor.tolist(),
-        sizes=found.sizes.tolist(),
-        noise_to_rloo=(found.critical_budget or np.inf) / rloo,
+        mean_factor=prediction.mean_factor.tolist(),
+        sizes=prediction.sizes.tolist(),
+        noise_to_rloo=(prediction.critical_budget or np.inf) / rloo,
         unbiased_noise_to_rloo=None
         if unbiased is None or unbiased.critical_budget is None
         else unbiased.critical_budget / rloo,

@@ -194,7 +194,7 @@ class WeightedChi2:
             return self._direct(x)
         order = np.argsort(x)
         x = x[order]
-        found = np.empty((3, len(x)))
+        values = np.empty((3, len(x)))
         # Rounding may put a point of an edge into the panel beside it, where it is as good.
         split = int(np.searchsorted(x, mean, side="right"))
         with np.errstate(over="ignore"):
@@ -206,14 +206,14 @@ class WeightedChi2:
         cuts = sorted({*cuts, split})
         for start, stop in itertools.pairwise(cuts):
             upper = start >= split
-            part, into = x[start:stop], found[:, start:stop]
+            part, into = x[start:stop], values[:, start:stop]
             place = int(min(index[start], 1000))
             if (upper and place >= 60) or (not upper and part[0] < 1e-290 * self._top):
                 into[...] = self._direct(part)
             else:
                 self._dense(part, into, upper, max(place, 0), 0, 0)
-        out = np.empty_like(found)
-        out[:, order] = found
+        out = np.empty_like(values)
+        out[:, order] = values
         return out
 
     def _apply(self, name: str, x: ArrayLike, left: float, right: float, function: Any) -> Any:
@@ -305,11 +305,11 @@ class WeightedChi2:
             chosen = flat[inside]
             near = chosen <= (self._at_mean if lower else 1 - self._at_mean)
             target = np.where(near, np.log(chosen), np.log1p(-chosen))
-            found = np.empty(len(chosen))
+            quantiles = np.empty(len(chosen))
             _bodies().quantiles(
-                target, near != lower, self._top, self._scaled_mean, *self._parameters, found
+                target, near != lower, self._top, self._scaled_mean, *self._parameters, quantiles
             )
-            out[inside] = found
+            out[inside] = quantiles
         return _shaped(out.reshape(levels.shape))
 
     def ppf(self, q: ArrayLike) -> Any:

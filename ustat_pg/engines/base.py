@@ -146,8 +146,8 @@ class Estimator:
         """
         place = np.arange(group_size)
         groups = (place < np.arange(group_size + 1)[:, None]).astype(np.float64)
-        found = np.asarray(advantages(self.baseline, groups))
-        return np.append(0.0, found[1:, 0]), np.append(found[:-1, -1], 0.0)
+        table = np.asarray(advantages(self.baseline, groups))
+        return np.append(0.0, table[1:, 0]), np.append(table[:-1, -1], 0.0)
 
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:
         """b(x) where the baseline depends on the prompt only, (X,); else None."""

@@ -80,8 +80,8 @@ def in_chunks(
     Warns:
         ChunkWarning: the device ran out of memory and the chunk was halved.
     """
-    each = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-    most = max(1, int(min(total, MOST_THREADS, SCRATCH_SHARE * free_bytes() / each)))
+    size = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
+    most = max(1, int(min(total, MOST_THREADS, SCRATCH_SHARE * free_bytes() / size)))
     scratch: list[Any] = []
 
     def chunk(rows: slice) -> None:

@@ -135,8 +135,11 @@ class OneStep(Cell):
         # No baseline by name looks at the order of a group.
         outcomes = np.concatenate([draws.contexts[:, :, None], np.sort(draws.arms)], axis=2)
         distinct, back = np.unique(outcomes, axis=0, return_inverse=True)
-        found = [[self._gap_after(each.estimator, row) for each in quantities] for row in distinct]
-        return np.array(found)[back.ravel()]
+        gaps = [
+            [self._gap_after(quantity.estimator, row) for quantity in quantities]
+            for row in distinct
+        ]
+        return np.array(gaps)[back.ravel()]
 
     def _gap_after(self, estimator: Estimator, outcome: Integers) -> float:
         """The gap after the step of one minibatch (B, 1 + G): its prompts and their outputs."""

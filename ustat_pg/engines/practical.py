@@ -328,11 +328,11 @@ class PracticalCell(Cell):
         coefficients = self._advantages(draws)
         moved = np.empty_like(thetas)
         for theta, rows in _alike(thetas):
-            own = coefficients.of(rows)
+            weights = coefficients.of(rows)
             # Few outcomes differ: each is moved once, to the same bits wherever it stands.
-            first, back = _distinct(own.rows)
+            first, back = _distinct(weights.rows)
             estimates, _, frame = self._at(theta)
-            steps = estimates(Rule(), own.of(first)) @ frame.T
+            steps = estimates(Rule(), weights.of(first)) @ frame.T
             moved[rows] = theta + self.learning_rate * steps[back]
         return moved
 
@@ -395,7 +395,9 @@ class PracticalCell(Cell):
         self, engine: str, quantities: Sequence[PracticalQuantity], block: Replications
     ) -> MomentSums:
         if engine == "exact":
-            return MomentSums.exact(np.array([self._enumerated(each)[0] for each in quantities]))
+            return MomentSums.exact(
+                np.array([self._enumerated(quantity)[0] for quantity in quantities])
+            )
         return MomentSums.of(self._values(quantities, block))
 
     def _values(self, quantities: Sequence[PracticalQuantity], block: Replications) -> Array:
@@ -408,12 +410,12 @@ class PracticalCell(Cell):
         here, there = self._advantages(this), self._advantages(twin)
         values = np.empty((block.count, len(quantities)))
         for theta, rows in _alike(thetas):
-            found = self._at(theta)
-            first, second = (_bound(found, each.of(rows)) for each in (here, there))
+            outcomes = self._at(theta)
+            first, second = (_bound(outcomes, of_loss.of(rows)) for of_loss in (here, there))
             for column, quantity in enumerate(quantities):
-                own = quantity.errors(*first)
-                other = own if type(quantity) is PracticalError else quantity.errors(*second)
-                values[rows, column] = (own * other).sum(axis=1)
+                errors = quantity.errors(*first)
+                other = errors if type(quantity) is PracticalError else quantity.errors(*second)
+                values[rows, column] = (errors * other).sum(axis=1)
         return values
 
 
@@ -427,12 +429,12 @@ def _split(draws: Draws, parts: int) -> Iterator[Draws]:
     """The draws of a batch, minibatch by minibatch."""
     size = draws.contexts.shape[1] // parts
     for number_ in range(parts):
-        own = slice(number_ * size, (number_ + 1) * size)
+        part = slice(number_ * size, (number_ + 1) * size)
         yield Draws(
-            draws.contexts[:, own],
-            draws.arms[:, own],
-            draws.rewards[:, own],
-            draws.squared_norms[:, own],
+            draws.contexts[:, part],
+            draws.arms[:, part],
+            draws.rewards[:, part],
+            draws.squared_norms[:, part],
         )
 
 

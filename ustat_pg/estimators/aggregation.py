@@ -81,14 +81,14 @@ def token_weights(mask: Array, how: str) -> Array:
         )
     if not bool(xp.all((mask == 0) | (mask == 1))):
         raise InputError("mask must hold zeros and ones")
-    each = mask if mask.ndim > 2 else mask[None, ...]
+    layer = mask if mask.ndim > 2 else mask[None, ...]
     counted, means = _WAYS[name]
-    divisor = xp.ones_like(each) * prod(each.shape[axis] for axis in means)
+    divisor = xp.ones_like(layer) * prod(layer.shape[axis] for axis in means)
     if counted is not None:
-        divisor = divisor * xp.sum(each, axis=(*counted, -1), keepdims=True)
+        divisor = divisor * xp.sum(layer, axis=(*counted, -1), keepdims=True)
     if colon:
         divisor = divisor * _length(how, number)
-    weights = each / xp.where(divisor > 0, divisor, xp.ones_like(divisor))
+    weights = layer / xp.where(divisor > 0, divisor, xp.ones_like(divisor))
     return weights if mask.ndim > 2 else weights[0, ...]
 
 

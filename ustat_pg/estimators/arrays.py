@@ -33,8 +33,8 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
         if not xp.isdtype(value.dtype, ("bool", "integral")):
             raise InputError(f"{name} have type {value.dtype}: they must be real numbers")
         default = xp.__array_namespace_info__().default_dtypes()["real floating"]
-        own = like is not None and array_namespace(like) is xp
-        value = xp.astype(value, like.dtype if own and like is not None else default)
+        same = like is not None and array_namespace(like) is xp
+        value = xp.astype(value, like.dtype if same and like is not None else default)
     if not bool(xp.all(xp.isfinite(value))):
         raise InputError(f"{name} hold NaN or infinity: all must be finite")
     return xp, value
@@ -43,52 +43,52 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
 def _listed(name: str, value: Any, like: Array | None) -> tuple[Any, Array]:
     """An array of what is none: lists, tuples, numbers, columns of a table."""
     try:
-        found = np.asarray(value)
+        array = np.asarray(value)
     except (ValueError, TypeError, RuntimeError):
         raise InputError(f"{name} are ragged: rows must have equal lengths") from None
-    if found.dtype.kind not in "iufb":
+    if array.dtype.kind not in "iufb":
         raise InputError(
             f"{name} is a {type(value).__name__}: it must be an array (NumPy, torch, ...) or a list "
             "of numbers"
         )
-    xp = array_namespace(found if like is None else like)
+    xp = array_namespace(array if like is None else like)
     if like is None:
-        return xp, found.astype(np.float64)
-    return xp, xp.asarray(found.tolist(), dtype=like.dtype, device=device(like))
+        return xp, array.astype(np.float64)
+    return xp, xp.asarray(array.tolist(), dtype=like.dtype, device=device(like))
 
 
 def rewards_of(rewards: Any, name: str) -> tuple[Any, Array]:
     """The rewards' namespace and the rewards, after refusing what no estimator can use."""
-    xp, found = floating("rewards", rewards)
+    xp, array = floating("rewards", rewards)
     least = BASELINES[name].least_group
-    if found.ndim < 1 or found.shape[-1] < least:
-        size = found.shape[-1] if found.ndim else 0
+    if array.ndim < 1 or array.shape[-1] < least:
+        size = array.shape[-1] if array.ndim else 0
         raise InputError(
             f"{name} needs a group of at least {least} rewards on the last axis: "
-            f"the shape is {tuple(found.shape)}, group size {size}"
+            f"the shape is {tuple(array.shape)}, group size {size}"
         )
-    return xp, found
+    return xp, array
 
 
 def beside(name: str, value: Any, rewards: Array, xp: Any) -> Array:
     """An array of finite real numbers of the rewards' own library."""
-    own, found = floating(name, value, rewards)
-    if own is not xp:
+    array, same = floating(name, value, rewards)
+    if array is not xp:
         raise InputError(
             f"rewards and {name} must be arrays of one library, not of {xp.__name__} "
-            f"and {own.__name__}"
+            f"and {array.__name__}"
         )
-    return found
+    return same
 
 
 def norms_of(squared_norms: Any, rewards: Array, xp: Any) -> Array:
     """Squared norms; those of another shape than the rewards', or negative ones, are refused."""
-    found = beside("squared_norms", squared_norms, rewards, xp)
-    if tuple(found.shape) != tuple(rewards.shape):
+    norms = beside("squared_norms", squared_norms, rewards, xp)
+    if tuple(norms.shape) != tuple(rewards.shape):
         raise InputError(
-            f"squared_norms has shape {tuple(found.shape)}: "
+            f"squared_norms has shape {tuple(norms.shape)}: "
             f"it must have the rewards' shape {tuple(rewards.shape)}"
         )
-    if not bool(xp.all(found >= 0)):
+    if not bool(xp.all(norms >= 0)):
         raise InputError("squared_norms must not be negative")
-    return found
+    return norms

@@ -59,8 +59,8 @@ def vanilla(rewards: Array) -> Array:
     >>> vanilla(np.array([1.0, 0.0]))
     array([1., 0.])
     """
-    xp, found = rewards_of(rewards, "vanilla")
-    return xp.asarray(found, copy=True)
+    xp, values = rewards_of(rewards, "vanilla")
+    return xp.asarray(values, copy=True)
 
 
 def grpo(rewards: Array) -> Array:

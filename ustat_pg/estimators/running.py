@@ -102,10 +102,10 @@ class RunningTable:
         others = xp.expand_dims(xp.sum(rewards, axis=-1, keepdims=True) - rewards, axis=-1)
         counts = xp.arange(self._size, dtype=wide, device=device(rewards))
         beside = xp.reshape(xp.astype(others == counts, wide), (-1, self._size))
-        found = [
-            xp.sum(beside * xp.reshape(each, (-1, 1)), axis=0)
-            for each in (weights * rewards, weights, xp.ones_like(weights))
+        sums = [
+            xp.sum(beside * xp.reshape(part, (-1, 1)), axis=0)
+            for part in (weights * rewards, weights, xp.ones_like(weights))
         ]
         self._sums *= self._keep
-        self._sums += [[float(each[k]) for k in range(self._size)] for each in found]
+        self._sums += [[float(part[k]) for k in range(self._size)] for part in sums]
         self._by_norms = by_norms

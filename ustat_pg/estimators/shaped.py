@@ -81,11 +81,11 @@ def others_standardised(rewards: Array) -> Array:
     size = rewards.shape[-1]
     square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
     # Row i holds the group; its own reward is set to another's, which changes neither extreme.
-    own = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
+    diagonal = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
     shifted = xp.roll(square, 1, axis=-1)
-    others = xp.where(own, shifted, square)
+    others = xp.where(diagonal, shifted, square)
     equal = xp.min(others, axis=-1) == xp.max(others, axis=-1)
-    apart = xp.astype(~own, rewards.dtype)
+    apart = xp.astype(~diagonal, rewards.dtype)
     mean = xp.sum(square * apart, axis=-1) / (size - 1)
     spread = xp.sum(apart * (square - xp.expand_dims(mean, axis=-1)) ** 2, axis=-1)
     deviation = xp.sqrt(spread / max(size - 2, 1))
@@ -137,9 +137,9 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
 
     square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
     # Row i sorted without its own reward, which a place below all others takes out.
-    own = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
+    diagonal = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
     below = xp.min(rewards, axis=-1, keepdims=True) - 1
-    others = xp.sort(xp.where(own, xp.expand_dims(below, axis=-1), square), axis=-1)[..., 1:]
+    others = xp.sort(xp.where(diagonal, xp.expand_dims(below, axis=-1), square), axis=-1)[..., 1:]
     without = xp.sum(others * chances(min(attempts, size - 1)), axis=-1)
     with_own = rewards
     if attempts > 1:
@@ -175,10 +175,10 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
     flat = xp.reshape(count, (-1,))
     won, lost = (
         xp.reshape(
-            xp.take(xp.asarray(each, dtype=rewards.dtype, device=device(rewards)), flat),
+            xp.take(xp.asarray(part, dtype=rewards.dtype, device=device(rewards)), flat),
             (*count.shape, 1),
         )
-        for each in ([0.0, *table[:size]], [*table[size:], 0.0])
+        for part in ([0.0, *table[:size]], [*table[size:], 0.0])
     )
     return xp.where(rewards == 1, won, lost)
 

@@ -84,12 +84,12 @@ def looks_at(functional: Functional) -> int:
 
 def _baselines(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
     """The names of the estimators that cells or quantities speak of, in order of appearance."""
-    found: dict[str, None] = {}
-    for each in speakers:
-        one = getattr(each, "estimator", None)
-        several = getattr(each, "estimators", () if one is None else (one,))
-        found |= dict.fromkeys(estimator.label for estimator in several)
-    return tuple(found)
+    labels: dict[str, None] = {}
+    for speaker in speakers:
+        one = getattr(speaker, "estimator", None)
+        several = getattr(speaker, "estimators", () if one is None else (one,))
+        labels |= dict.fromkeys(estimator.label for estimator in several)
+    return tuple(labels)
 
 
 @dataclass(frozen=True)

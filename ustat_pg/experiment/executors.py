@@ -194,17 +194,17 @@ def _identify(address: str, answer: float) -> None:
 def _same_program(client: Any, address: str) -> None:
     """Refuse a cluster without workers, or with any that would compute something else."""
     try:
-        found = client.run(program, on_error="return")
+        answers = client.run(program, on_error="return")
     except Exception as error:
         raise InputError(f"the workers at {address} do not answer: {_line(error)}") from None
-    if not found:
+    if not answers:
         raise InputError(f"the Dask cluster at {address} has no workers: start some and try again")
-    for worker, said in found.items():
-        if isinstance(said, BaseException):
-            said = f"no version that this one can use ({_line(said)})"
-        if said != program():
+    for worker, answer in answers.items():
+        if isinstance(answer, BaseException):
+            answer = f"no version that this one can use ({_line(answer)})"
+        if answer != program():
             raise WrongVersion(
-                f"the worker {worker} has {said}, and this process has {program()}: "
+                f"the worker {worker} has {answer}, and this process has {program()}: "
                 "install the same versions there and start the worker again"
             )
 

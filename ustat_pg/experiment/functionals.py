@@ -385,14 +385,14 @@ class Extrapolation(OfPoints):
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """Interval arithmetic on the points' intervals."""
-        found = self.together(sums, alpha, pilots)
+        proof = self.together(sums, alpha, pilots)
         estimate = low = high = variance = 0.0
-        for share, part in zip(self.shares, found, strict=True):
+        for share, part in zip(self.shares, proof, strict=True):
             ends = share * part.interval.low, share * part.interval.high
             estimate += share * part.estimate
             low, high = low + min(ends), high + max(ends)
             variance += (share * part.standard_error) ** 2
-        n = sum(part.replications for part in found)
+        n = sum(part.replications for part in proof)
         return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
 
     def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]]:
@@ -424,8 +424,8 @@ class Eigenvalue(OfPoints):
         """
         rows, _ = np.tril_indices(self._rank)
         twice = np.where(rows == np.tril_indices(self._rank)[1], 1.0, 2.0)
-        each = np.asarray(errors).reshape(len(self.matrices), -1)
-        return float(np.abs(self.signs) @ np.sqrt((twice * each**2).sum(axis=1)))
+        size = np.asarray(errors).reshape(len(self.matrices), -1)
+        return float(np.abs(self.signs) @ np.sqrt((twice * size**2).sum(axis=1)))
 
     @property
     def _rank(self) -> int:
@@ -450,14 +450,14 @@ class Eigenvalue(OfPoints):
         return self._value(values) if np.isfinite(values).all() else float("nan")
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        found = self.together(sums, alpha, pilots)
+        proof = self.together(sums, alpha, pilots)
         # The matrix in the middle of the intervals is off by no more than half their lengths.
-        half = self._size([part.interval.half_width for part in found])
-        centre = self._value([(part.interval.low + part.interval.high) / 2 for part in found])
-        estimate = self._value([part.estimate for part in found])
-        error = self._size([part.standard_error for part in found])
+        half = self._size([part.interval.half_width for part in proof])
+        centre = self._value([(part.interval.low + part.interval.high) / 2 for part in proof])
+        estimate = self._value([part.estimate for part in proof])
+        error = self._size([part.standard_error for part in proof])
         interval = Interval(min(centre - half, estimate), max(centre + half, estimate))
-        return Evidence(estimate, interval, error, found[0].replications, alpha)
+        return Evidence(estimate, interval, error, proof[0].replications, alpha)
 
     def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]]:
         entries = len(self.measured)

@@ -59,8 +59,8 @@ class Measurements:
                 for cell in part.cells:
                     if cell.name in self.cells:
                         quantities = by_label.setdefault(cell.name, {})
-                        asked = cell.together(part.quantities)
-                        quantities.update({each.label: each for each in asked})
+                        together = cell.together(part.quantities)
+                        quantities.update({quantity.label: quantity for quantity in together})
         return {name: tuple(by[label] for label in sorted(by)) for name, by in by_label.items()}
 
     def _reason(self, cell: Cell, quantity: Quantity) -> str | None:
@@ -93,7 +93,9 @@ class Measurements:
         tasks = {}
         for name, quantities in self._enumerated.items():
             cell = self.cells[name]
-            feasible = tuple(each for each in quantities if self._reason(cell, each) is None)
+            feasible = tuple(
+                quantity for quantity in quantities if self._reason(cell, quantity) is None
+            )
             if feasible:
                 tasks[name] = Block(cell, feasible, "exact")
         return tasks
@@ -102,9 +104,11 @@ class Measurements:
     def pilot_tasks(self) -> dict[str, Block]:
         """A pilot of each cell, on replications that no verdict reads."""
         options = self.options
-        asked = PILOT_REPLICATIONS // 8 if options.engine == "reference" else PILOT_REPLICATIONS
+        replications = (
+            PILOT_REPLICATIONS // 8 if options.engine == "reference" else PILOT_REPLICATIONS
+        )
         return {
-            name: self._block(name, PILOT_FIRST, cell.pilot(asked))
+            name: self._block(name, PILOT_FIRST, cell.pilot(replications))
             for name, cell in self.cells.items()
             if options.simulates
         }

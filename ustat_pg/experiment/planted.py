@@ -94,13 +94,13 @@ def run_controls(
 
 def _control(name: str, failures: Callable[[], Iterator[str]]) -> Control:
     try:
-        said = "; ".join(failures())
+        message = "; ".join(failures())
     except InputError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         # A control that cannot be run has not held.
-        said = f"{type(error).__name__}: {error}"
-    return Control(name, not said, said)
+        message = f"{type(error).__name__}: {error}"
+    return Control(name, not message, message)
 
 
 def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
@@ -134,8 +134,8 @@ def _claim(effect: float) -> Claim:
     made = []
     for name, (functional, statement) in table.items():
         # Each check has a rival of its own, which it is planned to refute.
-        own = {f"{PLANT} in the {name}": region for region in statement.rivals.values()}
-        made.append(Check(name, "made-up", functional, replace(statement, rivals=own)))
+        planted = {f"{PLANT} in the {name}": region for region in statement.rivals.values()}
+        made.append(Check(name, "made-up", functional, replace(statement, rivals=planted)))
     return Claim("mse", tuple(f"{PLANT} in the {name}" for name in table), tuple(made))
 
 
@@ -151,8 +151,8 @@ def _verdicts() -> Iterator[str]:
         statement = equal(1.0, {PLANT: value})
         by = [Findings.of(each, decide(statement, each)) for each in evidence]
         results = [
-            CheckResult.of(str(place), "made-up", statement, dict.fromkeys(KINDS, found), None)
-            for place, found in enumerate(by)
+            CheckResult.of(str(place), "made-up", statement, dict.fromkeys(KINDS, proof), None)
+            for place, proof in enumerate(by)
         ]
         claim = ClaimResult.of("mse", (PLANT,), results, simulates=True)
         said = f"{claim.verdict.value}, its rival {claim.rivals[0].verdict.value}"
@@ -187,8 +187,12 @@ def _intervals() -> Iterator[str]:
     centre, far = round(TOSSES * P), round(4 * sqrt(TOSSES))
     heads = np.arange(centre - far, centre + far)
     for what, functional, value in (("mean", ONCE, MEAN), ("ratio", RATIO, EXCHANGED)):
-        found = [functional.evidence(_tossed(n), ALPHA, _tossed(centre)) for n in heads.tolist()]
-        refuted = [decide(equal(value), each).verdict == Verdict.REFUTED for each in found]
+        intervals = [
+            functional.evidence(_tossed(n), ALPHA, _tossed(centre)) for n in heads.tolist()
+        ]
+        refuted = [
+            decide(equal(value), interval).verdict == Verdict.REFUTED for interval in intervals
+        ]
         rate = float(binom.pmf(heads, TOSSES, P) @ np.array(refuted))
         if rate > ALPHA:
             yield f"the interval of a {what} at the rate {ALPHA:g} misses with probability {rate:.2g}"
@@ -197,7 +201,9 @@ def _intervals() -> Iterator[str]:
     for mean in (0.01, 0.99):
         forecast = checks.Forecast(mean, mean * (1 - mean), 0.0, 1.0)
         reach = [forecast.interval(n, s, s * (1 - s) * n / (n - 1), ALPHA) for s in shares]
-        missed = np.array([[not each.contains(p) for p in means.tolist()] for each in reach])
+        missed = np.array(
+            [[not interval.contains(p) for p in means.tolist()] for interval in reach]
+        )
         rates = (binom.pmf(np.arange(n + 1)[:, None], n, means) * missed).sum(axis=0)
         if rates.max() > ALPHA:
             yield f"the interval of a mean expected at {mean:g} misses with probability {rates.max():.2g}"
@@ -272,14 +278,14 @@ def _sums(work: Work) -> Iterator[str]:
     for what, sums in (("merged blocks", reduce(MomentSums.merge, parts)), ("a block", whole)):
         heads = round(total * (float(sums.mean[0]) - LOW) / (HIGH - LOW))
         named = {CELL.name: ((ERROR,), sums)}
-        found = ONCE.evidence(named, ALPHA, named).standard_error
+        error = ONCE.evidence(named, ALPHA, named).standard_error
         # The sample's variance with divisor n - 1, over n.
         known = (HIGH - LOW) * sqrt(heads / total * (1 - heads / total) / (total - 1))
         expected = _tossed(heads, total)[CELL.name][1].mean
         if sums.n != total or not np.allclose(sums.mean, expected, rtol=1e-12, atol=0):
             yield f"the mean of {what} is not that of their tosses"
-        elif abs(found / known - 1) > 1e-9:
-            yield f"the standard error of {what} is {found / known:.3g} times that of their tosses"
+        elif abs(error / known - 1) > 1e-9:
+            yield f"the standard error of {what} is {error / known:.3g} times that of their tosses"
         deviation = (heads - total * P) / sqrt(total * P * (1 - P))
         if abs(deviation) > norm.isf(UNLIKELY / 2):
             yield f"{heads} heads in {total} tosses of chance {P}, {deviation:.1f} deviations off"
@@ -301,12 +307,12 @@ def _addresses(cell: Cell, asked: Any, work: Work, together: int = 1) -> Iterato
     kind = type(cell).__name__
     starts = [0, *(together << k for k in range(64 - together.bit_length()))]
     places = [*((s, together, 0) for s in starts), (0, together, 1), (0, together, 1 << 32)]
-    alone = {each.mean.tobytes() for each in _blocks(cell, asked, work, places)}
+    alone = {one.mean.tobytes() for one in _blocks(cell, asked, work, places)}
     if len(alone) < len(places):
         yield f"{kind}: replications or seeds share their draws"
     spread = _blocks(cell, asked, work, [(k * LANES, LANES, 0) for k in range(BLOCKS)])
-    between = LANES * np.var([each.mean[0] for each in spread], ddof=1)
-    share = between / np.mean([each.covariance[0, 0] for each in spread])
+    between = LANES * np.var([one.mean[0] for one in spread], ddof=1)
+    share = between / np.mean([one.covariance[0, 0] for one in spread])
     law = chi2(BLOCKS - 1)
     if not law.ppf(UNLIKELY / 2) <= (BLOCKS - 1) * share <= law.isf(UNLIKELY / 2):
         yield f"{kind}: means of {LANES} replications vary {share:.2g} times as much as independent ones"
@@ -319,10 +325,10 @@ def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
         c for f in functionals for c in f.cells if isinstance(c, Training) and c.outputs >= 100
     ]
     for several in (False, True):
-        own = [cell for cell in cells if (cell.batch_size > 1) == several]
-        if not own:
+        several_cells = [cell for cell in cells if (cell.batch_size > 1) == several]
+        if not several_cells:
             continue
-        cell = min(own, key=lambda c: (c.outputs, c.name))
+        cell = min(several_cells, key=lambda c: (c.outputs, c.name))
         reading = [f for f in functionals if any(part.name == cell.name for part in f.cells)]
         asked: Any = Measurements(reading, work.options).pilot_tasks[cell.name].quantities
         yield from _addresses(cell, asked, work, 8)

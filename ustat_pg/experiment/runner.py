@@ -56,7 +56,7 @@ class Run:
             failed: what failed, by stem.
         """
         claims = {claim.stem: claim for claim in self.claims}
-        claims |= {stem: ClaimResult.failed(stem, said) for stem, said in failed.items()}
+        claims |= {stem: ClaimResult.failed(stem, message) for stem, message in failed.items()}
         return replace(self, claims=tuple(claims[stem] for stem in RESULTS if stem in claims))
 
 
@@ -67,10 +67,10 @@ def _planned(claims: Sequence[Claim], work: Work, what: str) -> list[tuple[Measu
         Measurements((check.functional for check in claim.made().checks), options)
         for claim in claims
     ]
-    work.run([task for each in measured for task in each.first_wave()], what)
+    work.run([task for measured_claim in measured for task in measured_claim.first_wave()], what)
     return [
-        (each, make_plan(claim, each.pilots(work), options))
-        for claim, each in zip(claims, measured, strict=True)
+        (measured_claim, make_plan(claim, measured_claim.pilots(work), options))
+        for claim, measured_claim in zip(claims, measured, strict=True)
     ]
 
 
@@ -96,7 +96,7 @@ def _settle(
     check: Check, measured: Measurements, plan: Plan, exact: Sums, drawn: Sums, pilots: Sums
 ) -> CheckResult:
     """A check's evidence of either kind, and what follows from it."""
-    functional, found = check.functional, dict[str, Findings]()
+    functional, findings = check.functional, dict[str, Findings]()
     reason = measured.why_not_exact(functional)
     if reason is None:
         value = functional.exact(exact)
@@ -104,14 +104,14 @@ def _settle(
             reason = "backward induction did not settle on the finest grid that is feasible"
         else:
             evidence = Evidence.enumerated(value, check.statement)
-            found["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
+            findings["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
     required = plan.required.get(check.name, ())
     if measured.options.simulates:
         evidence = functional.evidence(drawn, plan.alpha, pilots)
         decision = decide(check.statement, evidence, required)
-        found["simulation"] = Findings.of(evidence, decision, plan.needed.get(check.name, 0))
+        findings["simulation"] = Findings.of(evidence, decision, plan.needed.get(check.name, 0))
     return CheckResult.of(
-        check.name, check.origin, check.statement, found, reason, required, check.design
+        check.name, check.origin, check.statement, findings, reason, required, check.design
     )
 
 
@@ -162,9 +162,11 @@ def run_claims(
         results: list[ClaimResult] = []
         again = True
         while again:
-            drawn = [task for each, plan in planned for task in each.tasks(plan.replications)]
+            drawn = [
+                task for measured, plan in planned for task in measured.tasks(plan.replications)
+            ]
             work.run(drawn, "simulate")
-            results = [_decide(each, plan, work) for each, plan in planned]
+            results = [_decide(measured, plan, work) for measured, plan in planned]
             again = False
             for (_, plan), result in zip(planned, results, strict=True):
                 # A refuted claim stays so.
@@ -236,5 +238,5 @@ def _find(claim: Claim, name: str) -> Check:
 def _unknown(what: str, name: str, known: Collection[str]) -> str:
     """The message that there is no such name, with the names that may have been meant."""
     near = nearest(name, known, count=3, cutoff=0.3) or list(known)[:3]
-    said = ", ".join(repr(other) for other in near) or "there are none"
-    return f"{what} {name!r} is unknown; the nearest of {len(known)}: {said}"
+    names = ", ".join(repr(other) for other in near) or "there are none"
+    return f"{what} {name!r} is unknown; the nearest of {len(known)}: {names}"

@@ -50,7 +50,7 @@ def program() -> str:
 
     The words say nothing of the processor: kinds of processors may differ in a last digit.
     """
-    torch = "" if (found := versions("torch").get("torch")) is None else f", torch {found}"
+    torch = "" if (version := versions("torch").get("torch")) is None else f", torch {version}"
     return (
         f"ustat_pg {__version__} (code {code_version()}, NumPy {np.__version__}, "
         f"numba {numba.__version__}{torch})"

@@ -103,7 +103,7 @@ class Work:
         if isinstance(self.executor, ThreadPoolExecutor):
             # The threads of this process read tasks where they are.
             return self.executor.submit(self._timed, task)
-        fields = {each.name: getattr(task, each.name) for each in dataclasses.fields(task)}
+        fields = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         cell = fields.pop("cell")
         # A cell may be megabytes that hundreds of blocks share: it is pickled once.
         if id(cell) not in self._cells:
@@ -150,10 +150,10 @@ class Work:
         except KeyboardInterrupt:
             raise Interrupted from None
         except Exception as error:
-            said = loss(error)
-            if said is None:
+            message = loss(error)
+            if message is None:
                 raise
-            raise LostWorkers(said) from error
+            raise LostWorkers(message) from error
         finally:
             # Finish and keep the blocks under way when a run stops, unless its executor can drop them.
             for future, (_, task) in running.items():

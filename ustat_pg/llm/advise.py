@@ -345,10 +345,10 @@ def timed(
         past, then = before
         last[what] = (done, now)
         if past > first and now - then > (then - began) / 2:
-            each = (then - began) / (past - first)
-            more = f", {each * total:.0f} s for all {total}" if total and total > of else ""
-            if each * max(of, total or 0) > _SHORT:
-                _LOG.info("%s: about %.0f s for %d prompts%s", what, each * of, of, more)
+            seconds = (then - began) / (past - first)
+            more = f", {seconds * total:.0f} s for all {total}" if total and total > of else ""
+            if seconds * max(of, total or 0) > _SHORT:
+                _LOG.info("%s: about %.0f s for %d prompts%s", what, seconds * of, of, more)
             last[what] = None
 
     return show

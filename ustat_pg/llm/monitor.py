@@ -278,7 +278,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         recorded = inputs.get("sampling_per_token_logps")
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
         arrays = (log_probs, mask, entropies, recorded)
-        self._alarms.tokens(*(_array(each) for each in arrays))
+        self._alarms.tokens(*(_array(array) for array in arrays))
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
         if "loss" in logs:
@@ -288,7 +288,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def _open_micro_batch(self, inputs: Any) -> None:
         assert self._meter is not None
         self._close()
-        if any(inputs["completion_ids"] is each for each in self._passed):
+        if any(inputs["completion_ids"] is seen for seen in self._passed):
             # A later iteration: the policy has moved on these very completions.
             self._partial = True
         else:
@@ -350,17 +350,17 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         shares = torch.zeros_like(advantages)
         for prompt in np.unique(prompts):
             rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
-            own = advantages[rows]
-            if len(own) != self._size:
+            values = advantages[rows]
+            if len(values) != self._size:
                 continue
-            if abs(own.sum()) > _TOLERANCE * len(own) * own.abs().max():
+            if abs(values.sum()) > _TOLERANCE * len(values) * values.abs().max():
                 # They are not leave-one-out: c₁, c₂ and c₃ have no meaning.
                 self._meter.leave_one_out = False
                 return
             # The others' variance, which is independent of completion i, over Aᵢ².
-            squares = (own * ((self._size - 1) / self._size)).square()
+            squares = (values * ((self._size - 1) / self._size)).square()
             spread = squares.sum() - squares * (self._size / (self._size - 1))
-            share = spread.clamp(min=0) / (own.square() * max(self._size - 2, 1))
+            share = spread.clamp(min=0) / (values.square() * max(self._size - 2, 1))
             shares[rows] = share.nan_to_num(0.0, 0.0, 0.0)
         parts = shares.split([len(batch["advantages"]) for batch in batches])
         self._own = {id(batch): part for batch, part in zip(batches, parts, strict=True)}
@@ -385,12 +385,12 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def _metrics(self) -> dict[str, float]:
         if self._meter is None or self._meter.steps < min(_FEWEST, self.window):
             return {}
-        found = self.estimate()
-        sentence = found.sentence()
+        estimate = self.estimate()
+        sentence = estimate.sentence()
         if sentence != self._sentence and self._trainer.is_world_process_zero():
             print(sentence, file=sys.stderr)
         self._sentence = sentence
-        return {f"noise/{name}": value for name, value in found.metrics(self.detail).items()}
+        return {f"noise/{name}": value for name, value in estimate.metrics(self.detail).items()}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)

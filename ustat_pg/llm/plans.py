@@ -151,15 +151,15 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
 
 def _by_class(pool: ScoredPool) -> Moments:
     """Moments of classes of prompts with like shares of successes."""
-    found = prompt_moments(pool)
-    order = np.argsort(found.value, kind="stable")
+    moments = prompt_moments(pool)
+    order = np.argsort(moments.value, kind="stable")
     classes = [part for part in np.array_split(order, min(_CLASSES, pool.size)) if len(part)]
 
     def mean(column: Array) -> Array:
         return np.array([column[part].mean() for part in classes])
 
-    trace, value = mean(found.fisher_trace), mean(found.value)
-    noise = np.maximum(mean(found.variance_trace), 0.0)
+    trace, value = mean(moments.fisher_trace), mean(moments.value)
+    noise = np.maximum(mean(moments.variance_trace), 0.0)
     signal = float(pairs(gradients(pool)).full[0])
     return Moments(
         context_probs=np.array([len(part) for part in classes]) / pool.size,
@@ -167,8 +167,8 @@ def _by_class(pool: ScoredPool) -> Moments:
         reward_variance=np.where(trace > 0, noise / np.where(trace > 0, trace, 1.0), 0.0),
         fisher_trace=trace,
         norm_advantage=np.zeros(len(classes)),
-        norm_squared_advantage=np.maximum(mean(found.norm_squared_advantage), 0.0),
-        gradient_sq=np.maximum(mean(found.gradient_sq), 0.0),
+        norm_squared_advantage=np.maximum(mean(moments.norm_squared_advantage), 0.0),
+        gradient_sq=np.maximum(mean(moments.gradient_sq), 0.0),
         mean_gradient_sq=max(signal, 0.0),
         reward_range=(0.0, 1.0),
     )

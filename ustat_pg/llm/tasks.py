@@ -226,18 +226,18 @@ def load_task(
     '9*4?'
     """
     name, _, rest = spec.partition(":")
-    own = spec.endswith(".jsonl")
-    if own and verifier is None:
+    local = spec.endswith(".jsonl")
+    if local and verifier is None:
         raise InputError(
             f"the prompts {spec} have no verifier: name one as module:function "
             "(--verifier my_rewards:exact_answer)"
         )
-    if not own and verifier is not None:
+    if not local and verifier is not None:
         raise InputError(
             f"a verifier is given for the task {name!r}, which has its own: it goes with a "
             ".jsonl file of prompts"
         )
-    if own:
+    if local:
         task = jsonl_task(spec, verifier or "")
     elif name in _DATA:
         task = mathematics(name, **_options(name, rest, mathematics))

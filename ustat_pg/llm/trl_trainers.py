@@ -91,9 +91,9 @@ def _settings(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
 def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None:
     """Refuse, before a model is loaded, settings that a baseline would ignore or that undo it."""
     for name, value in plain.items():
-        if (found := getattr(args, name)) != value:
+        if (setting := getattr(args, name)) != value:
             raise InputError(
-                f"{name} is {found!r}: the advantages of {baseline} are those of the rewards alone; take "
+                f"{name} is {setting!r}: the advantages of {baseline} are those of the rewards alone; take "
                 f"{name}={value!r}"
             )
     loss = getattr(args, "loss_type", None)
@@ -102,7 +102,7 @@ def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None
         return
     aggregation = catalogue().aggregations[means[loss]]
     if not aggregation.one_factor:
-        able = [each for each in means if catalogue().aggregations[means[each]].one_factor]
+        able = [mean for mean in means if catalogue().aggregations[means[mean]].one_factor]
         raise InputError(
             f"loss_type is {loss!r}, {aggregation.title}: completions have factors of their own there, and a "
             f"baseline changes the mean step; take {', '.join(able)}"
@@ -122,7 +122,7 @@ class _Baseline:
         **keywords: Any,
     ) -> None:
         args = _settings(arguments, keywords)
-        kind = next((each for each in _PLAIN if args is each or isinstance(args, each)), None)
+        kind = next((plain for plain in _PLAIN if args is plain or isinstance(args, plain)), None)
         if kind is None:
             raise InputError(
                 f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "

@@ -120,8 +120,8 @@ class TwoStageTrainer(BaselineTrainer):
         scale = sequences / (len(prompts) * (pilot + more))
         _replace_advantages(self, torch.cat(padded) * scale)
         place = trainer.accelerator.process_index
-        own = torch.cat([part.chunk(size)[place] for part in padded]) * scale
-        joined["advantages"] = pad(own, (0, fillers)).to(joined["old_logps"])
+        values = torch.cat([part.chunk(size)[place] for part in padded]) * scale
+        joined["advantages"] = pad(values, (0, fillers)).to(joined["old_logps"])
         drawn = sum(map(len, padded))
         self._owed -= drawn
         self._mixed += _NEWEST * (float(mixed.double().mean()) - self._mixed)

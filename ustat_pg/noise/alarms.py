@@ -96,8 +96,10 @@ class Alarms:
         if z is not None:
             groups = (z[places == group] for group in range(places.max() + 1))
             # Equal rewards may differ from their mean by a rounding.
-            spreads = [each.std() if np.ptp(each) else 0.0 for each in groups]
-            self._deviations.append(np.array([each for each in spreads if math.isfinite(each)]))
+            spreads = [spread.std() if np.ptp(spread) else 0.0 for spread in groups]
+            self._deviations.append(
+                np.array([spread for spread in spreads if math.isfinite(spread)])
+            )
         if a is not None:
             sums, top = np.bincount(places, a), np.zeros(places.max() + 1)
             np.maximum.at(top, places, np.abs(a))
@@ -155,7 +157,7 @@ class Alarms:
         alarms = {
             "silent": _more(deviations == 0, 0.5),
             "spikes": _more(near, 0.05),
-            "groups": any(each.any() for each in self._broken),
+            "groups": any(cut.any() for cut in self._broken),
             "survivors": bool((np.abs(dropped[:, 0]) > _ERRORS * np.sqrt(dropped[:, 1])).any()),
             "rollouts": abs(surprise) > _ERRORS * math.sqrt(square)
             or (len(apart) > 1 and apart.mean() > _APART + 3 * error),

@@ -50,9 +50,14 @@ class Blocks:
         ``tables`` has the coefficients for groups of each N; a step keeps its completions, in groups of G'.
         """
         rows = np.array([tables[int(n)][int(won)] for n, won, _ in self.counts])
-        own = np.einsum("gagb->gab", self.products)
+        squares = np.einsum("gagb->gab", self.products)
         pairs = np.stack(
-            [own[:, 0, 0] - self.alone[:, 0], own[:, 1, 1] - self.alone[:, 1], own[:, 0, 1]], axis=1
+            [
+                squares[:, 0, 0] - self.alone[:, 0],
+                squares[:, 1, 1] - self.alone[:, 1],
+                squares[:, 0, 1],
+            ],
+            axis=1,
         )
         second = ((rows[:, :2] * self.alone).sum(1) + (rows[:, 2:5] * pairs).sum(1)).mean()
         between = np.einsum("ga,gahb,hb->gh", rows[:, 5:7], self.products, rows[:, 5:7])
@@ -79,11 +84,11 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
         InputError: micro-batches of several completions, rewards that are graded, groups cut or advantages
             of 0 beside others.
     """
-    if any(each is None for each in advantages):
+    if any(row is None for row in advantages):
         raise InputError("a micro-batch came without advantages: give them to micro_batch")
     if any(len(group) > 1 for group in groups):
         raise InputError("micro-batches hold several completions: give NoiseMeter the model itself")
-    a = np.array([each[0] for each in advantages])
+    a = np.array([row[0] for row in advantages])
     places = np.unique(np.concatenate(groups), return_inverse=True)[1]
     won = a > 0
     counts = np.stack([np.bincount(places), np.bincount(places, won)], axis=1)
@@ -199,7 +204,7 @@ def alternatives(
             parts = {room: coefficients(table, room) for room in rooms}
             rows.append((name, size, np.array([step.sums(parts) for step in steps])))
     estimates = [estimate_noise(sums) for _, _, sums in rows]
-    crits = np.nan_to_num([each.k_crit for each in estimates[: len(sizes)]], nan=math.inf)
+    crits = np.nan_to_num([noise.k_crit for noise in estimates[: len(sizes)]], nan=math.inf)
     best = rows[int(np.argmin(crits))][2]
     return [
         Alternative(name, size, estimate, *log_ratio(sums, best))

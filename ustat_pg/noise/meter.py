@@ -245,12 +245,12 @@ class NoiseMeter:
         broken = self._broken or not counts
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)])
-        own = np.asarray(shares, dtype=float)
+        sizes = np.asarray(shares, dtype=float)
         self.clear()
         self._count += 1
         if distributed.is_available() and distributed.is_initialized():
-            sketches, groups, own, broken, advantages = self._gathered(
-                sketches, groups, own, broken, advantages
+            sketches, groups, sizes, broken, advantages = self._gathered(
+                sketches, groups, sizes, broken, advantages
             )
         if broken:
             return False
@@ -261,9 +261,9 @@ class NoiseMeter:
         rows = sketches.cpu().numpy().astype(float) * sum(map(len, groups))
         if len(groups) < 2 or not np.isfinite(rows).all():
             return False
-        self._steps.append(step_sums(rows @ rows.T, groups, own))
+        self._steps.append(step_sums(rows @ rows.T, groups, sizes))
         self._squares.append(np.square(rows).sum(axis=1))
-        if any(each is not None for each in advantages):
+        if any(advantage is not None for advantage in advantages):
             try:
                 self._blocks.append(group_blocks(rows, groups, advantages))
             except InputError as error:
@@ -313,9 +313,9 @@ class NoiseMeter:
         """The window, in numbers that JSON takes."""
         return {
             "count": self._count,
-            "steps": [each.tolist() for each in self._steps],
-            "squares": [each.tolist() for each in self._squares],
-            "blocks": [[part.tolist() for part in vars(each).values()] for each in self._blocks],
+            "steps": [row.tolist() for row in self._steps],
+            "squares": [row.tolist() for row in self._squares],
+            "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -323,9 +323,9 @@ class NoiseMeter:
         self._count = int(state["count"])
         for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
             kept.clear()
-            kept.extend(np.array(each, dtype=float) for each in state[name])
+            kept.extend(np.array(row, dtype=float) for row in state[name])
         self._blocks.clear()
-        self._blocks.extend(Blocks(*map(np.array, each)) for each in state.get("blocks", []))
+        self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -396,20 +396,20 @@ class NoiseMeter:
         """Those of all processes: sharded gradients are summed, whole ones are other micro-batches."""
         everything: list[Any] = [None] * distributed.get_world_size()
         distributed.all_gather_object(everything, (sketches.cpu(), *others, self._ever))
-        shares = sum(each[2] for each in everything)
-        advantages = [value for each in everything for value in each[4]]
-        broken = any(each[3] for each in everything)
-        self._ever = any(each[5] for each in everything)
+        shares = sum(part[2] for part in everything)
+        advantages = [value for part in everything for value in part[4]]
+        broken = any(part[3] for part in everything)
+        self._ever = any(part[5] for part in everything)
         if all(self._sharded) and self._layers is None:
             # Each pass averaged the gradients of all.
             together = [
-                np.concatenate(each) for each in zip(*[e[1] for e in everything], strict=True)
+                np.concatenate(part) for part in zip(*[e[1] for e in everything], strict=True)
             ]
-            return sum(each[0] for each in everything), together, shares, broken, advantages
+            return sum(part[0] for part in everything), together, shares, broken, advantages
         if any(self._sharded) and self._layers is None:
             raise InputError("some parameters are sharded and others are not: measure either")
-        rows = torch.cat([each[0] for each in everything]) / len(everything)
-        return rows, [group for each in everything for group in each[1]], shares, broken, advantages
+        rows = torch.cat([part[0] for part in everything]) / len(everything)
+        return rows, [group for part in everything for group in part[1]], shares, broken, advantages
 
 
 def _numbered(prompts: Any) -> NDArray[np.int64]:
@@ -420,7 +420,9 @@ def _numbered(prompts: Any) -> NDArray[np.int64]:
         if isinstance(prompts, (str, bytes)) or not len(prompts):
             raise TypeError
         # A text by its letters, whatever its type; anything else is a whole number.
-        names = [each if isinstance(each, str) else operator.index(each) for each in prompts]
+        names = [
+            prompt if isinstance(prompt, str) else operator.index(prompt) for prompt in prompts
+        ]
     except TypeError:
         raise InputError(
             f"prompts are {prompts!r}: give one number or text for each completion of the micro-batch"

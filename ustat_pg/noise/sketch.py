@@ -85,10 +85,10 @@ def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
     for place in range(start // k * k, stop, step):
         low, high = max(place, start), min(place + step, stop)
         first, last = low // k, -(-high // k)
-        own = values[:, low - start : high - start]
-        own = torch.nn.functional.pad(own, (low - first * k, last * k - high))
+        part = values[:, low - start : high - start]
+        part = torch.nn.functional.pad(part, (low - first * k, last * k - high))
         flips = line[first : last - 1 + k].unfold(0, k, 1)
-        signed = own.view(len(own), last - first, k) * flips * signs[first:last, None]
+        signed = part.view(len(part), last - first, k) * flips * signs[first:last, None]
         # All turns of a stretch are windows of two copies of it.
         windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
         stretches = torch.arange(last - first, device=table.device)

@@ -48,9 +48,9 @@ def measured(engine: Any) -> Any:
 
         def train_batch(self, *given: Any, **named: Any) -> Any:
             outputs = super().train_batch(*given, **named)
-            found = self._safely(self._metrics) or {}
+            metrics = self._safely(self._metrics) or {}
             # verl joins lists of all processes.
-            outputs["metrics"] |= {f"noise/{name}": [value] for name, value in found.items()}
+            outputs["metrics"] |= {f"noise/{name}": [value] for name, value in metrics.items()}
             return outputs
 
         def lr_scheduler_step(self) -> Any:
@@ -114,7 +114,7 @@ def _meter(engine: Any) -> NoiseMeter:
     if engine.get_data_parallel_size() != processes:
         raise InputError("sequences are split over processes (ulysses_sequence_parallel_size)")
     parameters = list(engine.module.parameters())
-    if processes > 1 and not all(hasattr(each, "to_local") for each in parameters):
+    if processes > 1 and not all(hasattr(parameter, "to_local") for parameter in parameters):
         raise InputError("parameters are not those of FSDP2: set actor.strategy=fsdp2")
     return NoiseMeter(parameters)
 

@@ -146,8 +146,8 @@ class GroupSizeAdvice:
             ("best real G", self.g_star_exact),
             ("the paper's √(c3/c1), reconstructed", self.g_star_paper),
         ):
-            said = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
-            lines.append(f"{text:36} {said}")
+            best = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
+            lines.append(f"{text:36} {best}")
         return "\n".join([*lines, "", sentence or self.sentence()])
 
     def to_frame(self) -> pd.DataFrame:

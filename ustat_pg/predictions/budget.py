@@ -117,7 +117,7 @@ def robust_group_size(
         ends.append(np.maximum(both, 0.0))
     sizes = finite_array("group_sizes", group_sizes, 1)
     worst = np.ones(len(sizes))
-    for corner in (MseConstants(*map(float, each)) for each in product(*ends)):
+    for corner in (MseConstants(*map(float, corner_ends)) for corner_ends in product(*ends)):
         errors = corner.mse(sizes, batch_sizes, population=population)
         least = errors.min()
         if least > 0:

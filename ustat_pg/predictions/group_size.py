@@ -114,8 +114,8 @@ class MseConstants:
         within = single / size
         if estimator.of_pairs:
             within = within + self.c3 / (size * (size - 1))
-        found = (between + within) / batch
-        return float(found) if np.ndim(found) == 0 else found
+        error = (between + within) / batch
+        return float(error) if np.ndim(error) == 0 else error
 
     def least_mse(self, budget: float) -> float:
         """(c1 + c2 + 2 √(c1 c3)) / K, the least that grpo can reach at K = BG, G > 1 real.
@@ -229,32 +229,32 @@ def optimal_group_size(
     >>> round(optimal_group_size(constants, prompt_cost=4, output_cost=1), 3)
     18.905
     """
-    fixed, each = _costs(prompt_cost, output_cost)
+    fixed, per_output = _costs(prompt_cost, output_cost)
     if (population is None) != (budget is None):
         raise InputError("a population and a budget are given together, or neither is")
     least, between = 1.0, constants.c1
     if population is not None:
         prompts = integer("population", population)
-        least = max(1.0, (positive("budget", budget) / prompts - fixed) / each)
+        least = max(1.0, (positive("budget", budget) / prompts - fixed) / per_output)
         if prompts == 1:
             return least if constants.c1 else math.inf
         between *= prompts / (prompts - 1)
     if not between:
         return math.inf
-    return max(_stationary(constants, between, fixed / each), least)
+    return max(_stationary(constants, between, fixed / per_output), least)
 
 
 def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
-    fixed, each = (
+    fixed, per_output = (
         number("prompt cost", prompt_cost, minimum=0),
         positive("output cost", output_cost),
     )
-    if fixed / each > _LARGEST:
+    if fixed / per_output > _LARGEST:
         raise InputError(
             f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, "
-            f"{each:g} each"
+            f"{per_output:g} each"
         )
-    return fixed, each
+    return fixed, per_output
 
 
 def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
@@ -317,12 +317,12 @@ def group_size_advice(
     costly = output_cost is not None or prompt_cost != 0
     if population is not None:
         integer("population", population)
-    fixed, each = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
+    fixed, per_output = _costs(prompt_cost, 1.0 if output_cost is None else output_cost)
     total = positive("budget", budget) if costly else float(integer("budget", budget, 2))
-    largest = _affordable(total, fixed, each)
+    largest = _affordable(total, fixed, per_output)
 
     def spent(size: Any) -> Any:
-        batch = total / (fixed + each * size)
+        batch = total / (fixed + per_output * size)
         if population is not None:
             batch = np.minimum(batch, population)
         return constants.mse(size, batch, population=population)
@@ -332,7 +332,7 @@ def group_size_advice(
         # No group is so small that the budget outlasts the population.
         every = every[every * (population or largest) >= largest]
         sizes = every[largest % every == 0]
-    batches = _batches(sizes, total, fixed, each, population)
+    batches = _batches(sizes, total, fixed, per_output, population)
     errors = constants.mse(sizes, batches, population=population)
     # Sizes increase, and of equal errors the largest group is taken.
     place = len(errors) - 1 - int(errors[::-1].argmin())
@@ -342,7 +342,7 @@ def group_size_advice(
     if costly:
         wanted = sorted({best, *(2**k for k in range(1, largest.bit_length()))})
         sizes = np.array(wanted)
-        batches = _batches(sizes, total, fixed, each, population)
+        batches = _batches(sizes, total, fixed, per_output, population)
         errors = constants.mse(sizes, batches, population=population)
     table = tuple(
         GroupSizeRow(
@@ -357,7 +357,7 @@ def group_size_advice(
     exact = optimal_group_size(
         constants,
         prompt_cost=fixed,
-        output_cost=each,
+        output_cost=per_output,
         population=population,
         budget=None if population is None else total,
     )
@@ -406,10 +406,10 @@ def _share(
     zero_signal: Callable[[int], ArrayLike | None] | None,
     size: int,
 ) -> float | None:
-    found = None if zero_signal is None else zero_signal(size)
-    if found is None:
+    signal = None if zero_signal is None else zero_signal(size)
+    if signal is None:
         return None
-    share = finite_array("zero_signal", found)
+    share = finite_array("zero_signal", signal)
     if not share.ndim:
         return float(share)
     probs = np.empty(0) if isinstance(moments, MseConstants) else moments.context_probs

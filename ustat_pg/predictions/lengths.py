@@ -82,8 +82,8 @@ def aggregated_mean(
     if how in _PER_OUTPUT:
         weights = _PER_OUTPUT[how](moments.lengths)
         least = value if record.of_pairs or record.needs else np.zeros_like(value)
-        own = weights @ moments.products - least[:, None] * (weights @ moments.scores)
-        return np.asarray(factor * moments.context_probs @ own)
+        products = weights @ moments.products - least[:, None] * (weights @ moments.scores)
+        return np.asarray(factor * moments.context_probs @ products)
     if how == "prompt-mean":
         batch = 1
     # In steps, so that few quadratures are made: with more nodes than it takes they are exact too.
@@ -123,12 +123,12 @@ def token_mean_bias(moments: LengthMoments, group_size: int, batch_size: int = 1
     group, batch = integer("group size", group_size), integer("batch size", batch_size)
     rho, lengths, value = moments.context_probs, moments.lengths, moments.rewards.sum(axis=1)
     centred = moments.products - value[:, None, None] * moments.scores
-    gradients, own = centred.sum(axis=1), moments.probs @ lengths
-    gradient, mean = rho @ gradients, float(rho @ own)
-    inside = np.einsum("l,xld->xd", lengths, centred) - own[:, None] * gradients
-    squares = moments.probs @ lengths**2 - own**2
-    covariance = rho @ (own[:, None] * gradients) - mean * gradient + rho @ inside / group
-    variance = float(rho @ own**2 - mean**2 + rho @ squares / group)
+    gradients, mean_length = centred.sum(axis=1), moments.probs @ lengths
+    gradient, mean = rho @ gradients, float(rho @ mean_length)
+    inside = np.einsum("l,xld->xd", lengths, centred) - mean_length[:, None] * gradients
+    squares = moments.probs @ lengths**2 - mean_length**2
+    covariance = rho @ (mean_length[:, None] * gradients) - mean * gradient + rho @ inside / group
+    variance = float(rho @ mean_length**2 - mean**2 + rho @ squares / group)
     return np.asarray((variance * gradient / mean - covariance) / mean**2 / batch)
 
 

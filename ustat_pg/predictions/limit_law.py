@@ -82,9 +82,9 @@ def _form(curvatures: Array, gamma: Array) -> Array:
 
 
 def _weights(curvatures: Array, gamma: Array) -> Array:
-    found = np.linalg.eigvalsh(_form(curvatures, gamma))
-    noise = 8 * len(found) * np.finfo(float).eps * np.abs(found[..., -1:])
-    return np.where(found > noise, found, 0.0)
+    eigenvalues = np.linalg.eigvalsh(_form(curvatures, gamma))
+    noise = 8 * len(eigenvalues) * np.finfo(float).eps * np.abs(eigenvalues[..., -1:])
+    return np.where(eigenvalues > noise, eigenvalues, 0.0)
 
 
 def _law(weights: Array) -> WeightedChi2:

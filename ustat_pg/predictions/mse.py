@@ -189,9 +189,9 @@ def gradient_mse(
         require_binary(moments, record.name)
         table = count_table(baseline, size, moments)
         factors = table.weight(moments.value)
-        own = factors**2 * moments.gradient_sq
-        first = float(mean @ _spread(table.second_moments(moments), own)) / prompts
-        prompt_term = factor * max(float(mean @ own) - moments.mean_gradient(factors)[0], 0.0)
+        squares = factors**2 * moments.gradient_sq
+        first = float(mean @ _spread(table.second_moments(moments), squares)) / prompts
+        prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = moments.mean_gradient(factors)
     target = moments.mean_gradient_sq
     bias = max(square - 2 * inner_product + target, 0.0)
@@ -273,9 +273,9 @@ def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_
     for probability, weight, (second, context) in zip(
         moments.context_probs, factors, of_contexts, strict=True
     ):
-        own = weight**2 * np.outer(context.gradient, context.gradient)
-        within = within + probability * (second - own)
-        between = between + probability * own
+        outer = weight**2 * np.outer(context.gradient, context.gradient)
+        within = within + probability * (second - outer)
+        between = between + probability * outer
         mean = mean + probability * weight * context.gradient
     return factor * (between - np.outer(mean, mean)) + within / batch_size
 

@@ -124,8 +124,8 @@ def normalised_error_of(
     chance = np.exp(gammaln(size + 1) + (xlogy(counts, chances) - gammaln(counts + 1)).sum(axis=1))
     centred = advantage - (counts @ advantage)[:, None] / size
     spread = np.sqrt((counts * centred**2).sum(axis=1) / size)
-    found = np.where(counts > 0, advantage, np.nan)
-    silent = np.nanmin(found, axis=1) == np.nanmax(found, axis=1)
+    errors = np.where(counts > 0, advantage, np.nan)
+    silent = np.nanmin(errors, axis=1) == np.nanmax(errors, axis=1)
     weights = (
         np.where(silent[:, None], 0.0, counts * centred) / np.where(silent, 1.0, spread)[:, None]
     )

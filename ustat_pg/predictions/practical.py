@@ -122,12 +122,12 @@ def practical_mse(
     one_of("ratio", ratio, _RATIOS)
     one_of("ratio of the penalty", kl_ratio, _RATIOS)
     beta = number("beta", beta, minimum=0.0)
-    each = np.exp(outcomes.new - outcomes.old)
-    weights = np.broadcast_to(_RATIOS[ratio](each, outcomes.inside), each.shape)
+    ratios = np.exp(outcomes.new - outcomes.old)
+    weights = np.broadcast_to(_RATIOS[ratio](ratios, outcomes.inside), ratios.shape)
     rising = falling = weights
     if clip is not None:
         sides = clip if isinstance(clip, tuple) else (clip, clip)
-        low, high = (number("clip", each, minimum=0.0) for each in sides)
+        low, high = (number("clip", ratios, minimum=0.0) for ratios in sides)
         if (table.successes[1:] < 0).any() or (table.failures[:-1] > 0).any():
             raise InputError("clipping goes by the reward here: advantages must have its sign")
         rising = np.where(weights <= 1 + high, weights, 0.0)
@@ -144,7 +144,7 @@ def practical_mse(
         _vectors(outcomes, rising),
         table.weight(value)[:, None] * gradients + pulled,
         lost_scores=_vectors(outcomes, falling),
-        penalty=_vectors(outcomes, penalty * _RATIOS[kl_ratio](each, outcomes.inside)),
+        penalty=_vectors(outcomes, penalty * _RATIOS[kl_ratio](ratios, outcomes.inside)),
     )
     return weighted_mse(moments, table, group_size, batch_size)
 
@@ -242,5 +242,5 @@ def leading_ratio_bias(
         np.zeros((len(scores), scores.shape[-1])),
         penalty=_vectors(outcomes, beta * _penalty(outcomes)) @ matrix.T,
     )
-    found = weighted_mse(moments, baseline, group_size, batch_size)
-    return rate**2 * (steps * found.variance + steps**2 * found.squared_bias)
+    mse = weighted_mse(moments, baseline, group_size, batch_size)
+    return rate**2 * (steps * mse.variance + steps**2 * mse.squared_bias)

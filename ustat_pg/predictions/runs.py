@@ -135,7 +135,7 @@ def one_step_gap(
     """
     mean = 0.0
     for share, chances, scores, rewards in prompts:
-        probs, rows, values = (np.asarray(each, dtype=float) for each in (chances, scores, rewards))
+        probs, rows, values = (np.asarray(part, dtype=float) for part in (chances, scores, rewards))
         for i in range(len(values)):
             for j in range(i, len(values)):
                 chance = share * probs[i] * probs[j] * (1 + (i < j))

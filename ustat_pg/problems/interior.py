@@ -273,7 +273,7 @@ class InteriorProblem(ABC):
 
     def _maxima(self, starts: Array) -> list[tuple[float, Array]]:
         """The local maxima inside that the search finds, with their returns, best first."""
-        found: list[tuple[float, Array]] = []
+        maxima: list[tuple[float, Array]] = []
         for start in self._climbed(starts):
             point = optimize.minimize(
                 self._value,
@@ -293,10 +293,10 @@ class InteriorProblem(ABC):
                 point = point - np.linalg.solve(self._bend(point), off)
             inside = np.linalg.norm(point) < self.radius
             flat_tail = np.linalg.norm(self._slope(point)) > 1e-8
-            same = any(np.linalg.norm(point - other) < 1e-6 * self.radius for _, other in found)
+            same = any(np.linalg.norm(point - other) < 1e-6 * self.radius for _, other in maxima)
             if inside and not flat_tail and not same:
-                found.append((-self._value(point), point))
-        return sorted(found, key=lambda pair: -pair[0])
+                maxima.append((-self._value(point), point))
+        return sorted(maxima, key=lambda pair: -pair[0])
 
     def _edge(self, units: Array) -> float:
         """The largest return found on the boundary of the ball."""
@@ -324,14 +324,14 @@ class InteriorProblem(ABC):
         """θ*, and the curvatures beside the rows of Uᵀ, (r, 1 + d)."""
         basis, radius = self._row_space[0], self.radius
         starts, units = self._points()
-        found, edge = self._maxima(starts), self._edge(units)
-        if not found or found[0][0] <= edge:
-            inner = f"the best inside is {found[0][0]:.9g}" if found else "none was found inside"
+        maxima, edge = self._maxima(starts), self._edge(units)
+        if not maxima or maxima[0][0] <= edge:
+            inner = f"the best inside is {maxima[0][0]:.9g}" if maxima else "none was found inside"
             raise InputError(
                 f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
                 f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
             )
-        point = found[0][1]
+        point = maxima[0][1]
         curvatures, axes = np.linalg.eigh(self._bend(point))
         # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
         scale = max(float(np.abs(curvatures).max()), self._steepest)

@@ -39,10 +39,10 @@ def problem_from_mapping(data: Mapping[str, Any]) -> SoftmaxBandit:
     wanted = {*_COMMON, *forms[0]}
     allowed = wanted | _OPTIONAL.get(forms[0], set())
     missing, unknown = sorted(wanted - set(data)), sorted(map(str, set(data) - allowed))
-    said = [f"lacks {', '.join(missing)}"] if missing else []
-    said += [f"has unknown names: {_meant(unknown, allowed)}"] if unknown else []
-    if said:
-        raise InputError(f"the problem {' and '.join(said)}")
+    faults = [f"lacks {', '.join(missing)}"] if missing else []
+    faults += [f"has unknown names: {_meant(unknown, allowed)}"] if unknown else []
+    if faults:
+        raise InputError(f"the problem {' and '.join(faults)}")
     return _FORMS[forms[0]](**{name: data[name] for name in allowed if name in data})
 
 

@@ -68,8 +68,8 @@ def _folder() -> Any:
 
 @cache
 def _names() -> tuple[str, ...]:
-    found = (file.name for file in _folder().iterdir())
-    return tuple(sorted(name.removesuffix(".json") for name in found if name.endswith(".json")))
+    names = (file.name for file in _folder().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
 @cache
@@ -108,9 +108,9 @@ def named_problem(name: str) -> NamedProblem:
         raise InputError(
             f"problem {PREFIX}{bare} is unknown{meant} choose one of {', '.join(_names())}"
         )
-    found = _read(bare)
-    if at and version != str(found.version):
+    problem = _read(bare)
+    if at and version != str(problem.version):
         raise InputError(
-            f"problem {PREFIX}{bare} is here in version {found.version}, not in {version or 'none'}"
+            f"problem {PREFIX}{bare} is here in version {problem.version}, not in {version or 'none'}"
         )
-    return found
+    return problem

@@ -243,10 +243,10 @@ class SoftmaxBandit:
         which = np.eye(len(distinct))[place].T
         weights = self.policy.probs, self.policy.probs * self.mean_rewards
         sums = [
-            np.stack([self.policy.combine(x, which * own[x]) for x in range(self.contexts)])
-            for own in weights
+            np.stack([self.policy.combine(x, which * row[x]) for x in range(self.contexts)])
+            for row in weights
         ]
-        probs, rewards = (own @ which.T for own in weights)
+        probs, rewards = (row @ which.T for row in weights)
         return LengthMoments(self.context_probs, distinct, probs, rewards, *sums)
 
     def _weighted_gradient(self, weights: Array) -> Array:

@@ -98,8 +98,8 @@ class TokenProblem:
     def rewards(self) -> Array:
         """z(x, k): what the verifier says of each output, (X, K)."""
         answers = [self.space.content(k) for k in range(self.space.count)]
-        found = [[self.verifier(x, y) for y in answers] for x in self.prompts]
-        return finite_array("rewards", found, 2)
+        table = [[self.verifier(x, y) for y in answers] for x in self.prompts]
+        return finite_array("rewards", table, 2)
 
     @property
     def optimum(self) -> float:
@@ -214,10 +214,10 @@ def digit_addition(
     >>> problem.space.content(int(problem.rewards[0].argmax()))
     (1, 0)
     """
-    size, each = integer("base", base, 2), integer("digits", digits)
-    space = OutputSpace(size, each + 1, end)
-    chosen = product(range(size), repeat=2 * each) if prompts is None else prompts
-    verifier = partial(_digit_addition, size, each, graded)
+    size, places = integer("base", base, 2), integer("digits", digits)
+    space = OutputSpace(size, places + 1, end)
+    chosen = product(range(size), repeat=2 * places) if prompts is None else prompts
+    verifier = partial(_digit_addition, size, places, graded)
     return _problem("digit-addition", space, chosen, verifier)
 
 

@@ -131,8 +131,8 @@ class UnderTest:
         try:
             answer = self._answer(arguments)
         except Exception as error:
-            found = None if self.array else self._by_torch(parts, error)
-            if found is None:
+            values = None if self.array else self._by_torch(parts, error)
+            if values is None:
                 kinds = ", ".join(
                     f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
                 )
@@ -141,7 +141,7 @@ class UnderTest:
                     f"say array=, for torch array=torch.tensor; if another shape layout=, {self.wrapped}"
                 )
                 raise
-            answer = found
+            answer = values
         try:
             array = _numpy(answer)
         except (TypeError, ValueError):

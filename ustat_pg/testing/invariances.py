@@ -48,11 +48,11 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
         return None
     if name == "shift":
         other = _advantages(under, rewards + case.offset, norms)
-        wanted, said, changed = plain, "is not shift-invariant", f"A(z + {case.offset:g})"
+        wanted, message, changed = plain, "is not shift-invariant", f"A(z + {case.offset:g})"
         law, magnitude = "A(z)", magnitude + abs(case.offset)
     elif name == "scale":
         other = _advantages(under, case.factor * rewards, norms)
-        wanted, said, changed = (
+        wanted, message, changed = (
             case.factor * plain,
             "is not scale-equivariant",
             f"A({case.factor:g} z)",
@@ -65,13 +65,13 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
             np.take_along_axis(norms, case.order, -1),
         )
         wanted = np.take_along_axis(plain, case.order, -1)
-        said, changed = "is not permutation-equivariant", "A(z in another order)"
+        message, changed = "is not permutation-equivariant", "A(z in another order)"
         law = "A(z) in that order"
     allowed = rtol * (np.abs(wanted).max() + magnitude)
     if np.abs(other - wanted).max() <= allowed:
         return None
     text = (
-        f"{said}: {changed} is {show(other)} and {law} is {show(wanted)}, "
+        f"{message}: {changed} is {show(other)} and {law} is {show(wanted)}, "
         f"at rewards z = {show(rewards)}"
     )
     if name == "permutation":
@@ -247,11 +247,11 @@ def assert_finite(
                 ", all scores zero but one": np.eye(size)[:1],
             }
         for name, group in groups.items():
-            for said, weight in norms.items():
+            for label, weight in norms.items():
                 beside = np.stack([group, np.linspace(0, 1, size)])
                 try:
                     _advantages(under, group[None], weight)
                     if layout != "group":
                         _advantages(under, beside, np.repeat(weight, 2, axis=0))
                 except Violation as violation:
-                    raise Violation(f"G = {size}, {name}{said}: {violation}") from None
+                    raise Violation(f"G = {size}, {name}{label}: {violation}") from None

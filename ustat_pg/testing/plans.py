@@ -47,9 +47,9 @@ def under_plan(function: Callable[..., Any], plan: str | Plan | Stop) -> Callabl
         values = _numpy(rewards)
         largest = len(values)
         size = next((m for m in range(1, largest) if stop(values[:m])), largest)
-        found = _numpy(function(rewards[:size]))
-        if found.shape != (size,):
-            raise Violation(f"advantages have shape {found.shape} for {size} rewards")
-        return np.append(found * largest / size, np.zeros(largest - size))
+        weights = _numpy(function(rewards[:size]))
+        if weights.shape != (size,):
+            raise Violation(f"advantages have shape {weights.shape} for {size} rewards")
+        return np.append(weights * largest / size, np.zeros(largest - size))
 
     return on_the_largest

@@ -56,18 +56,18 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
         lengths = 1 + np.arange(count * size) % most
         mask = np.arange(most) < lengths[:, None]
         last = np.arange(most) == lengths[:, None] - 1
-        found = function(
+        outcome = function(
             token_level_rewards=torch.tensor(rewards.reshape(-1, 1) * last),
             response_mask=torch.tensor(mask, dtype=torch.float64),
             index=np.repeat([f"prompt {number}" for number in range(count)], size).astype(object),
         )
-        found = found[0] if isinstance(found, tuple) else found
-        if tuple(getattr(found, "shape", ())) != mask.shape:
+        outcome = outcome[0] if isinstance(outcome, tuple) else outcome
+        if tuple(getattr(outcome, "shape", ())) != mask.shape:
             raise Violation(
-                f"{name} returned shape {tuple(getattr(found, 'shape', ()))} for rewards of shape "
+                f"{name} returned shape {tuple(getattr(outcome, 'shape', ()))} for rewards of shape "
                 f"{mask.shape}: they must be equal"
             )
-        values = found.detach().cpu().double().numpy()
+        values = outcome.detach().cpu().double().numpy()
         of_output = values[:, :1]
         off = np.abs(np.where(mask, values - of_output, 0.0)).max(axis=1)
         if (off > 1e-4 * np.abs(values).max(initial=1e-300)).any():

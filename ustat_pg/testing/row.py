@@ -79,14 +79,14 @@ def assert_is(
             else:
                 wanted, slack = advantages(name, groups), tolerance + size * row.epsilon
             wanted = np.asarray(meaning.factor * wanted)
-            found = under(
+            outcome = under(
                 groups[:, None], np.zeros_like(groups)[:, None], np.zeros((len(groups), 1))
             )
-            found = found[:, 0]
-            off = np.abs(found - wanted).max(1) > slack * np.maximum(1, np.abs(wanted).max(1))
+            outcome = outcome[:, 0]
+            off = np.abs(outcome - wanted).max(1) > slack * np.maximum(1, np.abs(wanted).max(1))
             if off.any():
                 i = int(np.flatnonzero(off)[0])
                 raise Violation(
                     f"{under.name} is not {called}: at G = {size} the advantages of rewards "
-                    f"{show(groups[i])} are {show(found[i])}, there {show(wanted[i])}"
+                    f"{show(groups[i])} are {show(outcome[i])}, there {show(wanted[i])}"
                 )

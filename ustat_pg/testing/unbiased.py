@@ -303,7 +303,7 @@ def assert_unbiased(
         function, layout = under_plan(function, plan), "group"
         group_size = largest_group(plan) if group_size is None else group_size
         if problems is None and not callable(plan):
-            problems = {name: each for name, each in default_problems().items() if each.binary}
+            problems = {name: entry for name, entry in default_problems().items() if entry.binary}
     if group_size is None:
         group_size = (2, 3, 4)
     under = UnderTest(function, layout, inputs, array, rtol)

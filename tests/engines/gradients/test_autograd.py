@@ -60,8 +60,8 @@ def test_neither_scores_nor_their_products_are_asked_of_the_policy(monkeypatch):
     for name in ("combine", "inner", "gram", "scores", "mean_combination", "squared_norms"):
         monkeypatch.setattr(TabularSoftmax, name, None)
     cell = GradientCell(changed(cell.problem), 3)
-    found = cell.measure("autograd", quantities, replications=20).mean
-    assert found == pytest.approx(wanted, rel=1e-12)
+    result = cell.measure("autograd", quantities, replications=20).mean
+    assert result == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_function_sees_what_the_reference_shows_it():
@@ -91,9 +91,9 @@ def test_values_do_not_depend_on_the_chunk(monkeypatch):
     whole = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
     for memory in (2**20, 2**16, 1):
         monkeypatch.setattr(autograd, "MEMORY", memory)
-        found = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
-        assert found.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
-        assert found.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
+        result = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
+        assert result.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
+        assert result.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
 
 
 # Devices.

@@ -99,10 +99,10 @@ def test_the_deviation_of_rewards_of_any_kind_is_the_reference_engines(kind, bat
         for size in (2, 7):
             cell = GradientCell(problem, size, batch_size)
             assert not cpu.takes_one_prompt(cell, asked[:3])
-            found, plain = (
+            result, plain = (
                 cell.measure(name, asked, replications=300) for name in ("cpu", "reference")
             )
-            np.testing.assert_allclose(found.mean, plain.mean, rtol=1e-9, atol=1e-12)
+            np.testing.assert_allclose(result.mean, plain.mean, rtol=1e-9, atol=1e-12)
 
 
 def test_a_word_on_an_edge_belongs_to_the_outcome_above():
@@ -111,5 +111,5 @@ def test_a_word_on_an_edge_belongs_to_the_outcome_above():
     search = cpu.problem_tables(problem).contexts
     edges = [int(end) for end in rng.thresholds(problem.context_probs)]
     for word in sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)}):
-        found = scalar.pick(word, search.ends, search.guide, search.shift)
-        assert found == sum(end <= word for end in edges)
+        result = scalar.pick(word, search.ends, search.guide, search.shift)
+        assert result == sum(end <= word for end in edges)

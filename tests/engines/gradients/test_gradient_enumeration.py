@@ -70,8 +70,8 @@ def test_one_cell_by_loops():
         distance += chance * float(((loo - weighted) ** 2).sum())
     grpo, norm = Estimator("grpo"), Estimator("norm-weighted")
     quantities = [SquaredError(grpo), Distance(grpo, norm)]
-    found = GradientCell(problem, size).measure("exact", quantities).mean
-    assert found == pytest.approx([mse, distance], rel=1e-11)
+    result = GradientCell(problem, size).measure("exact", quantities).mean
+    assert result == pytest.approx([mse, distance], rel=1e-11)
 
 
 @pytest.mark.parametrize("design", DESIGNS)

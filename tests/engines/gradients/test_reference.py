@@ -28,24 +28,24 @@ EVEN = random_problem(0, "uniform-contexts", contexts=4)
 def test_a_draw_is_what_its_address_says():
     cell = GradientCell(random_problem(3, "plain"), 6, 5)
     first, seed = 2**40 + 3, 9
-    found = reference.draw(cell, seed=seed, first=first, replications=4)
+    result = reference.draw(cell, seed=seed, first=first, replications=4)
     key, outcomes = rng.cell_key(seed, cell.name), cell.problem.outcomes
     context_ends = np.cumsum(cell.problem.context_probs)
     for r, b in itertools.product(range(4), range(5)):
         word = rng.words(key, first + r, rng.CONTEXT_SLOT, 5)[b] / 2**32
         x = int((word >= context_ends).sum())
-        assert found.contexts[r, b] == x
+        assert result.contexts[r, b] == x
         for i, w in enumerate(rng.words(key, first + r, b, 6) / 2**32):
             j = int((w >= np.cumsum(outcomes.probs[x])).sum())
-            assert found.arms[r, b, i] == outcomes.arms[x, j]
-            assert found.rewards[r, b, i] == outcomes.rewards[x, j]
-            norm = (cell.problem.policy.scores(x)[found.arms[r, b, i]] ** 2).sum()
-            assert found.squared_norms[r, b, i] == pytest.approx(norm, rel=1e-12)
+            assert result.arms[r, b, i] == outcomes.arms[x, j]
+            assert result.rewards[r, b, i] == outcomes.rewards[x, j]
+            norm = (cell.problem.policy.scores(x)[result.arms[r, b, i]] ** 2).sum()
+            assert result.squared_norms[r, b, i] == pytest.approx(norm, rel=1e-12)
 
 
 def test_fixed_prompts_are_all_in_order():
-    found = reference.draw(GradientCell(EVEN, 2, 4, "fixed"), seed=0, first=0, replications=3)
-    assert found.contexts.tolist() == [[0, 1, 2, 3]] * 3
+    result = reference.draw(GradientCell(EVEN, 2, 4, "fixed"), seed=0, first=0, replications=3)
+    assert result.contexts.tolist() == [[0, 1, 2, 3]] * 3
 
 
 @pytest.mark.parametrize("kind", ["plain", "linear", "shared-linear"])
@@ -62,8 +62,8 @@ def test_values_by_loops(kind):
     ]
     draws = reference.draw(cell, seed=1, first=0, replications=5)
     scores = np.stack([problem.policy.scores(x) for x in range(3)])
-    found = ENGINE.values(cell, quantities, draws)
-    assert found.shape == (5, 5)
+    result = ENGINE.values(cell, quantities, draws)
+    assert result.shape == (5, 5)
     g, unit = problem.gradient(), direction(problem, 1)
     for r in range(5):
         one, two = np.zeros(problem.d), np.zeros(problem.d)
@@ -80,9 +80,9 @@ def test_values_by_loops(kind):
             (two - g) @ unit,
             ((one - g) @ unit) ** 2,
         ]
-        assert found[r] == pytest.approx(expected, rel=1e-11, abs=1e-15)
+        assert result[r] == pytest.approx(expected, rel=1e-11, abs=1e-15)
     measured = cell.measure("reference", quantities, seed=1, first=0, replications=5)
-    expected = MomentSums.of(found)
+    expected = MomentSums.of(result)
     assert measured.n == 5
     assert np.allclose(measured.mean, expected.mean, rtol=1e-14)
     assert np.allclose(measured.products, expected.products, rtol=1e-12)

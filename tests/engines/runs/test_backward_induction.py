@@ -122,10 +122,10 @@ def test_a_tree_of_all_paths(name):
     trajectory = ask(landscape, **asked)
     truth = tree(landscape, trajectory)
     relative = 1e-3 if name in REACHED else 1e-6
-    found = expectations(landscape, trajectory, FUNCTIONS, [trajectory.steps], relative=relative)
-    assert found.converged
-    assert (np.abs(found.values[:, 0] - truth) <= found.error[:, 0] + 1e-12).all()
-    assert (found.error[:, 0] <= 1e-10 + relative * truth).all()
+    result = expectations(landscape, trajectory, FUNCTIONS, [trajectory.steps], relative=relative)
+    assert result.converged
+    assert (np.abs(result.values[:, 0] - truth) <= result.error[:, 0] + 1e-12).all()
+    assert (result.error[:, 0] <= 1e-10 + relative * truth).all()
 
 
 @pytest.mark.parametrize("name", ["two prompts", "flat direction", "ball reached", "plane"])
@@ -135,7 +135,7 @@ def test_the_mean_of_parameters_is_that_of_all_paths(name):
     theta, chance = leaves(landscape, trajectory)
     every = range(landscape.d)
     relative = 1e-3 if name in REACHED else 1e-6
-    found = expectations(
+    result = expectations(
         landscape,
         trajectory,
         FUNCTIONS[:1],
@@ -144,9 +144,9 @@ def test_the_mean_of_parameters_is_that_of_all_paths(name):
         relative=relative,
     )
     begin = starts(trajectory, Replications(count=1))[0]
-    assert np.allclose(found.values[1:, 0], begin, rtol=0, atol=1e-15)
-    assert (np.abs(found.values[1:, 1] - chance @ theta) <= found.error[1:, 1] + 1e-12).all()
-    assert np.abs(chance @ theta - begin).max() > 100 * found.error[1:, 1].max()
+    assert np.allclose(result.values[1:, 0], begin, rtol=0, atol=1e-15)
+    assert (np.abs(result.values[1:, 1] - chance @ theta) <= result.error[1:, 1] + 1e-12).all()
+    assert np.abs(chance @ theta - begin).max() > 100 * result.error[1:, 1].max()
 
 
 def test_the_error_falls_as_it_must_and_covers_what_finer_grids_change():
@@ -166,21 +166,21 @@ def test_the_error_falls_as_it_must_and_covers_what_finer_grids_change():
 
 def test_steps_in_any_order_and_the_start():
     trajectory = ask(LINE, 4)
-    found = expectations(LINE, trajectory, FUNCTIONS, [4, 0, 2, 0], relative=1e-6)
+    result = expectations(LINE, trajectory, FUNCTIONS, [4, 0, 2, 0], relative=1e-6)
     gap = LINE.gap(np.asarray(trajectory.start))
-    assert np.allclose(found.values[:, 1], [gap, np.exp(-30 * gap)], rtol=1e-14)
-    assert (found.values[:, 1] == found.values[:, 3]).all()
+    assert np.allclose(result.values[:, 1], [gap, np.exp(-30 * gap)], rtol=1e-14)
+    assert (result.values[:, 1] == result.values[:, 3]).all()
     two = tree(LINE, ask(LINE, 2))
-    assert (np.abs(found.values[:, 2] - two) <= found.error[:, 2] + 1e-12).all()
+    assert (np.abs(result.values[:, 2] - two) <= result.error[:, 2] + 1e-12).all()
 
 
 def test_what_does_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(module, "WORK_LIMIT", 8e3)
-    found = expectations(LINE, ask(LINE, 4), FUNCTIONS, [4], relative=1e-9)
-    assert not found.converged
-    assert found.error.max() > 1e-9
+    result = expectations(LINE, ask(LINE, 4), FUNCTIONS, [4], relative=1e-9)
+    assert not result.converged
+    assert result.error.max() > 1e-9
     truth = tree(LINE, ask(LINE, 4))
-    assert (np.abs(found.values[:, 0] - truth) <= found.error[:, 0]).all()
+    assert (np.abs(result.values[:, 0] - truth) <= result.error[:, 0]).all()
 
 
 # What is refused.

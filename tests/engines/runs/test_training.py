@@ -140,7 +140,7 @@ def test_values_are_those_of_the_runs(name, engine):
     training = ENGINE_CASES[name]
     landscape, quantities = training.landscape, panel(training.landscape, 30)
     where = {"seed": 3, "first": 2**33, "replications": 150}
-    found = training.measure(engine, quantities, **where)
+    result = training.measure(engine, quantities, **where)
     theta = {
         estimator: training.trajectory(estimator, (0, 15, 30)).run(engine, **where)
         for estimator in (GRPO, ORACLE)
@@ -162,13 +162,13 @@ def test_values_are_those_of_the_runs(name, engine):
         ],
         axis=1,
     )
-    assert np.allclose(found.mean, wanted.mean(axis=0), rtol=1e-9, atol=1e-10)
-    assert np.allclose(np.diag(found.covariance), wanted.var(axis=0, ddof=1), rtol=1e-5)
-    assert found.n == 150
-    assert found.covariance[0, 0] > 0
-    assert list(found.counts) == [quantity.label for quantity in quantities[4:]]
-    for label, column in zip(found.counts, wanted.T[4:], strict=True):
-        assert np.array_equal(found.counts[label], np.histogram(column, BINS, (0, 1))[0])
+    assert np.allclose(result.mean, wanted.mean(axis=0), rtol=1e-9, atol=1e-10)
+    assert np.allclose(np.diag(result.covariance), wanted.var(axis=0, ddof=1), rtol=1e-5)
+    assert result.n == 150
+    assert result.covariance[0, 0] > 0
+    assert list(result.counts) == [quantity.label for quantity in quantities[4:]]
+    for label, column in zip(result.counts, wanted.T[4:], strict=True):
+        assert np.array_equal(result.counts[label], np.histogram(column, BINS, (0, 1))[0])
 
 
 # Blocks.
@@ -197,8 +197,8 @@ def test_two_blocks_merged_are_one(cut):
 def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
     monkeypatch.setattr(trajectory_exact, "WORK_LIMIT", 8e3)
     training = cell(steps=4, projection=ball(ONE, 0.11))
-    found = training.measure("exact", (Gap(GRPO, 4), Gap(GRPO, 0)))
-    assert np.isnan(found.mean[0])
+    result = training.measure("exact", (Gap(GRPO, 4), Gap(GRPO, 0)))
+    assert np.isnan(result.mean[0])
 
 
 # Ranges.
@@ -231,10 +231,10 @@ def test_no_gap_is_beyond_the_largest(name, way):
     landscape = LANDSCAPES[name]
     theta_set = WAYS[way](landscape)
     training = cell(landscape, projection=theta_set)
-    found = probes(landscape, theta_set).max()
-    assert found <= training.largest_gap + 1e-12
+    result = probes(landscape, theta_set).max()
+    assert result <= training.largest_gap + 1e-12
     if "ball" in way:
-        assert training.largest_gap <= 1.02 * found + 1e-12
+        assert training.largest_gap <= 1.02 * result + 1e-12
 
 
 def test_runs_stay_within_their_quantities_ranges():
@@ -298,14 +298,14 @@ def test_runs_that_are_far_from_the_optimum_are_counted():
     off = np.abs((theta - ONE.maximiser) @ ONE.identifiable[:, 0])
     inside, edge = Away(GRPO, 4, radius / 2), Away(GRPO, 4, radius)
 
-    found = training.measure("cpu", (inside, edge), replications=1000)
+    result = training.measure("cpu", (inside, edge), replications=1000)
 
     assert (training.range(inside), edge.label) == ((0.0, 1.0), "away[grpo,4,0.3]")
     # The projection leaves runs on the edge, some of them a rounding error within it.
     stopped = np.isclose(off, radius, rtol=1e-9)
     assert 0.01 < stopped.mean() < 0.99
     expected = [(off >= radius / 2).mean(), stopped.mean()]
-    assert found.mean == pytest.approx(expected, rel=1e-12)
+    assert result.mean == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_parameter_is_enumerated_and_simulated_within_bounds():

@@ -193,12 +193,12 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
     """The tangent's place is in the problem's digest: another place, other draws, the same law."""
     problem = BENT.at(tangent)
     trajectory = ask(problem, 3, 25, Constant(0.4), start=PLACE)
-    found = trajectory.run(name, seed=2, first=FAR, replications=40)[:, 0]
+    result = trajectory.run(name, seed=2, first=FAR, replications=40)[:, 0]
     expected = [
         by_hand(BENT, PLACE, 25, 0.4, 2, FAR + replication, trajectory.name)
         for replication in range(40)
     ]
-    assert np.abs(found - expected).max() < 1e-9
+    assert np.abs(result - expected).max() < 1e-9
     # Negative control: the policy without its bends.
     straight = changed(problem.policy, bends=None)
     flat = SoftmaxBandit(straight, BENT.context_probs, BENT.rewards, BENT.reward_probs)
@@ -309,9 +309,9 @@ def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
             np.arange(1, 1000) * np.log(2) / 2,
         ]
     )
-    found = np.array([exponential(value) for value in x])
+    result = np.array([exponential(value) for value in x])
     expected = np.exp(x)
-    assert (np.abs(found - expected) <= 2 * np.spacing(expected)).all()
+    assert (np.abs(result - expected) <= 2 * np.spacing(expected)).all()
     assert exponential(0.0) == exponential(-0.0) == 1.0
     assert exponential(-708.5) == exponential(-1e300) == 0.0
     assert exponential(-np.inf) == 0.0

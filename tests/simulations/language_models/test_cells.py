@@ -93,17 +93,17 @@ class Listed:
 
     def given(self, places):
         """The mean, given the prompts, of everything that can be asked, by (what, group size)."""
-        found = {}
+        result = {}
         for name, size in self.means:
             means, square = self.means[name, size][places], self.squares[name, size][places].mean()
-            found[name, size] = square - (means**2).sum(axis=1).mean()
+            result[name, size] = square - (means**2).sum(axis=1).mean()
             signal = np.mean([one @ two for one, two in itertools.combinations(means, 2)])
-            found[f"{SIGNAL} {name}", size] = signal
-            found[f"{NOISE} {name}", size] = square - signal
-        found["c1", 0] = found[BATCH, 2] - found["grpo", 2]
-        found["c2", 0] = 2 * found["oracle", 2]
-        found["c3", 0] = 2 * (found["grpo", 2] - found["oracle", 2])
-        return found
+            result[f"{SIGNAL} {name}", size] = signal
+            result[f"{NOISE} {name}", size] = square - signal
+        result["c1", 0] = result[BATCH, 2] - result["grpo", 2]
+        result["c2", 0] = 2 * result["oracle", 2]
+        result["c3", 0] = 2 * (result["grpo", 2] - result["oracle", 2])
+        return result
 
 
 @pytest.fixture(scope="module")

@@ -45,13 +45,13 @@ def test_the_true_formulas_are_not_refuted(cell, study):
     ]
     asked = tuple(sorted(cell.quantities, key=lambda quantity: quantity.label))
     sums = {cell.name: (asked, cell.measure("autograd", asked, replications=32))}
-    found = {}
+    result = {}
     for check in checks:
         evidence = check.functional.evidence(sums, 0.01, sums)
-        found[check.name] = decide(check.statement, evidence, ()).verdict
-    assert len(found) == 5 + 2 + 2 + 2 + 1 + 3 + 2
-    assert Verdict.REFUTED not in found.values(), found
-    assert found["base G=2: grpo, sampled over predicted"] == Verdict.CONFIRMED
+        result[check.name] = decide(check.statement, evidence, ()).verdict
+    assert len(result) == 5 + 2 + 2 + 2 + 1 + 3 + 2
+    assert Verdict.REFUTED not in result.values(), result
+    assert result["base G=2: grpo, sampled over predicted"] == Verdict.CONFIRMED
 
 
 def test_the_claims_of_a_suite(suite):
@@ -61,9 +61,9 @@ def test_the_claims_of_a_suite(suite):
     for module, needless in ((gradient_mse_lm, {gradient_mse_lm.READING}), (group_size_lm, set())):
         built = claim(module.STEM, suite)
         statements = [check.statement for check in built.checks]
-        told = {rival for one in statements for rival in one.rivals if one.distinguishable(rival)}
+        text = {rival for one in statements for rival in one.rivals if one.distinguishable(rival)}
         # Whether a reading fails somewhere is for the models to say.
-        assert set(built.rivals) - needless <= told
+        assert set(built.rivals) - needless <= text
         assert built.by_simulation == built.rivals
         assert {check.problem for check in built.checks} == members
     points = list(gradient_mse_lm.curves(suite))

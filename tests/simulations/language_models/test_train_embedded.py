@@ -38,8 +38,8 @@ def test_shipped_weights_are_as_accurate_as_stated_and_of_the_recipe(name):
     assert ids == [train_embedded.TOKENS[character] for character in text]
     assert model.tokenizer.decode(ids) == text
     low, high = ACCURACIES[name]
-    found = sample(model, embedded.task(name, problems=200), 4)
-    assert low < np.mean([each.rewards for each in found]) < high
+    result = sample(model, embedded.task(name, problems=200), 4)
+    assert low < np.mean([each.rewards for each in result]) < high
 
 
 def test_the_command_writes_what_the_recipe_trains(tmp_path, monkeypatch):
@@ -47,8 +47,8 @@ def test_the_command_writes_what_the_recipe_trains(tmp_path, monkeypatch):
     monkeypatch.setitem(train_embedded.RECIPES, "short", recipe)
     monkeypatch.setattr(train_embedded, "OPENING", 1)
     train_embedded.main(["--out", str(tmp_path), "--only", "short"])
-    found, again = load_model(tmp_path / "short").model, train_embedded.train(recipe)
+    result, again = load_model(tmp_path / "short").model, train_embedded.train(recipe)
     other = train_embedded.train(replace(recipe, seed=2))
     for name, each in again.named_parameters():
-        assert torch.equal(found.get_parameter(name), each)
+        assert torch.equal(result.get_parameter(name), each)
     assert not torch.equal(other.lm_head.weight, again.lm_head.weight)

@@ -101,14 +101,15 @@ class _OrderedCell(GradientCell):
     def _values(self, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
         """The quantities of each replication, (R, Q)."""
         of_gradients = [
-            replace(each, estimator=self._weighed(each.estimator))  # type: ignore
-            for each in quantities
-            if not isinstance(each, GroupSize)
+            replace(quantity, estimator=self._weighed(quantity.estimator))  # type: ignore
+            for quantity in quantities
+            if not isinstance(quantity, GroupSize)
         ]
-        found = iter(REFERENCE.values(self, of_gradients, draws).T if of_gradients else ())
+        values = iter(REFERENCE.values(self, of_gradients, draws).T if of_gradients else ())
         sizes = self._sizes(draws).astype(np.float64).mean(axis=-1)
         return np.stack(
-            [sizes if isinstance(each, GroupSize) else next(found) for each in quantities], axis=-1
+            [sizes if isinstance(quantity, GroupSize) else next(values) for quantity in quantities],
+            axis=-1,
         )
 
     def _weighed(self, estimator: Estimator) -> Estimator:
@@ -120,10 +121,10 @@ class _OrderedCell(GradientCell):
                 here = numbers == number
                 places = np.argsort(~used[here], axis=-1, kind="stable")[..., :number]
                 group = np.take_along_axis(rewards[here], places, axis=-1)
-                own = self._advantages(estimator.baseline, group)
+                weights = self._advantages(estimator.baseline, group)
                 # Engines take means over all that was drawn, estimates over what counts.
                 spread = np.zeros(rewards[here].shape)
-                np.put_along_axis(spread, places, own * self.group_size / number, axis=-1)
+                np.put_along_axis(spread, places, weights * self.group_size / number, axis=-1)
                 result[here] = spread
             return result
 

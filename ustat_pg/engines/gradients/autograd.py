@@ -146,8 +146,8 @@ class Prepared:
         if weights.shape[1] <= SEPARATE_GRADIENTS:
             slope = vmap(grad(self._surrogate), (None, None, None, 0))
             return vmap(slope, (None, 0, 0, 0))(self.theta, contexts, outputs, weights)
-        each = vmap(vmap(grad(self._log_prob), (None, 0, 0)), (None, 0, 0))
-        return weights @ each(self.theta, contexts, outputs) / outputs.shape[1]
+        gradient = vmap(vmap(grad(self._log_prob), (None, 0, 0)), (None, 0, 0))
+        return weights @ gradient(self.theta, contexts, outputs) / outputs.shape[1]
 
     def advantages(
         self, estimator: Estimator, contexts: Tensor, arms: Tensor, rewards: Tensor

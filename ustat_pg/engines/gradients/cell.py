@@ -42,7 +42,7 @@ class _OfMinibatch(ABC):
     @property
     def label(self) -> str:
         """The name in blocks and stored results."""
-        return f"{self.kind}[{','.join(each.label for each in self.estimators)}]"
+        return f"{self.kind}[{','.join(estimator.label for estimator in self.estimators)}]"
 
     @property
     @abstractmethod
@@ -101,7 +101,9 @@ class Distance(_OfMinibatch):
         return (self.first, self.second)
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
-        return 0.0, sum(largest_norm(problem, each, group_size) for each in self.estimators) ** 2
+        return 0.0, sum(
+            largest_norm(problem, estimator, group_size) for estimator in self.estimators
+        ) ** 2
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,9 @@ def columns(
 
 def estimators_of(quantities: Iterable[GradientQuantity]) -> list[Estimator]:
     """The estimators that the quantities speak of, each once, in order of appearance."""
-    return list(dict.fromkeys(each for quantity in quantities for each in quantity.estimators))
+    return list(
+        dict.fromkeys(estimator for quantity in quantities for estimator in quantity.estimators)
+    )
 
 
 @dataclass(frozen=True)

@@ -156,13 +156,13 @@ class CpuEngine:
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
         mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
+        problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
         key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
-        drawn = block.first, block.count, key, cell.group_size, design, problem, asked
+        drawn = block.first, block.count, key, cell.group_size, design, problem, tables
         if takes_one_prompt(cell, quantities):
             lanes.one_prompt_block(*drawn, mean, products)
         else:
-            scratch = scratch_shapes(cell, asked, problem)
+            scratch = scratch_shapes(cell, tables, problem)
             room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
             bodies.block(*drawn, room, mean, products)
         return MomentSums(block.count, mean, products)

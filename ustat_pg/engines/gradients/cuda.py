@@ -29,12 +29,12 @@ def kernel(first, start, count, key, group, design, tables, asked, room, values)
     """Fill the first ``count`` columns of values (Q, n): one replication a thread."""
     i = cuda.grid(1)
     if i < count:
-        own = room_of(room, i)
+        scratch = room_of(room, i)
         if design == WITHOUT_REPLACEMENT:
-            for x in range(len(own.order)):
-                own.order[x] = x
+            for x in range(len(scratch.order)):
+                scratch.order[x] = x
         rep = first + start + i
-        minibatches(rep, 1, key, group, design, tables, asked, own, values[:, i : i + 1])
+        minibatches(rep, 1, key, group, design, tables, asked, scratch, values[:, i : i + 1])
 
 
 class CudaEngine:
@@ -50,10 +50,10 @@ class CudaEngine:
     def measure(
         self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
-        shapes = scratch_shapes(cell, asked, problem)
+        problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
+        shapes = scratch_shapes(cell, tables, problem)
         shapes["values"] = (len(quantities),), np.float64
-        there = upload(problem), upload(asked)
+        there = upload(problem), upload(tables)
         key, design = cuda.to_device(rng.cell_key(block.seed, cell.name)), DESIGNS[cell.design]
         values = np.empty((block.count, len(quantities)))
 

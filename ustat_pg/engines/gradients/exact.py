@@ -200,15 +200,18 @@ class ExactEngine:
                 if self._gram(problem, grams, x, y).any()
             ]
 
-            def square(own: Array, products: Any = products) -> Array:
+            def square(shares: Array, products: Any = products) -> Array:
                 return sum(
-                    (np.einsum("ni,nij,nj->n", own[:, b], p, own[:, c]) for b, c, p in products),
-                    np.zeros(len(own)),
+                    (
+                        np.einsum("ni,nij,nj->n", shares[:, b], p, shares[:, c])
+                        for b, c, p in products
+                    ),
+                    np.zeros(len(shares)),
                 )
 
-            def apply(table: Array, own: Array, draws: Draws = draws) -> Array:
+            def apply(table: Array, shares: Array, draws: Draws = draws) -> Array:
                 return np.asarray(
-                    (own * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
+                    (shares * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
                 )
 
             for column, quantity in enumerate(quantities):
@@ -217,12 +220,12 @@ class ExactEngine:
                 elif isinstance(quantity, Distance):
                     value = square(share[quantity.first] - share[quantity.second])
                 elif isinstance(quantity, SquaredError):
-                    own = share[quantity.estimator]
-                    value = square(own) - 2 * apply(linear, own) + target @ target
+                    shares = share[quantity.estimator]
+                    value = square(shares) - 2 * apply(linear, shares) + target @ target
                 else:
-                    own = share[quantity.estimator]
+                    shares = share[quantity.estimator]
                     unit = direction(problem, quantity.number)
-                    value = apply(along[quantity.number], own) - target @ unit
+                    value = apply(along[quantity.number], shares) - target @ unit
                     if not isinstance(quantity, Projection):
                         value = value**2
                 total[column] += probability @ value

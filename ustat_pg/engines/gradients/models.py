@@ -146,8 +146,8 @@ class _Transformer(Model):
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._logits(theta, self._read(contexts, tokens[:, :-1]))
         places = self._lengths[contexts][:, None] + torch.arange(self.length, device=self.device)
-        own = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
-        return functional.log_softmax(own, dim=-1)
+        chosen = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
+        return functional.log_softmax(chosen, dim=-1)
 
 
 class _Prefix(Model):
@@ -237,7 +237,7 @@ def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     >>> model.all_log_probs(model.theta(), torch.tensor([0])).exp()
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    own, where = differentiable(policy), device_of(device)
-    if isinstance(own, TransformerPolicy):
-        return _Transformer(own, where)
-    return next(make for kind, make in _KINDS.items() if isinstance(own, kind))(own, where)
+    model, where = differentiable(policy), device_of(device)
+    if isinstance(model, TransformerPolicy):
+        return _Transformer(model, where)
+    return next(make for kind, make in _KINDS.items() if isinstance(model, kind))(model, where)

@@ -422,10 +422,10 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
                                     others += norm
                                     others_weighted += norm * reward[x, chosen[j]]
                         # 0/0 is a baseline of 0 by definition, which is minus the centre here.
-                        own = -tables.centre[x]
+                        baseline = -tables.centre[x]
                         if others > 0.0:
-                            own = others_weighted / others
-                        w = share * (z - own)
+                            baseline = others_weighted / others
+                        w = share * (z - baseline)
                     weights[v, n] = w
                     lin[b, v] += w * linear[x, k]
                     for j in range(directions):

@@ -45,8 +45,8 @@ class TokenMeanCell(GradientCell):
     @property
     def name(self) -> str:
         numbers = [self.scale, float(self.less_plain), *self.lengths]
-        own = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
-        return f"{super().name}/{own}"
+        key = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
+        return f"{super().name}/{key}"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         # No weight is above 1.
@@ -80,7 +80,7 @@ class TokenMeanCell(GradientCell):
             # Engines take means over outputs.
             outputs = self.batch_size * self.group_size
             weights = outputs * token_weights(self._masks[draws.arms], self.how)[..., 0]
-            own = estimator.advantages(self.problem, draws)
-            return np.asarray((self.scale * weights - self.less_plain) * own)
+            advantage = estimator.advantages(self.problem, draws)
+            return np.asarray((self.scale * weights - self.less_plain) * advantage)
 
         return Estimator(estimator.label, function=advantages)

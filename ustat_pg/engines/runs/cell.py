@@ -57,8 +57,8 @@ class _OfRuns:
     @property
     def label(self) -> str:
         """The name in blocks and stored results: the kind, and all fields in their order."""
-        _, _, *rest = (getattr(self, each.name) for each in fields(self))
-        words = (repr(list(each) if isinstance(each, tuple) else each) for each in rest)
+        _, _, *rest = (getattr(self, field.name) for field in fields(self))
+        words = (repr(list(field) if isinstance(field, tuple) else field) for field in rest)
         return f"{self.kind}[{','.join([self.estimator.label, str(self.step), *words])}]"
 
 
@@ -336,13 +336,13 @@ class Training(Cell):
         if engine == "exact":
             return MomentSums.exact(self._expected(quantities, columns))
         values = np.empty((block.count, len(quantities)))
-        for estimator, own in columns.items():
-            steps = sorted({quantities[column].step for column in own})
+        for estimator, wanted in columns.items():
+            steps = sorted({quantities[column].step for column in wanted})
             theta = self.trajectory(estimator, steps).run(
                 engine, seed=block.seed, first=block.first, replications=block.count
             )
             gaps, deviations = self.landscape.gap(theta), self._deviations(theta)
-            for column in own:
+            for column in wanted:
                 quantity = quantities[column]
                 place = steps.index(quantity.step)
                 if isinstance(quantity, (Gap, GapTransform)):
@@ -371,12 +371,12 @@ class Training(Cell):
         from .exact import expectations
 
         means = np.empty(len(quantities))
-        for estimator, own in columns.items():
-            asked = {column: quantities[column] for column in own}
-            steps = sorted({quantity.step for quantity in asked.values()})
-            of_gaps = {c: q.of for c, q in asked.items() if isinstance(q, (Gap, GapTransform))}
-            places = {c: q.coordinate for c, q in asked.items() if isinstance(q, Coordinate)}
-            of_deviations = {c: q.of for c, q in asked.items() if isinstance(q, OfDeviation)}
+        for estimator, wanted in columns.items():
+            part = {column: quantities[column] for column in wanted}
+            steps = sorted({quantity.step for quantity in part.values()})
+            of_gaps = {c: q.of for c, q in part.items() if isinstance(q, (Gap, GapTransform))}
+            places = {c: q.coordinate for c, q in part.items() if isinstance(q, Coordinate)}
+            of_deviations = {c: q.of for c, q in part.items() if isinstance(q, OfDeviation)}
             # One backward pass serves all steps and functions.
             mean = expectations(
                 self.landscape,
@@ -385,7 +385,7 @@ class Training(Cell):
                 steps,
                 coordinates=list(places.values()),
                 of_deviations=list(of_deviations.values()),
-                relative=min(_OF_DEVIATIONS.get(q.kind, _RELATIVE) for q in asked.values()),
+                relative=min(_OF_DEVIATIONS.get(q.kind, _RELATIVE) for q in part.values()),
             )
             for row, column in enumerate([*of_gaps, *places, *of_deviations]):
                 at = row, steps.index(quantities[column].step)
@@ -423,8 +423,8 @@ class OneRun(Training):
 
 def _spans(ball: Ball, basis: Array) -> bool:
     """Whether a ball bounds all of these directions (d, r)."""
-    own = np.eye(ball.d) if ball.basis is None else ball.basis
-    return np.allclose(own @ (own.T @ basis), basis, rtol=0, atol=1e-9)
+    axes = np.eye(ball.d) if ball.basis is None else ball.basis
+    return np.allclose(axes @ (axes.T @ basis), basis, rtol=0, atol=1e-9)
 
 
 @lru_cache(maxsize=64)

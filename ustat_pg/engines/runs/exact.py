@@ -309,8 +309,8 @@ class _Chain:
         )
         everyone = np.arange(len(self.arms))
         off, moved = 0.0, []
-        each = 8 * self.arms[0].size * (problem.d + 4) * len(probes)
-        for some in slices(len(everyone), _CHUNK_BYTES // each):
+        cost = 8 * self.arms[0].size * (problem.d + 4) * len(probes)
+        for some in slices(len(everyone), _CHUNK_BYTES // cost):
             step = self.estimates(probes, everyone[some])
             along = step @ self.basis
             off = max(off, float(np.abs(step - along @ self.basis.T).max()))
@@ -553,13 +553,13 @@ def _projection(given: Ball | None, origin: Array, basis: Array) -> _Projection:
     """The projection as it acts on y, where θ = origin + U y."""
     if given is None:
         return _Projection(np.zeros((0, basis.shape[1])), np.zeros(0), 0.0)
-    own = np.eye(given.d) if given.basis is None else given.basis
+    axes = np.eye(given.d) if given.basis is None else given.basis
     off = origin - given.centre
     if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= _ALONG:
-        own = basis
-    if np.abs(own - basis @ (basis.T @ own)).max() > _ALONG:
+        axes = basis
+    if np.abs(axes - basis @ (basis.T @ axes)).max() > _ALONG:
         raise InfeasibleError(
             "the projection moves theta out of the identifiable directions: take a Ball with basis "
             "landscape.identifiable"
         )
-    return _Projection(own.T @ basis, own.T @ off, float(given.radius))
+    return _Projection(axes.T @ basis, axes.T @ off, float(given.radius))

@@ -228,11 +228,11 @@ class Scores:
     def _plan(self, batch: Batch, sums: int) -> tuple[int, int | None]:
         """How many completions at once, and rows of the tables for sums that cannot be held whole."""
         # Of the loop the graph is autograd's own affair.
-        each, most = max(self.sizes) * self._bytes_each, 1
+        rows, most = max(self.sizes) * self._bytes_each, 1
         if self.method == "hooks":
-            each, most = self.room.taken(batch, lambda: self._measured(batch)), batch.count
+            rows, most = self.room.taken(batch, lambda: self._measured(batch)), batch.count
         entry = sums * self._bytes_each
-        return self.room.plan(batch, each, entry, self.d, self._sketch.numbers, most)
+        return self.room.plan(batch, rows, entry, self.d, self._sketch.numbers, most)
 
     def _measured(self, batch: Batch) -> int:
         """Bytes that one completion of the longest length holds until its backward pass is done."""

@@ -60,8 +60,8 @@ def pieces(uses: Uses, budget: int) -> Iterator[tuple[int, Tensor]]:
     dtype = torch.float64 if wide else torch.float32
     turned = [Use(use.left, use.right.to(dtype), use.rows) for use in uses]
     count, columns = len(uses[0].right), uses[0].right.shape[-1]
-    each = count * columns * turned[0].right.element_size() * min(len(uses), 2)
-    step = max(1, budget // each)
+    size = count * columns * turned[0].right.element_size() * min(len(uses), 2)
+    step = max(1, budget // size)
     for start in range(0, uses[0].rows, step):
         rows = slice(start, min(start + step, uses[0].rows))
         yield start * columns, _rows(turned, rows).flatten(1)

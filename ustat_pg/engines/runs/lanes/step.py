@@ -70,19 +70,19 @@ def run(first, key, group, batch, plan, rows, begin, out):
     prompts, uniforms = np.empty(4 * LANES, np.int64), empty_rows(4)
     order = np.zeros((contexts if design == EPOCHS else 1, LANES), np.uint64)
     xs = np.zeros(LANES, np.uint64)
-    own = empty_rows(len(table))
+    gradient_row = empty_rows(len(table))
     for row in range(len(table)):
-        own[row * LANES : (row + 1) * LANES] = table[row, 0]
+        gradient_row[row * LANES : (row + 1) * LANES] = table[row, 0]
     cells = outcomes * arms
     rows_at = LANES * np.cumsum(np.array([0, arms * e, arms, cells - arms, cells, arms]))
     features, shares, law = (
-        own[: rows_at[1]],
-        own[rows_at[1] : rows_at[2]],
-        own[rows_at[2] : rows_at[3]],
+        gradient_row[: rows_at[1]],
+        gradient_row[rows_at[1] : rows_at[2]],
+        gradient_row[rows_at[2] : rows_at[3]],
     )
-    values, means = own[rows_at[3] : rows_at[4]], own[rows_at[4] : rows_at[5]]
+    values, means = gradient_row[rows_at[3] : rows_at[4]], gradient_row[rows_at[4] : rows_at[5]]
     # δ of shared features; ψ of bent ones.
-    ways = own[rows_at[5] :]
+    ways = gradient_row[rows_at[5] :]
     shared, bent = form in (SHARED, SPACED), form == BENT
     curved = empty_rows(arms * d) if bent else features
     weights, ends, pushed = empty_rows(arms), empty_rows(arms), empty_rows(arms)
@@ -124,7 +124,7 @@ def run(first, key, group, batch, plan, rows, begin, out):
                         draw.shuffle(
                             prompts[n % 4 * LANES : (n % 4 + 1) * LANES], n % contexts, order, xs
                         )
-                    draw.load(table, varies, contexts, xs, own)
+                    draw.load(table, varies, contexts, xs, gradient_row)
                 if shared:
                     softmax.find_along(d, ways, theta, along)
                 if form == SPACED:
