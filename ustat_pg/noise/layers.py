@@ -191,7 +191,7 @@ def _tokens(values: Tensor) -> Tensor:
 def _normalised(module: Any, read: Tensor) -> Tensor:
     """What the weight of a norm multiplies."""
     x = _tokens(read.float())
-    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    eps: Any = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if isinstance(module, nn.LayerNorm):
         return nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
     return nn.functional.rms_norm(x, x.shape[-1:], eps=eps)

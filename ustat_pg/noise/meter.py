@@ -94,7 +94,7 @@ class NoiseMeter:
         model = parameters if isinstance(parameters, torch.nn.Module) else None
         if model is not None and self._adam:
             raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
-        given = parameters if model is None else model.parameters()
+        given = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
         self._parameters = [p for p in dict.fromkeys(given) if p.requires_grad]
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
