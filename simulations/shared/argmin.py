@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, sqrt
@@ -12,6 +11,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from ustat_pg.checks import Evidence, Interval
+from ustat_pg.checks.planning import MOST
 from ustat_pg.experiment import Linear
 from ustat_pg.experiment.functionals import OfPoints, Sums
 
@@ -56,15 +56,18 @@ class _OverSizes(OfPoints):
         n = sum(part.replications for part in parts)
         return Evidence(estimate, between, width / 8 if width < inf else inf, n, alpha)
 
-    def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]] | None:
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """From the widest relative intervals of the points that leave the number within the margin."""
         values, share = np.array(self.predicted), 0.5
         while share > 1e-5:
             interval = self.between(values * (1 - share), values * (1 + share))
             if interval.high - interval.low <= 1.8 * margin:
-                return [(0.7 * share * value, value) for value in self.predicted]
+                return max(
+                    point.needed(sums, 0.7 * share * value, alpha / len(self.points), value)
+                    for point, value in zip(self.points, self.predicted, strict=True)
+                )
             share *= 0.8
-        return None
+        return MOST
 
 
 @dataclass(frozen=True)

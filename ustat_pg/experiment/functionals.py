@@ -75,13 +75,6 @@ class Functional(ABC):
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """The replications for an interval of that half-width, by a pilot's sums."""
 
-    def needed_by_cell(
-        self, sums: Sums, margin: float, alpha: float, prediction: float
-    ) -> dict[str, int]:
-        """The same of each cell, by name: together they leave an interval of that half-width."""
-        n = self.needed(sums, margin, alpha, prediction)
-        return {cell.name: n for cell in self.cells}
-
 
 class OfPoints(Functional):
     """A number made of several functionals, which may be measured on several cells."""
@@ -103,25 +96,6 @@ class OfPoints(Functional):
     def parts(self) -> tuple[Functional, ...]:
         # Another point's cell may take fewer steps than a quantity asks for.
         return tuple(part for point in self.measured for part in point.parts)
-
-    @abstractmethod
-    def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]] | None:
-        """The half-width that each functional may have, and its predicted value; None if none will do."""
-
-    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        return max(self.needed_by_cell(sums, margin, alpha, prediction).values())
-
-    def needed_by_cell(
-        self, sums: Sums, margin: float, alpha: float, prediction: float
-    ) -> dict[str, int]:
-        widths = self.widths(margin, prediction)
-        if widths is None:
-            return {cell.name: MOST for cell in self.cells}
-        needed: dict[str, int] = {}
-        for point, (width, value) in zip(self.measured, widths, strict=True):
-            wanted = point.needed_by_cell(sums, width, alpha / len(self.measured), value)
-            needed |= {name: max(n, needed.get(name, 0)) for name, n in wanted.items()}
-        return needed
 
     def together(self, sums: Sums, alpha: float, pilots: Sums) -> list[Evidence]:
         """The functionals' evidence, whose intervals all hold but at the rate alpha."""
@@ -353,11 +327,14 @@ class LogSlope(OfPoints):
         estimate = float(self._weights @ np.log([part.estimate for part in parts]))
         return Evidence(estimate, Interval(float(low), float(high)), sqrt(variance), n, alpha)
 
-    def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]]:
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         share = margin / float(np.abs(self._weights).sum())
         # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
         relative = 0.95 * (1 - float(np.exp(-share)))
-        return [(relative * value, value) for value in self.predicted]
+        return max(
+            point.needed(sums, relative * value, alpha / len(self.points), value)
+            for point, value in zip(self.points, self.predicted, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -395,8 +372,9 @@ class Extrapolation(OfPoints):
         n = sum(part.replications for part in proof)
         return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
 
-    def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]]:
-        return [(margin / sum(map(abs, self.shares)), prediction)] * len(self.points)
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        each, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
+        return max(point.needed(sums, each, rate, prediction) for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -459,9 +437,10 @@ class Eigenvalue(OfPoints):
         interval = Interval(min(centre - half, estimate), max(centre + half, estimate))
         return Evidence(estimate, interval, error, proof[0].replications, alpha)
 
-    def widths(self, margin: float, prediction: float) -> Sequence[tuple[float, float]]:
-        entries = len(self.measured)
-        return [(margin / self._size([1.0] * entries), prediction)] * entries
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        each = margin / self._size([1.0] * len(self.measured))
+        rate = alpha / len(self.measured)
+        return max(entry.needed(sums, each, rate, prediction) for entry in self.measured)
 
 
 @dataclass(frozen=True)

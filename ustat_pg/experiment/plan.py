@@ -1,18 +1,19 @@
 """The plan of a claim: the replications that its checks need.
 
 From pilots, on replications of their own far from those that verdicts use, each rival is given to
-the check that refutes it with the least work, and each cell of a check gets the replications that the
-check's margin needs of it. So the number is fixed before the draws that a verdict reads; or, on a cell of
-several looks, the numbers are, and an interval of every look has its share of the check's false alarms,
-so that the looks may end at any of them.
+the check that refutes it with the least work, and each check gets the replications that its margin
+needs. So the number is fixed before the draws that a verdict reads; or, on a cell of several looks, the
+numbers are, and an interval of every look has its share of the check's false alarms, so that the looks
+may end at any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
+
+import numpy as np
 
 from ..checks import allotted_alpha
 from .claim import Check, Claim, looks_at
@@ -28,7 +29,7 @@ class Plan:
         claim: the claim that is planned.
         alpha: false-alarm rate of each check that draws can mislead, at each look.
         required: the rivals that each check is to refute, by check.
-        needed: the replications that each check needs of its neediest cell, be they within the budget or not.
+        needed: the replications that each check needs, by check, be they within the budget or not.
         replications: number for each cell, by its name, a multiple of the block; of the last look.
         look: number of the last look, from 1.
         seconds: processor seconds of them, by what pilots took; 0 until that is measured.
@@ -94,54 +95,47 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
     if not options.simulates:
         return plan
 
-    def needed(check: Check, margin: float) -> dict[str, int]:
-        statement, cells = check.statement, check.functional.cells
+    def needed(check: Check, margin: float) -> int:
+        statement = check.statement
         margin = max(margin, 2 * statement.tolerance)
         if margin <= 0 or not statement.coherent:
             # The sums of one block say all that is to be said.
-            return {cell.name: block_of(cell) for cell in cells}
-        wanted = check.functional.needed_by_cell(pilots, margin, plan.alpha, statement.prediction)
-        return {cell.name: ceil(wanted[cell.name] * cell.reserve) for cell in cells}
+            return max(map(block_of, check.functional.cells))
+        wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
+        reserve = max(cell.reserve for cell in check.functional.cells)
+        return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in claim.checks}
     for rival in claim.rivals:
         for origin in dict.fromkeys(check.origin for check in claim.checks):
-            candidates = []
-            for i, check in enumerate(claim.checks):
-                statement = check.statement
-                if (
-                    check.origin == origin
-                    and rival in statement.rivals
-                    and statement.distinguishable(rival)
-                ):
-                    wanted = needed(check, statement.gap(rival) / 2)
-                    candidates.append((_work(check, wanted), i, max(wanted.values())))
+            candidates = [
+                (needed(check, check.statement.gap(rival) / 2) * _cost(check), i)
+                for i, check in enumerate(claim.checks)
+                if check.origin == origin
+                and rival in check.statement.rivals
+                and check.statement.distinguishable(rival)
+            ]
             if not candidates:
                 continue
-            _, i, most = min(candidates)
+            work_needed, i = min(candidates)
+            check = claim.checks[i]
             # On real data a rival too near to be told apart is reported, not pursued.
-            if origin != "real" or most <= options.budget:
-                required[claim.checks[i].name].append(rival)
+            if origin != "real" or work_needed <= options.budget * _cost(check):
+                required[check.name].append(rival)
     for check in claim.checks:
         plan.required[check.name] = tuple(required[check.name])
         wanted = needed(check, check.statement.margin_for(plan.required[check.name]))
-        plan.needed[check.name] = max(wanted.values())
-        cells = [
-            (cell, wanted[cell.name], cell.budget(options.budget))
-            for cell in check.functional.cells
-        ]
-        # Far over the budget no verdict is to be had: a few blocks give the estimate.
-        hopeless = any(n > 10 * budget for _, n, budget in cells)
-        for cell, n, budget in cells:
-            block = block_of(cell)
-            blocks = -(-min(n, 4 * block if hopeless else budget) // block)
-            plan.replications[cell.name] = max(plan.replications.get(cell.name, 0), blocks * block)
+        plan.needed[check.name] = wanted
+        for cell in check.functional.cells:
+            block, budget = block_of(cell), cell.budget(options.budget)
+            # Far over the budget no verdict is to be had: a few blocks give the estimate.
+            affordable = budget if wanted <= 10 * budget else 4 * block
+            blocks = -(-min(wanted, affordable) // block)
+            planned = plan.replications.get(cell.name, 0)
+            plan.replications[cell.name] = max(planned, blocks * block)
     return plan
 
 
-def _work(check: Check, needed: Mapping[str, int]) -> int:
-    """Roughly the work of these replications, for the choice of the check that refutes a rival."""
-    return sum(
-        needed[cell.name] * (cell.outputs + 8 * cell.batch_size * cell.steps)
-        for cell in check.functional.cells
-    )
+def _cost(check: Check) -> int:
+    """Roughly the work of one replication, for the choice of the check that refutes a rival."""
+    return sum(cell.outputs + 8 * cell.batch_size * cell.steps for cell in check.functional.cells)
