@@ -47,9 +47,12 @@ def constants(problem: InteriorProblem, radius: float, *, points: int = 10_000) 
         radius: radius of the ball, in the identifiable directions.
         points: number of the grid's points, about; corners that lie outside count on the ball's edge.
 
+    Raises:
+        InputError: another problem, or a return on the grid above that of the maximiser.
+
     >>> from ustat_pg.problems import LocationBandit
-    >>> found = constants(LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3]), 0.5)
-    >>> [round(value, 3) for value in (found.smoothness, found.pl, found.weak, found.step)]
+    >>> ball = constants(LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3]), 0.5)
+    >>> [round(value, 3) for value in (ball.smoothness, ball.pl, ball.weak, ball.step)]
     [0.355, 0.111, 0.139, 0.01]
     """
     if not isinstance(problem, InteriorProblem):
@@ -87,6 +90,8 @@ def constants(problem: InteriorProblem, radius: float, *, points: int = 10_000) 
         return inside(coarse[worst] + radius / half * grid)
 
     pl, weak = ratios(coarse)
+    if pl.min() < 0:
+        raise InputError(f"within {radius:g} of the maximiser a return is larger than there")
     return Constants(
         smoothness=float(smoothness(finer(int(smoothness(coarse).argmax()))).max()),
         pl=float(ratios(finer(int(pl.argmin())))[0].min()),
