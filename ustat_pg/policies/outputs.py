@@ -11,6 +11,8 @@ from scipy.sparse import csr_array
 
 from ..validation import InputError, field, integer, record
 
+__all__ = ["OutputSpace"]
+
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -103,6 +105,20 @@ class OutputSpace:
     def nodes(self) -> Integers:
         """The number of the prefix before each token, (K, l), padded with -1."""
         return self._tables[1]
+
+    @cached_property
+    def ways(self) -> Integers:
+        """Runs of tokens that pass every prefix, (W, l): all of l - 1 tokens, and a 0 behind each."""
+        v, last = self.vocabulary, self.length - 1
+        tokens = np.arange(v**last)[:, None] // v ** np.arange(last - 1, -1, -1) % v
+        return np.pad(tokens, ((0, 0), (0, 1)))
+
+    @cached_property
+    def first_visits(self) -> Integers:
+        """Where the ways, one behind another, first pass each prefix, (N,)."""
+        v, depths = self.vocabulary, np.arange(self.length)
+        numbers = np.arange(len(self.ways))[:, None] // v ** (self.length - 1 - depths)
+        return np.unique(self._offsets[:-1] + numbers, return_index=True)[1]
 
     @cached_property
     def lengths(self) -> Integers:

@@ -10,7 +10,7 @@ vector and norms are computed in chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from threading import local
 from typing import Any
@@ -25,11 +25,13 @@ from torch.nn import functional
 
 from ..memory import slices
 from ..validation import InputError, changed, field, finite_array, frozen, integer, record
-from .network import CausalTransformer, TransformerShape, blank
+from .network import CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy
 from .tabulated import TabulatedPolicy
 from .tokens import require_gram_size, require_scores_size, score_diameters
+
+__all__ = ["TransformerPolicy"]
 
 Array = NDArray[np.float64]
 
@@ -68,9 +70,11 @@ class TransformerPolicy(SoftmaxPolicy):
         prompts: sequences of tokens >= 0, read before the output; lengths may differ.
         shape: the network's sizes.
         parameters: θ (d,), its tensors flattened in the order of ``named_parameters``.
+        device: cpu, cuda or cuda:N.
 
     Raises:
-        InputError: no prompts, sizes that do not match, or log-probabilities that are not finite.
+        InputError: no prompts, sizes that do not match, a device that is not there, or
+            log-probabilities that are not finite.
 
     >>> policy = TransformerPolicy.initial(OutputSpace(3, 2), [(0,), (1, 2)], width=8, seed=1)
     >>> policy.d, policy.probs.shape, bool((abs(policy.probs.sum(axis=1) - 1) < 1e-12).all())
@@ -81,8 +85,10 @@ class TransformerPolicy(SoftmaxPolicy):
     prompts: tuple[tuple[int, ...], ...] = field(_prompts)
     shape: TransformerShape
     parameters: Array = field(finite_array, name="theta", ndim=1)
+    device: str = "cpu"
 
     def __attrs_post_init__(self) -> None:
+        device_of(self.device)
         if self.space.symbols != self.shape.choices:
             raise InputError(
                 f"the network writes {self.shape.choices} tokens: outputs have {self.space.symbols}"
@@ -103,10 +109,11 @@ class TransformerPolicy(SoftmaxPolicy):
         layers: int = 1,
         heads: int = 2,
         seed: int = 0,
+        **options: Any,
     ) -> TransformerPolicy:
         """A network of random parameters: weights normal with variance 1/fan-in, biases 0.
 
-        The seed gives the same parameters on every machine.
+        The seed gives the same parameters on every machine and device.
         """
         rows = _prompts("prompts", prompts)
         largest = max(max(prompt, default=0) for prompt in rows)
@@ -128,7 +135,7 @@ class TransformerPolicy(SoftmaxPolicy):
                 parts.append(rng.normal(0.0, fan_in**-0.5, size).ravel())
             else:
                 parts.append(np.full(size, float("norm" in name and name.endswith("weight"))))
-        return cls(space, rows, shape, np.concatenate(parts))
+        return cls(space, rows, shape, np.concatenate(parts), **options)
 
     # What the network is made of.
 
@@ -162,12 +169,12 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def state(self) -> dict[str, Tensor]:
-        """The parameters by name."""
+        """The parameters by name, on the device."""
         return self.unflatten(self._tensor(self.parameters))
 
     def _tensor(self, array: ArrayLike) -> Tensor:
         # A copy: torch has no read-only tensors.
-        return torch.tensor(np.array(array), dtype=torch.float64)
+        return torch.tensor(np.array(array), dtype=torch.float64, device=self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Only what defines the policy: tensors and tables are made anew."""
@@ -191,7 +198,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def sequences(self, context: int, outputs: Tensor) -> Tensor:
         """What the network reads to write outputs (n, l): begin, prompt, output but its last."""
-        head = torch.tensor([self.network.begin, *self.prompts[context]])
+        head = torch.tensor([self.network.begin, *self.prompts[context]], device=outputs.device)
         body = outputs[:, :-1].clamp(min=0)
         return torch.cat([head.expand(len(outputs), -1), body], dim=1)
 
@@ -208,11 +215,25 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def _outputs(self) -> Tensor:
-        return torch.tensor(np.array(self.space.outputs))
+        return torch.tensor(np.array(self.space.outputs), device=self.device)
+
+    def _tables(self, run: Callable[[int, slice], Array]) -> Array:
+        """A number of every output of every prompt, (X, K): the sum of those of its choices."""
+        rows = []
+        for x in range(len(self.prompts)):
+            parts = [run(x, part) for part in self._chunks(len(self._ways), 0)]
+            choices = np.concatenate(parts).reshape(-1, self.space.symbols)
+            rows.append(self.space.along(choices[self.space.first_visits]))
+        return np.stack(rows)
+
+    @cached_property
+    def _ways(self) -> Tensor:
+        return torch.tensor(np.array(self.space.ways), device=self.device)
 
     def _chunks(self, total: int, parameters: int) -> Iterator[slice]:
         """0 to total in slices that the memory allows, with gradients in so many parameters each."""
-        # About 40 vectors of the width live at each position of each layer.
+        # Some 20 vectors of the width live at each position of each layer, and in a derivative
+        # of a gradient twice as many.
         activity = (
             40
             * self.shape.layers
@@ -220,8 +241,10 @@ class TransformerPolicy(SoftmaxPolicy):
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
         size = MEMORY // (_BYTES * (_GRADIENT_COPIES * parameters + activity))
-        kept = _CACHE_BYTES // (_BYTES * max(parameters, 1))
-        yield from slices(total, min(size, max(_LEAST_CHUNK_OUTPUTS, kept)))
+        if torch.device(self.device).type == "cpu":
+            kept = _CACHE_BYTES // (_BYTES * max(parameters, 1))
+            size = min(size, max(_LEAST_CHUNK_OUTPUTS, kept))
+        yield from slices(total, size)
 
     def _score_chunks(self, context: int) -> Iterator[tuple[slice, Tensor]]:
         """Scores of the outputs, (n, d), chunk by chunk."""
@@ -241,13 +264,12 @@ class TransformerPolicy(SoftmaxPolicy):
 
     @cached_property
     def logits(self) -> Array:
-        rows = []
-        for x in range(len(self.prompts)):
-            written = (self._outputs[part] for part in self._chunks(self.space.count, 0))
+        def run(x: int, part: slice) -> Array:
             with torch.no_grad():
-                parts = [self.log_prob(self.state, self.sequences(x, y), y) for y in written]
-            rows.append(torch.cat(parts).numpy())
-        out = np.stack(rows)
+                found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
+            return found.cpu().numpy()
+
+        out = self._tables(run)
         if not np.isfinite(out).all():
             where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
             raise InputError(
@@ -274,19 +296,49 @@ class TransformerPolicy(SoftmaxPolicy):
     def scores(self, context: int) -> Array:
         """s(x, k) of every output, (K, d)."""
         require_scores_size(self.space.count, self.d)
-        return torch.cat([scores for _, scores in self._score_chunks(context)]).numpy()
+        return torch.cat([scores for _, scores in self._score_chunks(context)]).cpu().numpy()
+
+    def _backward(self, context: int, per_choice: Array) -> Array:
+        """Σ c(n, a) ∇ log p_n(a) over prefixes and choices, for a table (N, A): (d,)."""
+        total, ways = np.zeros(self.d), self._ways
+        # Each prefix counts where a way passes it first.
+        weights = np.zeros((ways.numel(), self.space.symbols))
+        weights[self.space.first_visits] = per_choice
+        weights = weights.reshape(*ways.shape, -1)
+
+        for part in self._chunks(len(ways), 0):
+            flat = self._tensor(self.parameters).requires_grad_()
+            sequences = self.sequences(context, ways[part])
+            found = self.choice_log_probs(self.unflatten(flat), sequences)
+            (slope,) = torch.autograd.grad((found * self._tensor(weights[part])).sum(), flat)
+            total += slope.cpu().numpy()
+        return total
 
     def combine(self, context: int, weights: Array) -> Array:
-        rows = self._tensor(weights.reshape(-1, weights.shape[-1]))
-        parts = [rows[:, part] @ scores for part, scores in self._score_chunks(context)]
-        return torch.stack(parts).sum(0).numpy().reshape(*weights.shape[:-1], -1)
+        rows = weights.reshape(-1, weights.shape[-1])
+        tables = (self.space.choices.T @ rows.T).T.reshape(
+            -1, self.space.prefixes, self.space.symbols
+        )
+        out = np.stack([self._backward(context, table) for table in tables])
+        return out.reshape(*weights.shape[:-1], -1)
 
     def inner(self, vector: Array) -> Array:
-        """⟨s(x, k), v⟩, (X, K)."""
+        """⟨s(x, k), v⟩, (X, K), without scores: the derivative of log π along v.
+
+        It is taken as the derivative, in u, of ⟨Jᵀu, v⟩, J the log-probabilities' Jacobian.
+        """
         along = self._tensor(vector)
-        contexts = range(len(self.prompts))
-        parts = [[scores @ along for _, scores in self._score_chunks(x)] for x in contexts]
-        return np.stack([torch.cat(of_context).numpy() for of_context in parts])
+
+        def run(x: int, part: slice) -> Array:
+            flat = self._tensor(self.parameters).requires_grad_()
+            sequences = self.sequences(x, self._ways[part])
+            found = self.choice_log_probs(self.unflatten(flat), sequences)
+            dual = torch.zeros_like(found, requires_grad=True)
+            (slope,) = torch.autograd.grad(found, flat, dual, create_graph=True)
+            (change,) = torch.autograd.grad((slope * along).sum(), dual)
+            return change.cpu().numpy()
+
+        return self._tables(run)
 
     def gram(self, first: int, second: int) -> Array:
         require_gram_size(self.space.count)
@@ -309,7 +361,7 @@ class TransformerPolicy(SoftmaxPolicy):
         out = np.zeros((len(self.prompts), self.space.count))
         for x in range(len(self.prompts)):
             for rows, scores in self._score_chunks(x):
-                out[x, rows] = scores.square().sum(dim=1).numpy()
+                out[x, rows] = scores.square().sum(dim=1).cpu().numpy()
         return frozen(out)
 
     @property
