@@ -329,6 +329,14 @@ def test_long_sums_are_made_in_float64():
     assert float(dot(rows, rows)[3, 5]) == pytest.approx(10**4, rel=2e-6)
 
 
+def test_rows_too_long_for_one_product_are_multiplied_in_parts(monkeypatch):
+    """At 7 billion parameters a GPU refuses the whole product."""
+    monkeypatch.setattr("ustat_pg.llm.scores.sums._ROW", 1100)
+    one, other = torch.randn(3, 2500), torch.randn(2, 2500)
+    expected = one.double() @ other.double().T
+    torch.testing.assert_close(dot(one, other), expected, rtol=0, atol=1e-3)
+
+
 # Memory.
 
 

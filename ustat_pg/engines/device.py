@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import ceil, prod
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ BLOCK_THREADS = 128
 SCRATCH_SHARE = 0.8
 """The share of the free memory that scratch may take."""
 
+_FIRST_CALL = Lock()
+"""numba calls a driver initialised before it is: a second thread would then find it uninitialised."""
+
 _SETTINGS: Any = config
 # The last chunk of a block is a small grid: that is no news.
 _SETTINGS.CUDA_LOW_OCCUPANCY_WARNINGS = 0
@@ -36,7 +40,10 @@ def require_device() -> None:
                 "the CUDA simulator cannot call compiled functions: set NUMBA_DISABLE_JIT=1 beside "
                 "NUMBA_ENABLE_CUDASIM=1"
             )
-    elif not cuda.is_available():
+        return
+    with _FIRST_CALL:
+        available = cuda.is_available()
+    if not available:
         raise InputError(
             "engine cuda finds no CUDA device that it can use (a driver and numba's CUDA toolkit): "
             "use engine cpu or reference, or, for tests of small sizes, the simulator "

@@ -22,12 +22,18 @@ Array = NDArray[np.float64]
 _STRETCH = 2**9
 """Entries summed in the model's precision before the sum goes on in float64."""
 
+_ROW = 2**26
+"""Entries of a row in one product: a GPU's takes no rows that lie 2³¹ entries apart."""
+
 
 def dot(first: Tensor, second: Tensor) -> Tensor:
     """first secondᵀ in float64, in the arrays' precision over short stretches only."""
-    (one, end), (other, other_end) = _stretches(first), _stretches(second)
-    products = torch.bmm(one.transpose(0, 1), other.permute(1, 2, 0))
-    return products.sum(dim=0, dtype=torch.float64) + end.double() @ other_end.double().T
+    total = torch.zeros(len(first), len(second), dtype=torch.float64, device=first.device)
+    for left, right in zip(first.split(_ROW, dim=1), second.split(_ROW, dim=1), strict=True):
+        (one, end), (other, other_end) = map(_stretches, (left.contiguous(), right.contiguous()))
+        products = torch.bmm(one.transpose(0, 1), other.permute(1, 2, 0))
+        total += products.sum(dim=0, dtype=torch.float64) + end.double() @ other_end.double().T
+    return total
 
 
 def squares(rows: Tensor) -> Tensor:
