@@ -30,7 +30,7 @@ class Plan:
         alpha: false-alarm rate of each check that draws can mislead, at each look.
         required: the rivals that each check is to refute, by check.
         needed: the replications that each check needs, by check, be they within the budget or not.
-        replications: number for each cell, by its name, a multiple of the block; of the last look.
+        replications: number for each cell, by its name, of the last look.
         look: number of the last look, from 1.
         seconds: processor seconds of them, by what pilots took; 0 until that is measured.
     """
@@ -130,9 +130,10 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             block, budget = block_of(cell), cell.budget(options.budget)
             # Far over the budget no verdict is to be had: a few blocks give the estimate.
             affordable = budget if wanted <= 10 * budget else 4 * block
-            blocks = -(-min(wanted, affordable) // block)
-            planned = plan.replications.get(cell.name, 0)
-            plan.replications[cell.name] = max(planned, blocks * block)
+            # The last block may be a part of one, of a thousand replications or more.
+            step = max(block // 8, min(block, 1024))
+            replications = -(-min(wanted, affordable) // step) * step
+            plan.replications[cell.name] = max(plan.replications.get(cell.name, 0), replications)
     return plan
 
 
