@@ -36,17 +36,17 @@ class WrongVersion(InputError):
     """A worker would compute with other code than the process that asks it."""
 
 
-def run_there(asked: str, cell: bytes, rest: bytes) -> MomentSums:
+def run_there(expected: str, cell: bytes, rest: bytes) -> MomentSums:
     """Do the work in another process.
 
     Arguments:
-        asked: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
+        expected: the :func:`~ustat_pg.experiment.store.program` whose results are asked for.
         cell: the task's cell, pickled; a cluster may keep these bytes on its workers.
         rest: the task's other fields, pickled.
     """
-    if program() != asked:
+    if program() != expected:
         raise WrongVersion(
-            f"a worker on {node()} has {program()}, and this process has {asked}: "
+            f"a worker on {node()} has {program()}, and this process has {expected}: "
             "install the same versions there and start the worker again"
         )
     return run_task(Block(cell=pickle.loads(cell), **pickle.loads(rest)))

@@ -373,8 +373,8 @@ class Extrapolation(OfPoints):
         return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        each, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
-        return max(point.needed(sums, each, rate, prediction) for point in self.points)
+        half_width, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
+        return max(point.needed(sums, half_width, rate, prediction) for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -438,9 +438,9 @@ class Eigenvalue(OfPoints):
         return Evidence(estimate, interval, error, proof[0].replications, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        each = margin / self._size([1.0] * len(self.measured))
+        half_width = margin / self._size([1.0] * len(self.measured))
         rate = alpha / len(self.measured)
-        return max(entry.needed(sums, each, rate, prediction) for entry in self.measured)
+        return max(entry.needed(sums, half_width, rate, prediction) for entry in self.measured)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Measurements:
                 reason
                 for part in functional.parts
                 for cell in part.cells
-                for quantity in sorted(part.quantities, key=lambda each: each.label)
+                for quantity in sorted(part.quantities, key=lambda one: one.label)
                 if (reason := self._reason(cell, quantity)) is not None
             ),
             None,

@@ -109,8 +109,8 @@ def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
     how = replace(options, size="full", progress=False)
     for effect, by in ((0.0, how), (PLANTED, how), (SMALLEST, replace(how, engine="exact"))):
         claim = run_claims([_claim(effect)], by, Memory(), executor).claims[0]
-        found = {c.name: f.verdict for c in claim.checks for f in c.found.values()}
-        for what, verdict in {**found, "claim": claim.verdict}.items():
+        verdicts = {c.name: f.verdict for c in claim.checks for f in c.found.values()}
+        for what, verdict in {**verdicts, "claim": claim.verdict}.items():
             if verdict != (Verdict.REFUTED if effect else Verdict.CONFIRMED):
                 yield f"a {what} that is off by {effect:g} is {verdict.value}"
 
@@ -127,10 +127,10 @@ def _claim(effect: float) -> Claim:
         "bound": (ONCE, checks.at_most(bound, 0.9 * bound, too_small)),
         "attained": (ONCE, checks.attained(least, 0.99 * least, too_small)),
     }
-    for name, asks, value in (
+    for name, estimated, value in (
         ("mean", ONCE, MEAN), ("ratio", RATIO, EXCHANGED), ("slope", slope, -1.0),
     ):  # fmt: skip
-        table[name] = asks, equal(off * value, {PLANT: (1 + PLANTED) * off * value})
+        table[name] = estimated, equal(off * value, {PLANT: (1 + PLANTED) * off * value})
     made = []
     for name, (functional, statement) in table.items():
         # Each check has a rival of its own, which it is planned to refute.
@@ -149,15 +149,15 @@ def _verdicts() -> Iterator[str]:
         ("a rival in its place", 1.0, [sharp], "INCONCLUSIVE, its rival NOT DISTINGUISHABLE"),
     ):
         statement = equal(1.0, {PLANT: value})
-        by = [Findings.of(each, decide(statement, each)) for each in evidence]
+        by = [Findings.of(one, decide(statement, one)) for one in evidence]
         results = [
             CheckResult.of(str(place), "made-up", statement, dict.fromkeys(KINDS, proof), None)
             for place, proof in enumerate(by)
         ]
         claim = ClaimResult.of("mse", (PLANT,), results, simulates=True)
-        said = f"{claim.verdict.value}, its rival {claim.rivals[0].verdict.value}"
-        if said != wanted:
-            yield f"with {what} a claim is {said}"
+        outcome = f"{claim.verdict.value}, its rival {claim.rivals[0].verdict.value}"
+        if outcome != wanted:
+            yield f"with {what} a claim is {outcome}"
     identity, zero = EverySample(CELL, ((ERROR, 1.0),), limit=1e-9), equal(0.0, scale=0.0)
     for value, verdict in ((1e-10, Verdict.CONFIRMED), (1e-8, Verdict.REFUTED)):
         sums = {CELL.name: ((ERROR,), MomentSums.of([[value], [value]]))}
@@ -244,11 +244,11 @@ def _drawn(claims: Sequence[Claim], options: Options, executor: Executor | None)
         yield from _runs(claims, work)
 
 
-def _blocks(cell: Cell, asked: Any, work: Work, places: Sequence[Place]) -> list[MomentSums]:
+def _blocks(cell: Cell, quantities: Any, work: Work, places: Sequence[Place]) -> list[MomentSums]:
     """The sums of a cell's blocks."""
     options, engine = work.options, cell.engine(work.options.engine)
     blocks = [
-        Block(cell, tuple(asked), engine, options.seed + seed, first, count, options.device)
+        Block(cell, tuple(quantities), engine, options.seed + seed, first, count, options.device)
         for first, count, seed in places
     ]
     work.run(blocks, "controls")
@@ -300,17 +300,17 @@ def _sums(work: Work) -> Iterator[str]:
         yield "the range of a sum is not that of its terms"
 
 
-def _addresses(cell: Cell, asked: Any, work: Work, together: int = 1) -> Iterator[str]:
+def _addresses(cell: Cell, quantities: Any, work: Work, together: int = 1) -> Iterator[str]:
     """Neither replications at a distance of a power of two nor seeds share draws; and means of blocks are
     as far apart as the variance in them says, so that not a part is shared.
     """
     kind = type(cell).__name__
     starts = [0, *(together << k for k in range(64 - together.bit_length()))]
     places = [*((s, together, 0) for s in starts), (0, together, 1), (0, together, 1 << 32)]
-    alone = {one.mean.tobytes() for one in _blocks(cell, asked, work, places)}
+    alone = {one.mean.tobytes() for one in _blocks(cell, quantities, work, places)}
     if len(alone) < len(places):
         yield f"{kind}: replications or seeds share their draws"
-    spread = _blocks(cell, asked, work, [(k * LANES, LANES, 0) for k in range(BLOCKS)])
+    spread = _blocks(cell, quantities, work, [(k * LANES, LANES, 0) for k in range(BLOCKS)])
     between = LANES * np.var([one.mean[0] for one in spread], ddof=1)
     share = between / np.mean([one.covariance[0, 0] for one in spread])
     law = chi2(BLOCKS - 1)
@@ -330,10 +330,10 @@ def _runs(claims: Sequence[Claim], work: Work) -> Iterator[str]:
             continue
         cell = min(several_cells, key=lambda c: (c.outputs, c.name))
         reading = [f for f in functionals if any(part.name == cell.name for part in f.cells)]
-        asked: Any = Measurements(reading, work.options).pilot_tasks[cell.name].quantities
-        yield from _addresses(cell, asked, work, 8)
+        quantities: Any = Measurements(reading, work.options).pilot_tasks[cell.name].quantities
+        yield from _addresses(cell, quantities, work, 8)
         # Whatever the law, its histogram is that of the values whose mean is kept.
-        pit = Pit(asked[0].estimator, cell.steps, (1.0,))
+        pit = Pit(quantities[0].estimator, cell.steps, (1.0,))
         (sums,) = _blocks(cell, (pit,), work, [(0, 8, 0)])
         middles = (np.arange(BINS) + 0.5) / BINS
         if abs(sums.counts[pit.label] @ middles / sums.n - sums.mean[0]) > 0.5 / BINS:
