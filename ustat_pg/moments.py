@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -138,15 +139,7 @@ class Moments:
         """Moments of the problem that asks the one prompt ``context`` and no other."""
         if integer("context", context, 0) >= len(self):
             raise InputError(f"context {context} is not there: contexts are 0 to {len(self) - 1}")
-        matrices = self.matrices
-
-        def only() -> Iterator[ContextMatrices]:
-            assert matrices is not None
-            for index, of_context in enumerate(matrices()):
-                if index == context:
-                    yield of_context
-                    return
-
+        whole = self.matrices
         rows = {
             name: values[context : context + 1]
             for name, values in vars(self).items()
@@ -156,7 +149,7 @@ class Moments:
             self,
             **{**rows, "context_probs": np.ones(1)},
             mean_gradient_sq=float(self.gradient_sq[context]),
-            matrices=None if matrices is None else only,
+            matrices=None if whole is None else lambda: islice(whole(), context, context + 1),
         )
 
 

@@ -285,12 +285,6 @@ class Plan:
         with np.errstate(divide="ignore"):
             return np.asarray(drawn / self.kept_share(p))
 
-    def size_law(self, pass_rates: ArrayLike) -> tuple[NDArray[np.int64], Array]:
-        """The group sizes at which the plan stops, (S,), and their chances, (..., S)."""
-        sizes, index = np.unique(self.stops.sizes, return_inverse=True)
-        member = np.eye(len(sizes))[index]
-        return sizes, self.stops.probabilities(shares("pass rate", pass_rates)) @ member
-
 
 def _ways(outputs: int) -> Any:
     """The sequences of so many rewards by their successes, exactly, (outputs + 1,)."""
