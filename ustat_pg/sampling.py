@@ -180,14 +180,8 @@ class Plan:
         """The plan that draws alike and uses every group, as an unbiased estimate needs."""
         if all(chance == 1 for chance in self.stops.kept):
             return self
-        return Plan.of(
-            self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=self._drawing
-        )
-
-    @property
-    def _drawing(self) -> str:
-        """The words but for the clause that throws groups away."""
-        return re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
+        without = re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
+        return Plan.of(self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=without)
 
     @property
     def two_stages(self) -> bool:
