@@ -47,7 +47,9 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
-def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) -> float:
+def number(
+    name: str, value: Any, above: float = -inf, minimum: float = -inf, maximum: float = inf
+) -> float:
     """Return ``value`` as a finite float within limits.
 
     >>> number("cost", -1.5, minimum=0)
@@ -59,10 +61,12 @@ def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) ->
         # NumPy makes an object of an int beyond its own.
         value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
-    if not above < result or result < minimum:
+    if not above < result <= maximum or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
         if above == 0:
             allowed = "be positive"
+        if maximum < inf:
+            allowed += f" and at most {maximum:g}"
         raise InputError(f"{name} is {result!r}: it must {allowed}")
     return result
 

@@ -163,8 +163,7 @@ def plan_weight(
     array([0.8])
     """
     scheme = Plan.parse(plan)
-    if number("kept share", kept_share, above=0.0) > 1:
-        raise InputError(f"kept share is {kept_share!r}: it must lie in (0, 1]")
+    number("kept share", kept_share, above=0.0, maximum=1.0)
     p = shares("pass rate", pass_rates)
     return _weight(scheme, _uses(scheme, estimator), p) / _normaliser(scheme, p, kept_share)
 

@@ -245,9 +245,7 @@ def _bayes(size: int, successes: float, failures: float) -> tuple[Any, Any]:
 
 
 def _shrinkage(size: int, amount: float, mean_value: float) -> tuple[Any, Any]:
-    share = number("amount of shrinkage", amount, minimum=0.0)
-    if share > 1:
-        raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
+    share = number("amount of shrinkage", amount, minimum=0.0, maximum=1.0)
     mean = number("mean value", mean_value)
     return _of_baseline((1 - share) * _others(size) / (size - 1) + share * mean)
 

@@ -423,9 +423,7 @@ def learned_values(
     first = number("start", start)
     if step_size is None:
         return moments.value.copy(), moments.reward_variance / count
-    step = number("step size", step_size)
-    if not 0 < step <= 1:
-        raise InputError(f"step size is {step:g}: it must be above 0 and at most 1")
+    step = number("step size", step_size, above=0.0, maximum=1.0)
     kept = (1 - step) ** count
     return (
         moments.value + kept * (first - moments.value),
