@@ -241,8 +241,6 @@ def gradient_covariance(
     values = _baseline_values(moments, record, constant, critic)
     if not record.closed_form:
         return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)
-    if moments.matrices is None:
-        raise InputError("these moments hold traces only: a covariance needs their matrices")
     between = within = mean = np.zeros(())
     shifts = values - moments.value
     for probability, shift, variance, context in zip(
