@@ -41,11 +41,6 @@ from ustat_pg.predictions import (
 CLOSED = tuple(name for name in ind.BASELINES if name != "norm-weighted")
 WITHOUT_OTHERS = tuple(name for name in CLOSED if name != "grpo")
 
-#: A policy that is not tabular is left to the brute force.
-ALONE, IN_THE_LIBRARY = (
-    [problem for problem in problems if problem is not ZERO_SCORE]
-    for problems in (ONE_PROMPT, PROBLEMS)
-)
 SKEWED_PAIR = ind.one_rewarded("skewed pair", "1/5 4/5", 0)
 #: A binary reward, independent of the arm, of pass rate 1/n: Assumption 2 holds and g = 0.
 NO_GRADIENT = {
@@ -55,12 +50,12 @@ NO_GRADIENT = {
 
 #: (problem, group size, batch size, design)
 CASES = [
-    *product(IN_THE_LIBRARY, (1, 2, 3), [1], ["iid"]),
+    *product(PROBLEMS, (1, 2, 3), [1], ["iid"]),
     *product((SKEWED, TWO_CONTEXTS, DEGENERATE), [1], [2], ["iid"]),
     (SKEWED, 4, 1, "iid"),
     (TWO_ARMS, 6, 1, "iid"),
     (TWO_CONTEXTS, 4, 1, "iid"),
-    *product(ALONE, (8, 16), [1], ["iid"]),
+    *product(ONE_PROMPT, (8, 16), [1], ["iid"]),
     (SKEWED, 2, 2, "iid"),
     (BALANCED, 2, 2, "iid"),
     (TWO_ARMS, 3, 3, "iid"),
@@ -68,6 +63,7 @@ CASES = [
     (TWO_CONTEXTS, 3, 2, "iid"),
     (THREE_CONTEXTS, 2, 2, "iid"),
     (DEGENERATE, 3, 2, "iid"),
+    (ZERO_SCORE, 2, 3, "iid"),
     (UNIFORM_CONTEXTS, 2, 2, "iid"),
     (UNIFORM_CONTEXTS, 3, 2, "iid"),
     (UNIFORM_CONTEXTS, 2, 3, "iid"),
@@ -145,7 +141,7 @@ def test_means_covariances_and_errors(case):
     np.testing.assert_allclose(library, covariance, rtol=0, atol=1e-12 * largest)
 
 
-@pytest.mark.parametrize("problem", ALONE, ids=label)
+@pytest.mark.parametrize("problem", ONE_PROMPT, ids=label)
 @pytest.mark.parametrize("group_size", [2, 3, 4])
 def test_the_second_order_term_is_at_most_half_the_explicit_bound(problem, group_size):
     term = float(mse(problem, "grpo", group_size) - mse(problem, "oracle", group_size))
@@ -156,7 +152,7 @@ def test_the_second_order_term_is_at_most_half_the_explicit_bound(problem, group
 
 
 @pytest.mark.parametrize(
-    "problem", [p for p in IN_THE_LIBRARY if p not in (DEGENERATE, TWO_ARMS)], ids=label
+    "problem", [p for p in PROBLEMS if p not in (DEGENERATE, TWO_ARMS)], ids=label
 )
 @pytest.mark.parametrize("group_size", [2, 3])
 def test_corollary_4(problem, group_size):
@@ -171,7 +167,7 @@ def test_corollary_4(problem, group_size):
 
 @pytest.mark.parametrize(
     ("problem", "group_size"),
-    [*product([*IN_THE_LIBRARY, SKEWED_PAIR], (2, 3, 4)), (SKEWED_PAIR, 8)],
+    [*product([*PROBLEMS, SKEWED_PAIR], (2, 3, 4)), (SKEWED_PAIR, 8)],
     ids=label,
 )
 def test_who_beats_vanilla_at_which_context(problem, group_size):
@@ -200,7 +196,7 @@ def test_the_threshold_is_g_for_the_inverse_pass_rate_and_one_less_for_uniform_a
     assert library.tolist() == [group_size > even]
 
 
-@pytest.mark.parametrize("problem", IN_THE_LIBRARY, ids=label)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=label)
 def test_what_other_baselines_of_the_prompt_lose_to_the_best_one(problem):
     library, size = library_problem(problem).moments(), float(mse(problem, "vanilla", 2))
     best, oracle = (mse(problem, name, 2) for name in ("minimum-variance", "oracle"))
@@ -210,8 +206,9 @@ def test_what_other_baselines_of_the_prompt_lose_to_the_best_one(problem):
     assert critic_excess(library, critic, 2) == pytest.approx(-gain, abs=1e-12 * size)
 
 
-@pytest.mark.parametrize("group_size", [2, 3, 8])
-def test_the_engine_on_what_has_no_closed_form(group_size):
-    cell = GradientCell(library_problem(SKEWED), group_size)
+@pytest.mark.parametrize("problem", [SKEWED, ZERO_SCORE, TWO_CONTEXTS], ids=label)
+@pytest.mark.parametrize("group_size", [2, 3, 4])
+def test_the_engine_on_what_has_no_closed_form(problem, group_size):
+    cell = GradientCell(library_problem(problem), group_size)
     exact = cell.measure("exact", [SquaredError(Estimator("norm-weighted"))]).mean[0]
-    assert exact == pytest.approx(float(mse(SKEWED, "norm-weighted", group_size)), rel=1e-12)
+    assert exact == pytest.approx(float(mse(problem, "norm-weighted", group_size)), rel=1e-12)
