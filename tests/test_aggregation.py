@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.support.arrays import LIBRARIES
+from tests.support.refusals import refuses
 from ustat_pg.catalogue import catalogue
 from ustat_pg.estimators import AGGREGATIONS, token_weights
-from ustat_pg.validation import InputError
 
 # Two prompts with two outputs: of 2 and 1 tokens, and of 3 and none.
 LENGTHS = [[2, 1], [3, 0]]
@@ -71,5 +71,4 @@ def test_the_ways_are_those_of_the_catalogue():
     ],
 )
 def test_what_does_not_fit_is_refused(mask, how, message):
-    with pytest.raises(InputError, match=message):
-        token_weights(mask, how)
+    refuses(message, token_weights, mask, how)

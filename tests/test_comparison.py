@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.support.advantages import dr_grpo, neighbour, normalised, rloo, signed_wrongly
+from tests.support.refusals import refuses
 from ustat_pg import compare, gradient_mse
 from ustat_pg.engines import Estimator
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
-from ustat_pg.validation import InputError
 
 EXAMPLE = problem_from_mapping(example_problem())
 NAMED = ["grpo", "oracle", "vanilla", "minimum-variance"]
@@ -124,8 +124,8 @@ def test_without_an_error_there_is_no_ratio():
     ],
 )
 def test_what_is_refused(words, message):
-    with pytest.raises(InputError, match=message):
-        compare(**{"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2, **words})
+    plain = {"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2}
+    refuses(message, compare, **(plain | words))
 
 
 def one_after_the_other(function, problem, size):

@@ -16,7 +16,7 @@ from tests.support import independent as ind
 from tests.support.problems import library_problem
 from ustat_pg import predictions
 from ustat_pg.estimators import sequential, two_stage
-from ustat_pg.problems import SoftmaxBandit, survivor_moments
+from ustat_pg.problems import survivor_moments
 
 HALF = Fraction(1, 2)
 
@@ -33,14 +33,6 @@ PAIR = shared("pair", "1 0 0", "0:1/4,1:3/4 0 1")
 HOPELESS = shared("one prompt is hopeless", "0 0 0", "1 0 1")
 SOLVED = shared("one prompt is solved", "1 0 1", "1 1 1")
 GRADED = shared("graded", "2 0 1/2", "1/2:1/4,1:3/4 0 -1")
-
-
-def library(problem):
-    """The problem in the library: features that are the scores, logits that are an offset."""
-    flat, scores = library_problem(problem), np.array(problem.scores, dtype=float)
-    theta, offset = np.zeros(scores.shape[-1]), np.log(np.array(problem.arm_probs, dtype=float))
-    laws = (flat.reward_values, flat.reward_probs)
-    return SoftmaxBandit.linear(flat.context_probs, scores, theta, *laws, offset=offset)
 
 
 def mixed(z):
@@ -185,10 +177,13 @@ ESTIMATORS = ["sequential", "grpo", "group-mean", "std", *[f"{name}:2" for name 
 def test_plan_mse_is_the_enumerated_law(problem, words):
     for estimator in ESTIMATORS + [f"{name}:4" for name in BALANCED if words == "4"]:
         if problem is SOLVED and words.endswith("retry solved"):
-            assert predictions.plan_mse(library(problem), words, estimator).expected_size == np.inf
+            assert (
+                predictions.plan_mse(library_problem(problem), words, estimator).expected_size
+                == np.inf
+            )
             continue
         for batch in (1, 3):
-            result = predictions.plan_mse(library(problem), words, estimator, batch)
+            result = predictions.plan_mse(library_problem(problem), words, estimator, batch)
             agrees(result, problem, law(problem, words, estimator), batch)
 
 
@@ -200,7 +195,7 @@ def test_sequential_is_unbiased_and_its_cost_is_outputs_times_noise(problem, wor
     assert all((means[x] == ind.moments(problem, x).g).all() for x in problem.contexts)
     later = expect(problem, WAYS[words][0], lambda group: [len(group) > first])[0]
     for stage_cost in (0, 3):
-        result = predictions.plan_cost(library(problem).moments(), words, stage_cost)
+        result = predictions.plan_cost(library_problem(problem).moments(), words, stage_cost)
         same(result, rho @ (sizes + stage_cost * later) * (rho @ squares - g @ g))
 
 
@@ -296,7 +291,7 @@ def test_survivors_are_enumerated_with_every_fate(problem, by_reward, lone):
 
     *enumerated, pairs = expect(problem, looks(3), values, fates)
     chances = np.array(both if by_reward else by_output, dtype=float)
-    moments = survivor_moments(library(problem), chances)
+    moments = survivor_moments(library_problem(problem), chances)
     for batch in (1, 2):
         result = predictions.survivor_mse(moments, 3, batch, lone=lone)
         agrees(result, problem, enumerated, batch)
@@ -311,7 +306,9 @@ def test_sizes_fixed_before(baseline, pooled):
     scale = np.array([2, 4]) / (PAIR.context_probs @ [2, 4]) if pooled else np.array([1, 1])
     rows = [np.array([laws[x][i][x] * scale[x] ** (i + 1) for x in (0, 1)]) for i in (0, 1)]
     for batch in (1, 3):
-        result = predictions.sized_mse(library(PAIR), [2, 4], baseline, batch, pooled=pooled)
+        result = predictions.sized_mse(
+            library_problem(PAIR), [2, 4], baseline, batch, pooled=pooled
+        )
         agrees(result, PAIR, (*rows, np.array([2, 4])), batch)
 
 
@@ -333,14 +330,14 @@ def test_the_bound_is_the_least_over_real_sizes(problem):
         costs = cost(axes[0][:, None], axes[1])
         at = np.unravel_index(costs.argmin(), costs.shape)
         ends = [(axes[x][max(at[x] - 2, 0)], axes[x][min(at[x] + 2, 40)]) for x in (0, 1)]
-    result, sizes = predictions.known_rates_bound(library(problem).moments())
+    result, sizes = predictions.known_rates_bound(library_problem(problem).moments())
     assert result == pytest.approx(costs.min(), rel=1e-9)
     same(result, cost(*sizes))
 
 
 @pytest.mark.parametrize(("problem", "stage_cost"), [(PAIR, 0), (HOPELESS, 0), (HOPELESS, 2)])
 def test_the_best_two_stage_plan_is_that_of_a_search(problem, stage_cost):
-    moments = library(problem).moments()
+    moments = library_problem(problem).moments()
     plans = [(n, m) for n in range(2, 7) for m in range(1, 21 - n)]
     least = min(predictions.plan_cost(moments, f"{n}+{m} if mixed", stage_cost) for n, m in plans)
     limits = {"largest_pilot": 6, "largest_group": 20}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.moments import record
+from tests.support.refusals import refuses
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
 
 
 def test_a_centred_moment_is_not_negative_for_rounding():
@@ -23,8 +23,7 @@ def test_where_no_score_moves_the_optimal_baseline_is_the_value():
 
 @pytest.mark.parametrize("context", [-2, -1, 2, 7])
 def test_a_context_that_is_not_there_is_refused(context):
-    with pytest.raises(InputError, match="context"):
-        record().at(context)
+    refuses("context", record().at, context)
 
 
 SQUARES = ("reward_variance", "fisher_trace", "norm_squared_advantage", "gradient_sq")
@@ -51,8 +50,7 @@ SQUARES = ("reward_variance", "fisher_trace", "norm_squared_advantage", "gradien
     ],
 )
 def test_refused(name, wrong, message):
-    with pytest.raises(InputError, match=message):
-        record(**{name: wrong})
+    refuses(message, record, **{name: wrong})
 
 
 def test_a_prompt_always_solved_has_no_noise():

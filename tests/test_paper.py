@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.paper import RESULTS, stem_of
-from ustat_pg.validation import InputError
 
 
 def test_every_result_goes_by_its_stem_and_its_label():
@@ -24,10 +24,8 @@ def test_every_result_goes_by_its_stem_and_its_label():
     ],
 )
 def test_the_nearest_is_named(name, meant):
-    with pytest.raises(InputError, match=f"is unknown, did you mean .*{meant}"):
-        stem_of(name)
+    refuses(f"is unknown, did you mean .*{meant}", stem_of, name)
 
 
 def test_what_is_near_to_nothing_lists_all():
-    with pytest.raises(InputError, match="'qqq' is unknown: choose of ustatistic, mse"):
-        stem_of("qqq")
+    refuses("'qqq' is unknown: choose of ustatistic, mse", stem_of, "qqq")

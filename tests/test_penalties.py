@@ -7,8 +7,8 @@ from math import log
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.estimators import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
-from ustat_pg.validation import InputError
 
 LOG_RATIOS = np.array([[0.3, -1.2, 0.0], [2.0, -0.1, -0.7]])
 
@@ -70,8 +70,6 @@ def test_a_small_log_ratio_keeps_its_digits():
     ],
 )
 def test_bad_input_is_refused(options, says):
-    with pytest.raises(InputError, match=says):
-        kl_coefficients(**{"log_ratio": LOG_RATIOS, **options})
+    refuses(says, kl_coefficients, **{"log_ratio": LOG_RATIOS, **options})
     if "place" not in options:
-        with pytest.raises(InputError, match=says):
-            kl_values(**{"log_ratio": LOG_RATIOS, **options})
+        refuses(says, kl_values, **{"log_ratio": LOG_RATIOS, **options})

@@ -46,8 +46,8 @@ test_words_and_tables_that_are_no_plan = refusals(
             (2.5, "must be a whole number"),
         )
     ),
-    (lambda: Plan.of((2, 4), lambda n, k: 1.5), "holds no chance"),
-    (lambda: Plan((2, 4), ((1, 1),), ((1,) * 3, (1,) * 5)), "rows of"),
-    (lambda: Plan.of(range(1, 1000), lambda n, k: True), "holds 300000"),
+    (lambda: Plan.of((2, 4), lambda n, k: 1.5), "is 1.5: it must lie in"),
+    (lambda: Plan.of((2, 4), lambda n, k: "x"), "is 'x': it must lie in"),
+    (lambda: Plan.of(range(1, 1000), lambda n, k: True), "and 300000 states"),
     (lambda: plan_weight("1..4 until 1 success", "sequential", [0.5]), "may stop at one output"),
 )

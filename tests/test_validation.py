@@ -43,6 +43,7 @@ REFUSED = (
     (probabilities, ([float("inf"), 1.0], 1), "a holds inf at [0]"),
     (partial(number, above=0), (0.0,), "a is 0.0: it must be positive"),
     (partial(number, minimum=0), (-1e-300,), "a is -1e-300: it must be at least 0"),
+    (partial(number, above=0, maximum=1), (2.0,), "a is 2.0: it must be positive and at most 1"),
     (number, (float("nan"),), "a holds nan"),
     (number, ([1.0],), "a has shape (1,): it must have 0 dimension(s)"),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
 from math import nan, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -104,10 +105,8 @@ def compare(
 
     chosen = load_problem(problem) if isinstance(problem, str) else problem
     named = _estimators(baselines, layout, inputs, array)
-    sizes, drawn = (
-        whole_numbers("group size", group_sizes, 1),
-        integer("replications", replications, 2),
-    )
+    sizes = whole_numbers("group size", group_sizes, 1)
+    drawn = integer("replications", replications, 2)
     rows = []
     for size in sizes:
         cell = GradientCell(chosen, size, batch_size, design)
@@ -149,9 +148,8 @@ def _estimators(
     """The estimators by name, in the order given."""
     if isinstance(baselines, str | Estimator) or callable(baselines):
         baselines = [baselines]
-    of_mapping = isinstance(baselines, Mapping)
-    pairs: list[tuple[str | None, Baseline]] = (
-        [*baselines.items()] if isinstance(baselines, Mapping) else [(None, b) for b in baselines]
+    pairs: Iterable[tuple[str | None, Baseline]] = (
+        baselines.items() if isinstance(baselines, Mapping) else ((None, b) for b in baselines)
     )
     estimators: dict[str, Estimator] = {}
     for name, item in pairs:
@@ -174,7 +172,7 @@ def _estimators(
             )
         estimators[label] = estimator
     if not estimators:
-        raise InputError(f"baselines are {'{}' if of_mapping else '[]'}: give at least one")
+        raise InputError(f"baselines are {baselines!r}: give at least one")
     return estimators
 
 
@@ -185,10 +183,8 @@ def _measured(
     rows: dict[str, _Row] = {}
     for name, estimator in named.items():
         # A function may look at the order of a group; what has a name does not.
-        engine, quantities = (
-            ExactEngine(tuples=estimator.function is not None),
-            [SquaredError(estimator)],
-        )
+        engine = ExactEngine(tuples=estimator.function is not None)
+        quantities = [SquaredError(estimator)]
         with suppress(InfeasibleError):
             engine.require(cell, quantities)
             rows[name] = _Row(float(engine.measure(cell, quantities, Replications()).mean[0]), 0.0)
@@ -233,13 +229,17 @@ def _drawn(
     """The sums of so many replications, by the compiled engine where it knows all of them."""
 
     def measure(engine: str) -> MomentSums:
-        sums: MomentSums | None = None
-        for first in range(0, replications, cell.block):
-            count = min(cell.block, replications - first)
-            block = cell.measure(engine, quantities, seed=seed, first=first, replications=count)
-            sums = block if sums is None else sums.merge(block)
-        assert sums is not None
-        return sums
+        blocks = (
+            cell.measure(
+                engine,
+                quantities,
+                seed=seed,
+                first=first,
+                replications=min(cell.block, replications - first),
+            )
+            for first in range(0, replications, cell.block)
+        )
+        return reduce(MomentSums.merge, blocks)
 
     try:
         return measure("cpu")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -46,6 +47,14 @@ class ContextMatrices:
     gradient: Array
 
 
+def _traces_only() -> Iterator[ContextMatrices]:
+    raise InputError("these moments hold traces only: a covariance needs their matrices")
+
+
+def _no_gradients(weights: Array) -> Array:
+    raise InputError("these moments hold no gradients of prompts")
+
+
 @record()
 class Moments:
     """Moments of score and reward in every context, all arrays of shape (X,).
@@ -62,10 +71,10 @@ class Moments:
         gradient_sq: ‖g(x)‖², g(x) = E[s z | x].
         mean_gradient_sq: ‖g‖², g = E g(X) = ∇J (a number).
         reward_range: the least and the greatest reward possible.
-        matrices: called without arguments, yields one :class:`ContextMatrices` per context;
-            None where only traces are known.
-        weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); None where it is
-            not known.
+        matrices: called without arguments, yields one :class:`ContextMatrices` per context; refused
+            where only traces are known.
+        weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); refused where
+            it is not known.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
@@ -77,8 +86,8 @@ class Moments:
     gradient_sq: Array = field(finite_array, ndim=1, minimum=0)
     mean_gradient_sq: float = field(number, minimum=0)
     reward_range: tuple[float, float]
-    matrices: Callable[[], Iterator[ContextMatrices]] | None = None
-    weighted_gradient: Callable[[Array], Array] | None = None
+    matrices: Callable[[], Iterator[ContextMatrices]] = _traces_only
+    weighted_gradient: Callable[[Array], Array] = _no_gradients
 
     def __attrs_post_init__(self) -> None:
         contexts = len(self.context_probs)
@@ -129,8 +138,6 @@ class Moments:
         """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""
         if np.ptp(weights) == 0:
             return weights[0] ** 2 * self.mean_gradient_sq, weights[0] * self.mean_gradient_sq
-        if self.weighted_gradient is None:
-            raise InputError("these moments hold no gradients of prompts, which weights differ on")
         mean = self.weighted_gradient(weights)
         return float(mean @ mean), float(mean @ self.weighted_gradient(np.ones(len(self))))
 
@@ -138,15 +145,6 @@ class Moments:
         """Moments of the problem that asks the one prompt ``context`` and no other."""
         if integer("context", context, 0) >= len(self):
             raise InputError(f"context {context} is not there: contexts are 0 to {len(self) - 1}")
-        matrices = self.matrices
-
-        def only() -> Iterator[ContextMatrices]:
-            assert matrices is not None
-            for index, of_context in enumerate(matrices()):
-                if index == context:
-                    yield of_context
-                    return
-
         rows = {
             name: values[context : context + 1]
             for name, values in vars(self).items()
@@ -156,7 +154,7 @@ class Moments:
             self,
             **{**rows, "context_probs": np.ones(1)},
             mean_gradient_sq=float(self.gradient_sq[context]),
-            matrices=None if matrices is None else only,
+            matrices=lambda: islice(self.matrices(), context, context + 1),
         )
 
 

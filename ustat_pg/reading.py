@@ -206,29 +206,21 @@ def read_pickle(path: Path) -> dict[str, Any]:
         }
         kinds = str | int | float | None
         options = {str(name): part for name, part in plain.items() if isinstance(part, kinds)}
-        repr(
-            options
-        )  # Whole numbers of thousands of digits cannot be printed, and are refused here.
+        # Whole numbers of thousands of digits cannot be printed, and are refused here.
+        repr(options)
         return options
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Arrays of an ``.npz`` file, by name; nothing pickled is read."""
     most = max(MOST_BYTES, MOST_PACKED * regular(path).stat().st_size)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if (total := sum(member.file_size for member in members)) > most:
-                raise InputError(f"it unpacks to {total} bytes: at most {most} are read")
-            return _once(
-                (member.filename.removesuffix(".npy"), _array(archive, member))
-                for member in members
-            )
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or 'not a readable archive'}") from None
-    except Exception as error:
-        # Damaged archives fail in zipfile, zlib and NumPy in many ways, none of them ours.
-        raise InputError(f"{path}: not a readable archive: {error}") from None
+    with _one_refusal(path, "a readable archive"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if (total := sum(member.file_size for member in members)) > most:
+            raise InputError(f"it unpacks to {total} bytes: at most {most} are read")
+        return _once(
+            (member.filename.removesuffix(".npy"), _array(archive, member)) for member in members
+        )
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
@@ -254,7 +246,7 @@ def _one_refusal(place: str | Path, form: str) -> Iterator[None]:
     except RecursionError:
         raise InputError(f"{place}: not {form}: nested too deeply") from None
     except Exception as error:
-        # PyYAML fails in many ways, for example on tags with values that they cannot have.
+        # PyYAML fails in many ways, and so do zipfile, zlib and NumPy on damaged archives.
         raise InputError(f"{place}: not {form}: {(str(error) or 'bad').splitlines()[0]}") from None
 
 

@@ -102,10 +102,6 @@ class Plan:
             another group of the same ``prompt``, or another prompt's, so that the ``batch`` is full.
         text: the plan in words.
 
-    Raises:
-        InputError: looks that do not increase, chances outside [0, 1], rows of other lengths, or more
-            states than the table holds.
-
     >>> plan = Plan.parse("3+2 if mixed")
     >>> [(int(n), int(k)) for n, k in zip(plan.stops.sizes, plan.stops.successes)]
     [(3, 0), (3, 3), (5, 1), (5, 2), (5, 3), (5, 4)]
@@ -121,29 +117,6 @@ class Plan:
     otherwise: Fate = "nothing"
     text: str = ""
 
-    def __post_init__(self) -> None:
-        for size in self.looks:
-            integer("outputs at a look", size)
-        if not self.looks or any(after <= before for before, after in pairwise(self.looks)):
-            raise InputError(f"looks are {list(self.looks)}: they must be increasing numbers")
-        if self.looks[-1] > MOST_OUTPUTS or sum(self.looks) > MOST_STATES:
-            raise InputError(
-                f"the plan draws up to {self.looks[-1]} outputs and has {sum(self.looks)} states: its "
-                f"table holds {MOST_OUTPUTS} outputs and {MOST_STATES} states"
-            )
-        for name, table, looks in (
-            ("go_on", self.go_on, self.looks[:-1]),
-            ("kept", self.kept, self.looks),
-        ):
-            lengths = [len(row) for row in table]
-            if lengths != [size + 1 for size in looks]:
-                raise InputError(
-                    f"{name} has rows of {lengths}: looks {list(looks)} ask one more each"
-                )
-            if not all(isinstance(c, int | Fraction) and 0 <= c <= 1 for row in table for c in row):
-                raise InputError(f"{name} holds no chance: whole numbers and fractions in [0, 1]")
-        one_of("otherwise", self.otherwise, get_args(Fate))
-
     @classmethod
     def of(
         cls,
@@ -155,12 +128,22 @@ class Plan:
     ) -> Plan:
         """The plan whose chances are functions of n and k.
 
+        Raises:
+            InputError: looks that do not increase, chances outside [0, 1], or more states than the
+                table holds.
+
         >>> Plan.of((2, 4), lambda n, k: k < 2).expected_size(0.5)
         array(3.5)
         """
         sizes = tuple(integer("outputs at a look", size) for size in looks)
-        if sum(sizes) > MOST_STATES:
-            raise InputError(f"the plan has {sum(sizes)} states: its table holds {MOST_STATES}")
+        if not sizes or any(after <= before for before, after in pairwise(sizes)):
+            raise InputError(f"looks are {list(sizes)}: they must be increasing numbers")
+        if sizes[-1] > MOST_OUTPUTS or sum(sizes) > MOST_STATES:
+            raise InputError(
+                f"the plan draws up to {sizes[-1]} outputs and has {sum(sizes)} states: its "
+                f"table holds {MOST_OUTPUTS} outputs and {MOST_STATES} states"
+            )
+        one_of("otherwise", otherwise, get_args(Fate))
         drawn_on, used, reached = [], [], {0}
         for index, size in enumerate(sizes):
             more = size - (sizes[index - 1] if index else 0)
@@ -172,13 +155,8 @@ class Plan:
         return cls(sizes, tuple(drawn_on), tuple(used), otherwise, text)
 
     @classmethod
-    def fixed(cls, size: int) -> Plan:
-        """The plan that draws groups of one size."""
-        return cls.of((size,), text=str(size))
-
-    @classmethod
-    def parse(cls, text: str | Plan) -> Plan:
-        """A plan from words; a plan is returned as it is.
+    def parse(cls, text: str | int | Plan) -> Plan:
+        """A plan from words, or of groups of one size; a plan is returned as it is.
 
         ``8`` draws groups of 8. ``3+2`` looks after 3 and draws 2 more; ``4,8,16`` looks at 4, 8 and
         16 outputs in all; ``1..32`` after each. ``if EVENT [CHANCE]`` draws on where it holds, ``until
@@ -194,7 +172,7 @@ class Plan:
         if isinstance(text, Plan):
             return text
         if not isinstance(text, str):
-            return cls.fixed(text)
+            return cls.of((text,), text=str(text))
         return _parsed(SCHEMES[text].plan if text in SCHEMES else text)
 
     @property
@@ -202,14 +180,8 @@ class Plan:
         """The plan that draws alike and uses every group, as an unbiased estimate needs."""
         if all(chance == 1 for chance in self.stops.kept):
             return self
-        return Plan.of(
-            self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=self._drawing
-        )
-
-    @property
-    def _drawing(self) -> str:
-        """The words but for the clause that throws groups away."""
-        return re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
+        without = re.sub(r",\s*(drop|retry|refill)\b.*", "", self.text)
+        return Plan.of(self.looks, lambda n, k: self.go_on[self.looks.index(n)][k], text=without)
 
     @property
     def two_stages(self) -> bool:
@@ -307,12 +279,6 @@ class Plan:
         with np.errstate(divide="ignore"):
             return np.asarray(drawn / self.kept_share(p))
 
-    def size_law(self, pass_rates: ArrayLike) -> tuple[NDArray[np.int64], Array]:
-        """The group sizes at which the plan stops, (S,), and their chances, (..., S)."""
-        sizes, index = np.unique(self.stops.sizes, return_inverse=True)
-        member = np.eye(len(sizes))[index]
-        return sizes, self.stops.probabilities(shares("pass rate", pass_rates)) @ member
-
 
 def _ways(outputs: int) -> Any:
     """The sequences of so many rewards by their successes, exactly, (outputs + 1,)."""
@@ -332,7 +298,11 @@ def _row(size: int, reached: set[int], chance: Chance) -> Chances:
         try:
             exact.append(Fraction(value))
         except (TypeError, ValueError, OverflowError):
-            raise InputError(f"chance at {size} outputs with {k} successes is {value!r}") from None
+            exact.append(Fraction(-1))
+        if not 0 <= exact[-1] <= 1:
+            raise InputError(
+                f"chance at {size} outputs with {k} successes is {value!r}: it must lie in [0, 1]"
+            )
     return tuple(int(value) if value.denominator == 1 else value for value in exact)
 
 

@@ -6,7 +6,6 @@ import operator
 import re
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from functools import partial
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
 
@@ -48,7 +47,9 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
-def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) -> float:
+def number(
+    name: str, value: Any, above: float = -inf, minimum: float = -inf, maximum: float = inf
+) -> float:
     """Return ``value`` as a finite float within limits.
 
     >>> number("cost", -1.5, minimum=0)
@@ -60,10 +61,12 @@ def number(name: str, value: Any, above: float = -inf, minimum: float = -inf) ->
         # NumPy makes an object of an int beyond its own.
         value = float(value) if abs(value) < 2**1000 else inf
     result = float(finite_array(name, value, 0))
-    if not above < result or result < minimum:
+    if not above < result <= maximum or result < minimum:
         allowed = f"be above {above:g}" if minimum == -inf else f"be at least {minimum:g}"
         if above == 0:
             allowed = "be positive"
+        if maximum < inf:
+            allowed += f" and at most {maximum:g}"
         raise InputError(f"{name} is {result!r}: it must {allowed}")
     return result
 
@@ -173,11 +176,10 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
 
 
 def field(
-    require: Callable[..., Any] | None = None,
+    require: Callable[..., Any],
     *,
     name: str | None = None,
     default: Any = attrs.NOTHING,
-    init: bool = True,
     **limits: Any,
 ) -> Any:
     """A field of a :func:`record` that a function of this module requires something of.
@@ -186,25 +188,14 @@ def field(
         require: called as ``require(name, value, **limits)``; what it returns is kept.
         name: what errors call the field; its own name unless given.
         default: where it is None, None is allowed beside what is required.
-        init: whether the constructor takes the field.
     """
-    return attrs.field(default=default, init=init, metadata={_REQUIRED: (require, name, limits)})
 
+    def convert(value: Any, attribute: attrs.Attribute[Any]) -> Any:
+        if value is None and default is None:
+            return None
+        return require(name or attribute.name, value, **limits)
 
-_REQUIRED = "required"
-
-
-def _converting(_: type, fields: list[Any]) -> list[Any]:
-    """The fields of a record, each converted by what it requires."""
-    required = [field.metadata.get(_REQUIRED, (None, None, {})) for field in fields]
-    converted = []
-    for field, (require, name, limits) in zip(fields, required, strict=True):
-        if require is not None:
-            convert = partial(require, name or field.name, **limits)
-            convert = attrs.converters.optional(convert) if field.default is None else convert
-            field = field.evolve(converter=convert)
-        converted.append(field)
-    return converted
+    return attrs.field(default=default, converter=attrs.Converter(convert, takes_field=True))
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -223,7 +214,7 @@ def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
     ustat_pg.validation.InputError: radius is -1.0: it must be positive
     """
     # Without slots: cached properties stand in the instance's dictionary.
-    return attrs.define(eq=eq, frozen=True, slots=False, field_transformer=_converting)
+    return attrs.define(eq=eq, frozen=True, slots=False)
 
 
 def changed(instance: Record, **changes: Any) -> Record:

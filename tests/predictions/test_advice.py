@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.commands import python
+from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
 from ustat_pg.commands.explain import explain
 from ustat_pg.predictions import (
@@ -16,7 +17,6 @@ from ustat_pg.predictions import (
     oracle_ratio,
 )
 from ustat_pg.problems import LocationBandit, digit_addition, random_problem
-from ustat_pg.validation import InputError
 
 PROBLEM = random_problem(3, "binary")
 
@@ -56,8 +56,7 @@ def test_an_advice_on_a_problem_knows_its_silent_groups():
 )
 def test_what_has_no_moments_is_refused(what):
     for ask in (lambda: gradient_mse(what, "grpo", 4), lambda: group_size_advice(what, 64)):
-        with pytest.raises(InputError, match="they must be Moments, or a problem that has them"):
-            ask()
+        refuses("they must be Moments, or a problem that has them", ask)
 
 
 def test_the_frame_has_the_rows_of_the_table():

@@ -4,54 +4,33 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
+from tests.support import independent as ind
+from tests.support.problems import library_problem
 from tests.support.refusals import refusals
 from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredError, TokenMeanCell
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import aggregated_mean, length_curl
-from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem
+from ustat_pg.problems import TokenProblem, random_problem
 
-RHO = (Fraction(1, 4), Fraction(3, 4))
-PROBS = ((Fraction(1, 2), Fraction(3, 8), Fraction(1, 8)), (Fraction(1, 8), *[Fraction(7, 16)] * 2))
-REWARDS = ((Fraction(1), Fraction(0), Fraction(1, 2)), (Fraction(0), Fraction(1), Fraction(-1)))
+PROBLEM = ind.tabular("lengths", "1/4 3/4", ["1/2 3/8 1/8", "1/8 7/16 7/16"], ["1 0 1/2", "0 1 -1"])
 LENGTHS = (1, 2, 5)
-
-
-def scores(x, k):
-    """e_k - π of the prompt's own logits."""
-    row = [Fraction(0)] * 6
-    for j in range(3):
-        row[3 * x + j] = (j == k) - PROBS[x][j]
-    return row
-
-
-def advantages(baseline, x, group):
-    z = [REWARDS[x][k] for k in group]
-    total, size = sum(z), len(z)
-    value = sum(p * r for p, r in zip(PROBS[x], REWARDS[x], strict=True))
-    return [
-        each
-        - {
-            "vanilla": lambda each=each: 0,
-            "oracle": lambda each=each: value,
-            "group-mean": lambda each=each: total / size,
-            "grpo": lambda each=each: (total - each) / (size - 1),
-        }[baseline]()
-        for each in z
-    ]
+"""By output."""
+BANDIT = library_problem(PROBLEM)
 
 
 def divided(how, own, groups):
-    """1 over what divides an output, for outputs of ``own`` tokens in its group."""
+    """1 over what divides an output of ``own``, the number and the group, in these groups of numbers."""
     outputs = sum(map(len, groups))
     tokens = {
         "sequence-sum": outputs,
-        "sequence-mean": outputs * own[1],
-        "prompt-mean": len(groups) * sum(LENGTHS[k] for k in own[0]),
+        "sequence-mean": outputs * LENGTHS[own[0]],
+        "prompt-mean": len(groups) * sum(LENGTHS[k] for k in own[1]),
         "token-mean": sum(LENGTHS[k] for group in groups for k in group),
     }
     return Fraction(1, tokens[how])
@@ -59,32 +38,27 @@ def divided(how, own, groups):
 
 def brute(how, baseline, group_size, batch_size):
     """E ĝ over every choice of prompts and every minibatch."""
-    mean = [Fraction(0)] * 6
-    for prompts in product(range(2), repeat=batch_size):
+    outcomes = [PROBLEM.outcomes(x) for x in PROBLEM.contexts]
+    mean = 0 * ind.gradient(PROBLEM)
+    for prompts in product(PROBLEM.contexts, repeat=batch_size):
         for groups in product(product(range(3), repeat=group_size), repeat=batch_size):
-            chance = Fraction(1)
+            chance = prod(PROBLEM.context_probs[x] for x in prompts)
+            chance *= prod(
+                outcomes[x][k].prob for x, own in zip(prompts, groups, strict=True) for k in own
+            )
             for x, group in zip(prompts, groups, strict=True):
-                chance *= RHO[x]
-                for k in group:
-                    chance *= PROBS[x][k]
-            for x, group in zip(prompts, groups, strict=True):
-                for k, a in zip(group, advantages(baseline, x, group), strict=True):
-                    share = chance * a * divided(how, (group, LENGTHS[k]), groups)
-                    mean = [m + share * s for m, s in zip(mean, scores(x, k), strict=True)]
-    return np.array([float(m) for m in mean])
-
-
-def bandit():
-    """The same for the library."""
-    logits = np.log(np.array(PROBS, dtype=float))
-    rewards = np.array(REWARDS, dtype=float)[..., None]
-    return SoftmaxBandit.tabular(np.array(RHO, dtype=float), logits, rewards, np.ones_like(rewards))
+                z = np.array([outcomes[x][k].reward for k in group])
+                advantages = z - ind.BASELINES[baseline](ind.moments(PROBLEM, x), z, None)
+                for k, advantage in zip(group, advantages, strict=True):
+                    share = chance * advantage * divided(how, (k, group), groups)
+                    mean = mean + share * outcomes[x][k].score
+    return mean.astype(float)
 
 
 @pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "prompt-mean", "token-mean"])
 @pytest.mark.parametrize("baseline", ["vanilla", "grpo", "group-mean", "oracle"])
 def test_means_are_those_of_every_minibatch(how, baseline):
-    moments = bandit().length_moments(LENGTHS)
+    moments = BANDIT.length_moments(LENGTHS)
     sizes = [(2, 1), (3, 1), (2, 2)] + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle"))
     for group, batch in sizes:
         result = aggregated_mean(moments, how, baseline, group, batch)
@@ -106,7 +80,7 @@ def test_lengths_of_a_token_policy_are_its_own_end_token_included():
 
 
 def test_engines_agree_and_the_difference_is_on_the_same_draws():
-    problem, grpo = bandit(), Estimator("grpo")
+    problem, grpo = BANDIT, Estimator("grpo")
     plain = TokenMeanCell(problem, 2, 2, lengths=LENGTHS)
     asked = [Projection(grpo, 0), SquaredError(grpo), Distance(grpo, Estimator("vanilla")), Mixed()]
     exact = plain.measure("exact", asked)
@@ -123,7 +97,7 @@ def test_engines_agree_and_the_difference_is_on_the_same_draws():
 def test_ranges_hold():
     grpo = Estimator("grpo")
     for scale, less in ((1.0, False), (3.0, False), (3.0, True)):
-        cell = TokenMeanCell(bandit(), 2, 2, lengths=LENGTHS, scale=scale, less_plain=less)
+        cell = TokenMeanCell(BANDIT, 2, 2, lengths=LENGTHS, scale=scale, less_plain=less)
         for quantity in (Projection(grpo, 1), SquaredError(grpo), Mixed()):
             low, high = cell.range(quantity)
             for seed in range(20):
@@ -135,13 +109,13 @@ def test_every_change_of_a_cell_has_a_name():
     own = {"lengths": LENGTHS}
     changes = [{}, {"lengths": (1, 1, 5)}, {"how": "prompt-mean"}, {"scale": 2.0}]
     changes += [{"less_plain": True}, {"group_size": 3}]
-    cells = [TokenMeanCell(**({"problem": bandit(), "group_size": 2} | own | c)) for c in changes]
+    cells = [TokenMeanCell(**({"problem": BANDIT, "group_size": 2} | own | c)) for c in changes]
     assert len({cell.name for cell in cells}) == len(cells)
 
 
 # Refusals.
 
-MOMENTS = bandit().length_moments(LENGTHS)
+MOMENTS = BANDIT.length_moments(LENGTHS)
 
 
 test_what_does_not_fit_is_refused = refusals(
@@ -149,6 +123,6 @@ test_what_does_not_fit_is_refused = refusals(
     (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "baseline 'std' is unknown"),
     (lambda: length_curl(MOMENTS, "prompt-mean"), "'prompt-mean' is unknown"),
     (lambda: random_problem(0).length_moments(), "have no lengths"),
-    (lambda: bandit().length_moments([1, 2, 2.5]), "3 whole numbers"),
-    (lambda: bandit().length_moments([0, 1, 2]), "at least 1"),
+    (lambda: BANDIT.length_moments([1, 2, 2.5]), "3 whole numbers"),
+    (lambda: BANDIT.length_moments([0, 1, 2]), "at least 1"),
 )

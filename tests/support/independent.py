@@ -1,16 +1,13 @@
 """A second mind's brute force for the gradient theorems, in exact rational arithmetic.
 
-Nothing here is imported from the library, and no closed form is used in the first three parts:
-they enumerate every minibatch and read mean, covariance and MSE off the enumerated law.
+Nothing here is imported from the library, and no closed form is used: every minibatch is enumerated, and
+mean, covariance and MSE are read off the enumerated law.
 
 1. Problems: finite contexts, arms with a score vector each, a finite reward law per arm.
 2. Moments: per-context expectations, summed outcome by outcome.
 3. Brute force: the law of the estimator, from its definition.
-4. Closed forms: what the theory says, as Fractions, to be compared with 3.
-5. U-statistic: Lemma 1 and the Hoeffding decomposition of one group.
 
-Every number is a `fractions.Fraction`, and every vector an array of them, so the comparisons are `==`,
-with no tolerance.
+Every number is a `fractions.Fraction`, and every vector an array of them.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, reduce
-from itertools import combinations, combinations_with_replacement, permutations, product
+from itertools import combinations_with_replacement, permutations, product
 from math import factorial, prod
 from typing import Any, NamedTuple
 
@@ -168,7 +165,7 @@ PROBLEMS = [*ONE_PROMPT, TWO_CONTEXTS, THREE_CONTEXTS, UNIFORM_CONTEXTS, DEGENER
 
 
 class Moments:
-    """The moments of one context. The scalars are summed by themselves, not as traces."""
+    """The moments of one context that baselines and rules of the theory are made of."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         def expect(f: Callable[[Outcome], Any]) -> Any:
@@ -177,17 +174,11 @@ class Moments:
         self.value = V = expect(lambda o: o.reward)
         self.sigma2 = expect(lambda o: (o.reward - V) ** 2)
         self.trF = expect(lambda o: o.square)
-        self.norm_z = expect(lambda o: o.square * o.reward)
-        self.norm_z2 = expect(lambda o: o.square * o.reward**2)
-        self.norm_a = expect(lambda o: o.square * (o.reward - V))
         self.tau = expect(lambda o: o.square * (o.reward - V) ** 2)
-        self.b_star = self.norm_z / self.trF  # the minimum-variance baseline
+        # The minimum-variance baseline.
+        self.b_star = expect(lambda o: o.square * o.reward) / self.trF
         self.g = expect(lambda o: o.reward * o.score)
         self.g2 = self.g @ self.g
-        self.gg = np.outer(self.g, self.g)
-        self.fisher = expect(lambda o: np.outer(o.score, o.score))
-        centred = [(o.prob, (o.reward - V) * o.score - self.g) for o in outcomes]
-        self.sigma = sum(p * np.outer(v, v) for p, v in centred)  # Cov(s a)
 
 
 @cache
@@ -323,102 +314,3 @@ def brute_force(
 def group_mse(problem: Problem, x: int, name: Name, group_size: int) -> Fraction:
     """The MSE of one group around g(x), by enumeration."""
     return read_off(group_law(problem, x, name, group_size), moments(problem, x).g).mse
-
-
-# --------------------------------------------------------------------------------------------
-# 4. Closed forms of the theory
-# --------------------------------------------------------------------------------------------
-
-
-def theorem_2(problem: Problem, x: int, name: Name, group_size: int) -> Array:
-    """Cov(ghat | x) of one group."""
-    m, G = moments(problem, x), group_size
-    if name == "group-mean":  # (G-1)/G times grpo, and defined where grpo is not, at G = 1
-        return ((G - 1) ** 2 * m.sigma + (G - 1) * (m.sigma2 * m.fisher + m.gg)) / Fraction(G**3)
-    if name == "grpo":
-        return m.sigma / G + (m.sigma2 * m.fisher + m.gg) / (G * (G - 1))
-    if name == "oracle":
-        return m.sigma / G
-    b = {"vanilla": ZERO, "minimum-variance": m.b_star}.get(name, name)
-    second = sum(
-        o.prob * (o.reward - b) ** 2 * np.outer(o.score, o.score) for o in problem.outcomes(x)
-    )
-    return (second - m.gg) / G
-
-
-def covariance_of_gradients(problem: Problem) -> Array:
-    """Cov_X g(X), whose trace is c1."""
-    g = gradient(problem)
-    return problem.mean(lambda x: moments(problem, x).gg) - np.outer(g, g)
-
-
-def proposition_3(
-    problem: Problem, name: Name, group_size: int, batch_size: int, design: str
-) -> Exact:
-    """The minibatch estimator: unbiased but for the full group mean, (G-1)/G times grpo."""
-    shrink = Fraction(group_size - 1, group_size) if name == "group-mean" else ONE
-    inner = problem.mean(lambda x: theorem_2(problem, x, name, group_size))
-    outer = prompt_factor(problem, batch_size, design) * covariance_of_gradients(problem)
-    g, covariance = gradient(problem), (shrink**2 * outer + inner) / batch_size
-    return Exact(shrink * g, covariance, covariance.trace() + (1 - shrink) ** 2 * (g @ g))
-
-
-def prompt_factor(problem: Problem, batch_size: int, design: str) -> Fraction:
-    """What a design leaves of the spread between prompts: 1, (N-B)/(N-1), or nothing."""
-    N = len(problem.contexts)
-    if design == "iid":
-        return ONE
-    return Fraction(N - batch_size, N - 1) if N > 1 and design != "fixed" else ZERO
-
-
-def constants(problem: Problem) -> tuple[Fraction, Fraction, Fraction]:
-    """c1, c2, c3 of the minibatch MSE (1/B)(c1 + c2/G + c3/(G(G-1)))."""
-    every = [moments(problem, x) for x in problem.contexts]
-    c2 = problem.mean(lambda x: every[x].tau - every[x].g2)
-    c3 = problem.mean(lambda x: every[x].sigma2 * every[x].trF + every[x].g2)
-    return covariance_of_gradients(problem).trace(), c2, c3
-
-
-def corollary_4(problem: Problem, group_size: int) -> Fraction:
-    """MSE_grpo / MSE_oracle for i.i.d. prompts: 1 + c3 / ((G-1)(G c1 + c2)), at any B."""
-    c1, c2, c3 = constants(problem)
-    return 1 + c3 / ((group_size - 1) * (group_size * c1 + c2))
-
-
-def corollary_5_sides(m: Moments, group_size: int) -> tuple[Fraction, Fraction]:
-    """Grpo beats vanilla iff the first is greater than the second."""
-    left = m.value**2 * m.trF + 2 * m.value * m.norm_a
-    return left, (m.sigma2 * m.trF + m.g2) / (group_size - 1)
-
-
-def explicit_bound(problem: Problem, group_size: int) -> Fraction:
-    """R^2 E||s||^2/(G(G-1)) at one prompt, where R = z_hi - z_lo."""
-    rewards = [o.reward for o in problem.outcomes(0)]
-    spread = max(rewards) - min(rewards)
-    return spread**2 * moments(problem).trF / (group_size * (group_size - 1))
-
-
-# --------------------------------------------------------------------------------------------
-# 5. Lemma 1 and the Hoeffding decomposition, one group at a time
-# --------------------------------------------------------------------------------------------
-
-
-def pair_mean(group: Group, kernel: Callable[[Outcome, Outcome], Array]) -> Array:
-    """2/(G(G-1)) sum_{i<j} kernel."""
-    values = [kernel(o, p) for o, p in combinations(group, 2)]
-    return sum(values) / Fraction(len(values))
-
-
-def u_statistic(group: Group) -> Array:
-    """Kernel h = 1/2 (s_1 - s_2)(z_1 - z_2)."""
-    return pair_mean(group, lambda o, p: (o.reward - p.reward) / 2 * (o.score - p.score))
-
-
-def hoeffding(m: Moments, group: Group) -> tuple[Array, Array]:
-    """The first- and the second-order part of a group's gradient."""
-    first = sum((o.reward - m.value) * o.score - m.g for o in group) / Fraction(len(group))
-    second = pair_mean(
-        group,
-        lambda o, p: -((p.reward - m.value) * o.score + (o.reward - m.value) * p.score) / 2,
-    )
-    return first, second

@@ -4,8 +4,7 @@ Nothing is imported from the library. Beside the brute force of ``independent.py
 
 1. the advantages as papers and frameworks define them, of a group's rewards;
 2. the same as tables, a₁(n) for a success and a₀(n) for a failure, n the successes of the group;
-3. mean, covariance and MSE of any table, as sums over the binomial law of n;
-4. the table of least variance, by elimination in a quadratic form that is read off point by point.
+3. the table of least variance, from a quadratic form that is read off point by point.
 
 A square root is a fraction too: that of the nearest float, the same one wherever it is asked for.
 """
@@ -13,13 +12,13 @@ A square root is a fraction too: that of the nearest float, the same one whereve
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import combinations
-from math import comb, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from tests.support import independent as ind
-from tests.support.independent import ONE, ZERO, Array, Exact, Problem
+from tests.support.independent import ONE, ZERO, Array, Problem
 
 Advantages = Callable[[Array], Array]  # rewards of a group -> advantages
 
@@ -166,71 +165,16 @@ def table_of(advantages: Advantages, size: int) -> Table:
 
 
 # --------------------------------------------------------------------------------------------
-# 3. Closed forms
+# 3. The table of least variance
 # --------------------------------------------------------------------------------------------
 
 
-def binomial(size: int, p: Fraction) -> list[Fraction]:
-    return [comb(size, n) * p**n * (1 - p) ** (size - n) for n in range(size + 1)]
+def subtracted(advantages: Advantages) -> Callable[[ind.Moments, Array, Array], Array]:
+    """What an estimator subtracts, whether or not that is a baseline: z - A."""
+    return lambda m, z, w: z - advantages(z)
 
 
-def weight(table: Table, p: Fraction) -> Fraction:
-    """w(p): the Bernstein polynomial of degree G-1 with coefficients delta."""
-    return sum((b * d for b, d in zip(binomial(table.size - 1, p), table.delta, strict=True)), ZERO)
-
-
-def second_moment(table: Table, problem: Problem, x: int) -> Array:
-    """E ghat ghat' of one group at context x."""
-    m, G = ind.moments(problem, x), table.size
-    p = m.value
-    won = sum(o.prob * o.reward * np.outer(o.score, o.score) for o in problem.outcomes(x))
-    S1, S0 = won / p if p else 0 * won, (m.fisher - won) / (1 - p) if p != 1 else 0 * won
-    mu1, mu0 = m.g / p if p else 0 * m.g, -m.g / (1 - p) if p != 1 else 0 * m.g
-    total = 0 * won
-    for n, prob in enumerate(binomial(G, p)):
-        a1, a0 = table.won[n], table.lost[n]
-        total = total + prob * (
-            n * a1**2 * S1
-            + (G - n) * a0**2 * S0
-            + n * (n - 1) * a1**2 * np.outer(mu1, mu1)
-            + (G - n) * (G - n - 1) * a0**2 * np.outer(mu0, mu0)
-            + n * (G - n) * a1 * a0 * (np.outer(mu1, mu0) + np.outer(mu0, mu1))
-        )
-    return total / Fraction(G**2)
-
-
-def closed(table: Table, problem: Problem, batch_size: int = 1, design: str = "iid") -> Exact:
-    """Mean, covariance and MSE about grad J of a minibatch."""
-    means = {
-        x: weight(table, ind.moments(problem, x).value) * ind.moments(problem, x).g
-        for x in problem.contexts
-    }
-    mean = problem.mean(means.get)
-    square = problem.mean(lambda x: np.outer(means[x], means[x]))
-    inner = problem.mean(lambda x: second_moment(table, problem, x)) - square
-    outer = ind.prompt_factor(problem, batch_size, design) * (square - np.outer(mean, mean))
-    covariance = (inner + outer) / Fraction(batch_size)
-    bias = mean - ind.gradient(problem)
-    return Exact(mean, covariance, covariance.trace() + bias @ bias)
-
-
-# --------------------------------------------------------------------------------------------
-# 4. The table of least variance
-# --------------------------------------------------------------------------------------------
-
-
-def solve(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
-    """Gauss-Jordan elimination; the matrix is positive definite."""
-    rows = [[*row, r] for row, r in zip(matrix, right, strict=True)]
-    for i in range(len(rows)):
-        rows[i] = [entry / rows[i][i] for entry in rows[i]]
-        for j in range(len(rows)):
-            if j != i:
-                rows[j] = [a - rows[j][i] * b for a, b in zip(rows[j], rows[i], strict=True)]
-    return [row[-1] for row in rows]
-
-
-def least_lost(problem: Problem, delta: Sequence[Fraction]) -> list[Fraction]:
+def least_lost(problem: Problem, delta: Sequence[Fraction]) -> np.ndarray:
     """a₀(0), ..., a₀(G-1) of least E|ghat|² at given delta.
 
     The objective is a quadratic f(a) = a'Qa/2 + c'a + f(0): Q and c come from its values at 0, at
@@ -240,8 +184,9 @@ def least_lost(problem: Problem, delta: Sequence[Fraction]) -> list[Fraction]:
 
     def f(lost: Sequence[Fraction]) -> Fraction:
         won = (ZERO, *(d + a for d, a in zip(delta, lost, strict=True)))
-        table = Table(won, (*lost, ZERO))
-        return problem.mean(lambda x: second_moment(table, problem, x).trace())
+        name = subtracted(Table(won, (*lost, ZERO)).advantages)
+        law = ind.minibatch_law(problem, name, G, 1, "iid")
+        return ind.read_off(law, 0 * ind.gradient(problem)).mse
 
     unit = [[ONE if i == j else ZERO for j in range(G)] for i in range(G)]
     origin = f([ZERO] * G)
@@ -254,4 +199,4 @@ def least_lost(problem: Problem, delta: Sequence[Fraction]) -> list[Fraction]:
         for u, fu in zip(unit, alone, strict=True)
     ]
     linear = [fu - matrix[i][i] / 2 for i, fu in enumerate(alone)]
-    return solve(matrix, [-c for c in linear])
+    return np.linalg.solve(np.array(matrix, dtype=float), -np.array(linear, dtype=float))

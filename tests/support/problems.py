@@ -54,7 +54,7 @@ def far_from_zero() -> SoftmaxBandit:
 
 
 def library_problem(problem):
-    """A problem of tests/support/independent.py in the library: logits = log of the arm probabilities."""
+    """A problem of tests/support/independent.py in the library: scores that are no table's are features."""
     width = max(len(law) for laws in problem.rewards for law in laws)
     # a law with fewer values repeats its last one, with probability 0
     padded = [
@@ -62,12 +62,15 @@ def library_problem(problem):
         for laws in problem.rewards
     ]
     pairs = np.array(padded, dtype=float)
-    return SoftmaxBandit.tabular(
-        np.array(problem.context_probs, dtype=float),
-        np.log(np.array(problem.arm_probs, dtype=float)),
-        pairs[..., 0],
-        pairs[..., 1],
+    laws = pairs[..., 0], pairs[..., 1]
+    chances, scores = (
+        np.array(part, dtype=float) for part in (problem.context_probs, problem.scores)
     )
+    logits = np.log(np.array(problem.arm_probs, dtype=float))
+    if scores.shape[-1] == logits.size:
+        return SoftmaxBandit.tabular(chances, logits, *laws)
+    theta = np.zeros(scores.shape[-1])
+    return SoftmaxBandit.linear(chances, scores, theta, *laws, offset=logits)
 
 
 # Outputs of tokens.

@@ -23,10 +23,10 @@ from tests.support.advantages import (
     stale,
     whole_minibatch,
 )
+from tests.support.refusals import refuses
 from ustat_pg import estimators, testing
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.testing import assert_invariances, assert_unbiased, default_problems
-from ustat_pg.validation import InputError
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,7 @@ def test_batch_sizes_are_the_users_to_choose():
     assert "c = B: " in failure(
         assert_unbiased, lambda z: len(z) * rloo(z), layout="minibatch", group_size=(2, 3)
     )
-    with pytest.raises(InputError, match="batch_size is given with layout 'batched'"):
-        assert_unbiased(rloo, batch_size=2)
+    refuses("batch_size is given with layout 'batched'", assert_unbiased, rloo, batch_size=2)
 
 
 def test_functions_of_squared_norms():

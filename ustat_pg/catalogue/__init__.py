@@ -6,25 +6,13 @@ The data is ``catalogue.toml`` and ``frameworks/*.toml`` beside this file;
 """
 
 from .meaning import Meaning
-from .records import (
-    Aggregation,
-    Catalogue,
-    Family,
-    Framework,
-    Option,
-    Row,
-    catalogue,
-    short_name,
-)
+from .records import Family, Framework, Row, catalogue, short_name
 from .specs import resolve
 
 __all__ = [
-    "Aggregation",
-    "Catalogue",
     "Family",
     "Framework",
     "Meaning",
-    "Option",
     "Row",
     "catalogue",
     "resolve",

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..predictions import CountTable, count_table
 from ..validation import InputError, positive
-from .records import Aggregation, Framework, Row, catalogue, short_name
+from .records import Aggregation, Framework, Option, Row, catalogue, short_name
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,
@@ -51,7 +51,16 @@ class Meaning:
     @property
     def written(self) -> str:
         """The options that were written."""
-        return " ".join(f"{short_name(name)}={self.values[name]}" for name in self.given)
+        return " ".join(map(self._typed, self.given))
+
+    def _typed(self, name: str) -> str:
+        """An option with its value, as it is typed."""
+        return f"{short_name(name)}={self.values[name]}"
+
+    def _on(self, kind: str) -> list[Option]:
+        """The options that act on one thing and are switched on."""
+        options = self.framework.of_kind(kind)
+        return [option for option in options if self.values[option.name] not in _OFF]
 
     @property
     def estimator(self) -> str | None:
@@ -119,12 +128,8 @@ class Meaning:
         if self.steps <= 1:
             return []
         written = {name.lstrip("/"): None for group in self.framework.steps for name in group}
-        words = ", ".join(f"{short_name(name)}={self.values[name]}" for name in written)
-        clips = [
-            f"{short_name(option.name)}={self.values[option.name]}"
-            for option in self.framework.of_kind("ratio")
-            if self.values[option.name] not in _OFF
-        ]
+        words = ", ".join(map(self._typed, written))
+        clips = [self._typed(option.name) for option in self._on("ratio")]
         return [
             f"{self.steps:.4g} optimizer steps on the same outputs ({words}): all numbers here are of "
             "the first. From the second on the ratio to the policy that sampled is not 1, and "
@@ -152,28 +157,17 @@ class Meaning:
         names = []
         for option in self.framework.of_kind("advantage"):
             others = [self.framework.row({**self.values, option.name: v}) for v in option.values]
-            if self.row.estimator and all(
-                (row.estimator, row.factor, row.dropped)
-                == (self.row.estimator, self.row.factor, self.row.dropped)
-                for row in others
-            ):
+            meanings = {(row.estimator, row.factor, row.dropped) for row in (self.row, *others)}
+            if self.row.estimator and len(meanings) == 1:
                 names.append(option.name)
         return names
 
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""
-        return [
-            f"{short_name(option.name)}={self.values[option.name]}"
-            for option in self.framework.of_kind("loss")
-            if self.values[option.name] != option.default
-        ]
+        options = self.framework.of_kind("loss")
+        return [self._typed(o.name) for o in options if self.values[o.name] != o.default]
 
     def penalties(self) -> list[str]:
         """The KL terms that are switched on, and where they go; nothing where no option says."""
-        options = self.framework.of_kind("KL")
-        kept = [
-            f"{short_name(option.name)}={self.values[option.name]}: {option.place}"
-            for option in options
-            if self.values[option.name] not in _OFF
-        ]
-        return kept or ["none: it is switched off"] * bool(options)
+        kept = [f"{self._typed(option.name)}: {option.place}" for option in self._on("KL")]
+        return kept or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
 from math import isnan
 from typing import Any
 
+from attrs import converters, field, frozen
+
 from ..validation import InputError, integer, nearest
 
 
-@dataclass(frozen=True)
+def as_text(value: Any) -> str:
+    """A value as a user types it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _texts(values: Any) -> tuple[str, ...]:
+    """One value or several, as a user types them."""
+    return tuple(map(as_text, values if isinstance(values, list | tuple) else [values]))
+
+
+def _allowed(when: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]]:
+    return {option: _texts(values) for option, values in when.items()}
+
+
+@frozen
 class Family:
     """An estimator under five headings: one of this library, all those of one name with numbers, or
     one that is no table by the number of successes.
@@ -39,7 +56,7 @@ class Family:
     graded: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Aggregation:
     """A way in which a loss adds up tokens and outputs.
 
@@ -57,7 +74,7 @@ class Aggregation:
     one_factor: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class Option:
     """An option of a framework.
 
@@ -77,9 +94,9 @@ class Option:
 
     name: str
     kind: str
-    default: str | None = None
-    values: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
+    default: str | None = field(default=None, converter=converters.optional(as_text))
+    values: tuple[str, ...] = field(default=(), converter=_texts)
+    aliases: tuple[str, ...] = field(default=(), converter=_texts)
     synonyms: Mapping[str, str] | None = None
     means: Mapping[str, str] | None = None
     otherwise: str | None = None
@@ -123,7 +140,7 @@ class Option:
         return value
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """The meaning of some values of the options: an estimator of this library, or another.
 
@@ -144,7 +161,7 @@ class Row:
             are those of the rest: 0 in a group with one success or one failure.
     """
 
-    when: Mapping[str, tuple[str, ...]]
+    when: Mapping[str, tuple[str, ...]] = field(converter=_allowed)
     name: str
     source: str
     estimator: str | None = None
@@ -168,7 +185,7 @@ class Row:
         return " ".join(f"{short_name(option)}={values[0]}" for option, values in self.when.items())
 
 
-@dataclass(frozen=True)
+@frozen
 class Framework:
     """A framework, its options and what they mean.
 
@@ -192,11 +209,11 @@ class Framework:
     aggregation: str
     options: Mapping[str, Option]
     rows: tuple[Row, ...]
-    aliases: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = field(default=(), converter=_texts)
     ran: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=(), converter=_texts)
     names_of: str = ""
-    steps: tuple[tuple[str, ...], ...] = ()
+    steps: Sequence[Sequence[str]] = ()
 
     def checked(self, row: Row) -> str:
         """How one of its rows was held to its code."""
@@ -246,7 +263,7 @@ class Framework:
         ]
 
 
-@dataclass(frozen=True)
+@frozen
 class Catalogue:
     """Everything in the catalogue.
 
@@ -304,7 +321,7 @@ def catalogue() -> Catalogue:
         if file.name.endswith(".toml")
     }
     tables = {name: tomllib.loads(text) for name, text in sorted(texts.items())}
-    frameworks = [_framework(_completed(table, tables)) for table in tables.values()]
+    frameworks = [_completed(table, tables) for table in tables.values()]
     return Catalogue(
         families={key: Family(key, **entry) for key, entry in data["estimators"].items()},
         others={key: Family(key, **entry) for key, entry in data["others"].items()},
@@ -316,15 +333,20 @@ def catalogue() -> Catalogue:
     )
 
 
-def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """A framework's table with what it has from the one that it is ``like``: options and rows.
+def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> Framework:
+    """The framework of a table, with what it has from the one that it is ``like``."""
+    fields = _inherited(data, tables) if "like" in data else data
+    options = {name: Option(name=name, **entry) for name, entry in flat(fields["options"], "kind")}
+    rows = tuple(Row(**entry) for entry in fields["rows"])
+    return Framework(**{**fields, "options": options, "rows": rows})
+
+
+def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A table with the other's options and rows.
 
     Of its own options those of the other's names hold, rows come before the other's, and what is
     inherited stands behind a ``prefix`` and lacks the options named ``without``.
     """
-    fields = {key: value for key, value in data.items() if key not in ("like", "prefix", "without")}
-    if "like" not in data:
-        return fields
     other, prefix = tables[data["like"]], data.get("prefix", "")
     kept = {
         prefix + name: {
@@ -350,47 +372,10 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
         "aggregation": other["aggregation"],
         "names_of": other["name"],
         "steps": [group for group in steps if {name.lstrip("/") for name in group} <= kept.keys()],
-        **fields,
-        "options": {**kept, **fields.get("options", {})},
-        "rows": [*fields.get("rows", ()), *inherited],
+        **{key: data[key] for key in data if key not in ("like", "prefix", "without")},
+        "options": {**kept, **data.get("options", {})},
+        "rows": [*data.get("rows", ()), *inherited],
     }
-
-
-def _framework(data: dict[str, Any]) -> Framework:
-    options = {name: _option(name, entry) for name, entry in flat(data["options"], "kind")}
-    rows = []
-    for entry in data["rows"]:
-        when = {
-            option: tuple(map(as_text, values if isinstance(values, list) else [values]))
-            for option, values in entry["when"].items()
-        }
-        rows.append(Row(**{**entry, "when": when}))
-    lists = {key: tuple(data.get(key, ())) for key in ("aliases", "notes")}
-    steps = tuple(tuple(group) for group in data.get("steps", ()))
-    return Framework(**{**data, **lists, "options": options, "rows": tuple(rows), "steps": steps})
-
-
-def _option(name: str, data: Mapping[str, Any]) -> Option:
-    rest = {
-        key: data[key]
-        for key in ("kind", "means", "otherwise", "place", "caps", "beside")
-        if key in data
-    }
-    return Option(
-        name=name,
-        default=as_text(data["default"]) if "default" in data else None,
-        values=tuple(map(as_text, data.get("values", ()))),
-        aliases=tuple(data.get("aliases", ())),
-        synonyms=data.get("synonyms"),
-        **rest,
-    )
-
-
-def as_text(value: Any) -> str:
-    """A value as a user types it."""
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def short_name(name: str) -> str:

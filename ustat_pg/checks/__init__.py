@@ -1,7 +1,7 @@
 """Statistical verdicts: intervals that hold at every sample size, one decider, planning."""
 
 from .intervals import Forecast, Interval, NearlyNormal
-from .planning import FAMILY_ALPHA, MISS_RATE, allotted_alpha, replications_needed
+from .planning import FAMILY_ALPHA, allotted_alpha, replications_needed
 from .verdict import (
     Decision,
     Evidence,
@@ -18,7 +18,6 @@ from .verdict import (
 
 __all__ = [
     "FAMILY_ALPHA",
-    "MISS_RATE",
     "Decision",
     "Evidence",
     "Forecast",

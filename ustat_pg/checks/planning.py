@@ -15,13 +15,13 @@ MOST = 2**62
 """Replications needed where none would do."""
 
 
-def allotted_alpha(stem: str, checks: int, family: float = FAMILY_ALPHA) -> float:
+def allotted_alpha(stem: str, checks: int) -> float:
     """The false-alarm rate of one check: the family's, shared equally over all results of the
     paper whether run or not, then over the claim's checks.
 
     So one claim gives the same verdict alone as in the suite.
     """
-    return family / len(RESULTS) / checks
+    return FAMILY_ALPHA / len(RESULTS) / checks
 
 
 def replications_needed(margin: float, forecast: Forecast, alpha: float) -> int:

@@ -234,9 +234,7 @@ def shrinkage(rewards: Array, *, amount: float, mean_value: float) -> Array:
     >>> shrinkage(np.array([1.0, 0.0, 0.0]), amount=0.5, mean_value=0.5)
     array([ 0.75, -0.5 , -0.5 ])
     """
-    share = number("amount of shrinkage", amount, minimum=0.0)
-    if share > 1:
-        raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
+    share = number("amount of shrinkage", amount, minimum=0.0, maximum=1.0)
     mean = number("mean value", mean_value)
     xp, rewards = rewards_of(rewards, "shrinkage")
     others = (xp.sum(rewards, axis=-1, keepdims=True) - rewards) / (rewards.shape[-1] - 1)

@@ -50,9 +50,7 @@ class RunningTable:
         if len(pair) != 2 or pair.min() <= 0:
             raise InputError(f"prior is {prior!r}: it must be two positive numbers")
         self._prior = float(pair[0]), float(pair[1])
-        self._keep = number("keep", keep, above=0.0)
-        if self._keep > 1:
-            raise InputError(f"keep is {self._keep!r}: it must lie in (0, 1]")
+        self._keep = number("keep", keep, above=0.0, maximum=1.0)
         # By the successes among the others: Σ w z, Σ w, and the number of outputs.
         self._sums = np.zeros((3, self._size))
         self._by_norms: bool | None = None

@@ -126,7 +126,7 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
     """
     number("cost of a stage", stage_cost, minimum=0.0)
     most = pool.rollouts
-    fixed = [Plan.fixed(size) for size in range(2, most + 1)]
+    fixed = [Plan.parse(size) for size in range(2, most + 1)]
     plans = two_stage_plans(min(12, most - 1), most)
     costs, sizes = plan_costs(pool, [*fixed, *plans], stage_cost)
     values = np.array([cost.full[0] for cost in costs])

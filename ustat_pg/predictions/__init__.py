@@ -7,7 +7,6 @@ Where one takes moments, a problem will do: its own at the parameters that it is
 0.04916
 """
 
-from ..designs import DESIGNS
 from .adaptive import (
     PLAN_ESTIMATORS,
     PlanPrediction,
@@ -85,7 +84,6 @@ from .survivors import SurvivorPrediction, survivor_mse
 from .weighted import WeightedPrediction, weighted_mse
 
 __all__ = [
-    "DESIGNS",
     "PLAN_ESTIMATORS",
     "AdaptiveAdvice",
     "CountTable",

@@ -163,8 +163,7 @@ def plan_weight(
     array([0.8])
     """
     scheme = Plan.parse(plan)
-    if number("kept share", kept_share, above=0.0) > 1:
-        raise InputError(f"kept share is {kept_share!r}: it must lie in (0, 1]")
+    number("kept share", kept_share, above=0.0, maximum=1.0)
     p = shares("pass rate", pass_rates)
     return _weight(scheme, _uses(scheme, estimator), p) / _normaliser(scheme, p, kept_share)
 
@@ -333,12 +332,6 @@ def sized_mse(
     return _predicted(moments, weight, second, np.array(numbers, dtype=float), batch)
 
 
-def _second_stage_share(plan: Plan, p: Array) -> Array:
-    """The chance that more than the first look's outputs are drawn, (X,)."""
-    sizes, chances = plan.size_law(p)
-    return np.asarray(1 - chances[:, sizes == plan.looks[0]].sum(axis=1))
-
-
 @takes_problems
 def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> float:
     """Outputs times noise of the unbiased estimator: the MSE of K outputs a step is a K-th of it.
@@ -362,8 +355,8 @@ def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> fl
     probs, p = moments.context_probs, _rates(moments)
     second = float(probs @ _second_moment(scheme, _sequential(scheme), moments))
     size = float(probs @ scheme.expected_size(p))
-    if stage_cost:
-        size += stage_cost * float(probs @ _second_stage_share(scheme, p))
+    stops, first = scheme.stops.probabilities(p), scheme.stops.sizes == scheme.looks[0]
+    size += stage_cost * float(probs @ (1 - stops[:, first].sum(axis=1)))
     return size * max(second - moments.mean_gradient_sq, 0.0)
 
 

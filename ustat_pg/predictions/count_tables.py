@@ -119,8 +119,6 @@ class CountTable:
 
     def second_moment_matrices(self, moments: Moments) -> Iterator[tuple[Array, ContextMatrices]]:
         """E ĝ ĝᵀ of one prompt's group, (d, d), and the context's matrices, one context at a time."""
-        if moments.matrices is None:
-            raise InputError("these moments hold traces only: a covariance needs their matrices")
         shares = zip(*self._shares(moments.value), moments.value, moments.matrices(), strict=True)
         for won, lost, pairs, value, context in shares:
             reward = context.advantage + value * context.fisher
@@ -203,8 +201,6 @@ def mean_gradient(
     array([ 0.5, -0.5])
     """
     require_binary(moments, name)
-    if moments.weighted_gradient is None:
-        raise InputError("these moments hold no gradients of prompts")
     table = count_table(name, group_size, moments)
     mean = moments.weighted_gradient(table.weight(moments.value))
     if not dynamic_sampling:
@@ -245,9 +241,7 @@ def _bayes(size: int, successes: float, failures: float) -> tuple[Any, Any]:
 
 
 def _shrinkage(size: int, amount: float, mean_value: float) -> tuple[Any, Any]:
-    share = number("amount of shrinkage", amount, minimum=0.0)
-    if share > 1:
-        raise InputError(f"amount of shrinkage is {share!r}: it must lie in [0, 1]")
+    share = number("amount of shrinkage", amount, minimum=0.0, maximum=1.0)
     mean = number("mean value", mean_value)
     return _of_baseline((1 - share) * _others(size) / (size - 1) + share * mean)
 

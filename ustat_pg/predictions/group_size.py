@@ -441,8 +441,6 @@ def covariance_parts(
     >>> covariance_parts(coin.moments())[2].tolist()
     [[0.125, -0.125], [-0.125, 0.125]]
     """
-    if moments.matrices is None:
-        raise InputError("these moments hold traces only: a covariance needs their matrices")
     frame = None if basis is None else np.asarray(basis)
     gradients = []
     single = pair = np.zeros(())

@@ -366,8 +366,6 @@ def matrix_correlation(moments: Moments, basis: ArrayLike) -> Array:
     >>> matrix_correlation(sure.moments(), [[1.0], [0.0]]).tolist()
     [[[0.0]]]
     """
-    if moments.matrices is None:
-        raise InputError("these moments hold traces only: this needs their matrices")
     frame = np.asarray(basis)
     return np.stack([frame.T @ record.advantage @ frame for record in moments.matrices()])
 

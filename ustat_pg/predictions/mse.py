@@ -241,8 +241,6 @@ def gradient_covariance(
     values = _baseline_values(moments, record, constant, critic)
     if not record.closed_form:
         return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)
-    if moments.matrices is None:
-        raise InputError("these moments hold traces only: a covariance needs their matrices")
     between = within = mean = np.zeros(())
     shifts = values - moments.value
     for probability, shift, variance, context in zip(
@@ -423,9 +421,7 @@ def learned_values(
     first = number("start", start)
     if step_size is None:
         return moments.value.copy(), moments.reward_variance / count
-    step = number("step size", step_size)
-    if not 0 < step <= 1:
-        raise InputError(f"step size is {step:g}: it must be above 0 and at most 1")
+    step = number("step size", step_size, above=0.0, maximum=1.0)
     kept = (1 - step) ** count
     return (
         moments.value + kept * (first - moments.value),

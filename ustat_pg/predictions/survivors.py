@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..moments import SurvivorMoments
-from ..validation import InputError, integer, one_of
+from ..validation import integer, one_of
 
 Array = NDArray[np.float64]
 
@@ -72,8 +72,6 @@ def survivor_mse(
     size, batch = integer("group size", group_size, 2), integer("batch size", batch_size)
     one_of("lone", lone, ("zero", "reward"))
     left, probs = moments.moments, moments.moments.context_probs
-    if left.weighted_gradient is None:
-        raise InputError("these moments hold no gradients of prompts")
     numbers = np.arange(size + 1)
     law = np.asarray(binom.pmf(numbers, size, np.minimum(moments.kept, 1.0)[:, None]))
     n = numbers[2:]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,41 +28,6 @@ PROPORTIONAL = 1e-7
 """Residuals below this, relative to the scale, are rounding of a multiple of the gradient."""
 
 
-@functools.cache
-def _defaults() -> tuple[tuple[str, SoftmaxBandit], ...]:
-    def sure(table: list[list[float]]) -> tuple[Array, Array]:
-        values = np.array(table)[..., None]
-        return values, np.ones_like(values)
-
-    features = [[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [[0.5, -1.0], [1.0, 1.0], [0.0, -0.5]]]
-    chance = [[[0.7, 0.3], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]]
-    return (
-        (
-            "three rewards, two prompts that share parameters",
-            SoftmaxBandit.linear(
-                [0.6, 0.4], features, [0.4, -0.3], *sure([[1.0, 0.0, 0.5], [0.0, 0.5, 1.0]])
-            ),
-        ),
-        (
-            "binary reward, one prompt easier",
-            SoftmaxBandit.tabular(
-                [0.5, 0.5],
-                [[0.8, -0.2], [-1.5, 0.5]],
-                np.broadcast_to([1.0, 0.0], (2, 2, 2)),
-                chance,
-            ),
-        ),
-        (
-            "a prompt rarely solved",
-            SoftmaxBandit.tabular([1.0], [[-3.0, 0.0, 0.5]], *sure([[1.0, 0.0, 0.0]])),
-        ),
-        (
-            "negative rewards",
-            SoftmaxBandit.tabular([1.0], [[0.3, -0.5, 0.9]], *sure([[-10.0, -9.5, -12.0]])),
-        ),
-    )
-
-
 def default_problems() -> dict[str, SoftmaxBandit]:
     """The problems that :func:`assert_unbiased` enumerates unless it is given others, by name.
 
@@ -73,7 +37,30 @@ def default_problems() -> dict[str, SoftmaxBandit]:
     >>> len(default_problems())
     4
     """
-    return dict(_defaults())
+
+    def sure(table: list[list[float]]) -> tuple[Array, Array]:
+        values = np.array(table)[..., None]
+        return values, np.ones_like(values)
+
+    features = [[[1.0, 0.0], [0.0, 1.0], [-1.0, 0.5]], [[0.5, -1.0], [1.0, 1.0], [0.0, -0.5]]]
+    chance = [[[0.7, 0.3], [0.0, 1.0]], [[0.25, 0.75], [0.0, 1.0]]]
+    return {
+        "three rewards, two prompts that share parameters": SoftmaxBandit.linear(
+            [0.6, 0.4], features, [0.4, -0.3], *sure([[1.0, 0.0, 0.5], [0.0, 0.5, 1.0]])
+        ),
+        "binary reward, one prompt easier": SoftmaxBandit.tabular(
+            [0.5, 0.5],
+            [[0.8, -0.2], [-1.5, 0.5]],
+            np.broadcast_to([1.0, 0.0], (2, 2, 2)),
+            chance,
+        ),
+        "a prompt rarely solved": SoftmaxBandit.tabular(
+            [1.0], [[-3.0, 0.0, 0.5]], *sure([[1.0, 0.0, 0.0]])
+        ),
+        "negative rewards": SoftmaxBandit.tabular(
+            [1.0], [[0.3, -0.5, 0.9]], *sure([[-10.0, -9.5, -12.0]])
+        ),
+    }
 
 
 def _named(
@@ -307,11 +294,8 @@ def assert_unbiased(
     if group_size is None:
         group_size = (2, 3, 4)
     under = UnderTest(function, layout, inputs, array, rtol)
-    sizes, tolerance, chosen = (
-        whole_numbers("group size", group_size, 2),
-        relative_tolerance(rtol),
-        _named(problems),
-    )
+    sizes, tolerance = whole_numbers("group size", group_size, 2), relative_tolerance(rtol)
+    chosen = _named(problems)
     if batch_size is not None and layout != "minibatch":
         raise InputError(
             f"batch_size is given with layout {layout!r}, in which each group stands alone: "
