@@ -45,10 +45,7 @@ class GroupSize:
     """The outputs of a group that count: those drawn before a plan stops, or those that survive."""
 
     label = "group-size"
-
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return ()
+    estimators = ()
 
 
 class _OrderedCell(GradientCell):
