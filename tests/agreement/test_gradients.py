@@ -193,7 +193,10 @@ def test_a_function_is_measured_as_the_librarys_own(engine):
 # Blocks.
 
 
-@pairs(SUBJECTS, [*FORMS, *(n for n in ("prefix", "transformer-ragged") if n in NAMED)])
+@pairs(
+    SUBJECTS,
+    [*FORMS, *(n for n in ("prefix", "transformer-ragged", "transformer-bare") if n in NAMED)],
+)
 def test_blocks_of_a_cell(subject, problem):
     cell = GradientCell(named(problem), 4, 2)
     laws.blocks_merge(subject, cell, 60 if subject.name == "autograd" else 300)

@@ -11,6 +11,7 @@ vector and norms are computed in chunks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from threading import local
 from typing import Any
@@ -140,7 +141,8 @@ class TransformerPolicy(SoftmaxPolicy):
             _THREAD.modules = {}
         modules: dict[TransformerShape, CausalTransformer] = _THREAD.modules
         if self.shape not in modules:
-            modules[self.shape] = blank(self.shape)
+            # A copy: a thread may ask first under ``vmap``, which lets no new module draw its numbers.
+            modules[self.shape] = deepcopy(blank(self.shape))
         return modules[self.shape]
 
     @cached_property
