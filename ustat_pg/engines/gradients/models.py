@@ -206,15 +206,14 @@ def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
             )
         source = policy.source
         return source if policy.parameters is None else source.with_theta(policy.parameters)
-    if not isinstance(policy, (TransformerPolicy, *_KINDS)):
-        names = [TransformerPolicy.__name__, *(kind.__name__ for kind in _KINDS)]
-        raise InputError(
-            f"no torch model of a {type(policy).__name__}: there is one of {', '.join(names)}"
-        )
+    if not isinstance(policy, tuple(_KINDS)):
+        names = ", ".join(kind.__name__ for kind in _KINDS)
+        raise InputError(f"no torch model of a {type(policy).__name__}: there is one of {names}")
     return policy
 
 
 _KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device], Model]] = {
+    TransformerPolicy: _Transformer,
     PrefixSoftmax: _Prefix,
     TabularSoftmax: _Bandit,
     SharedLinearSoftmax: _Bandit,
@@ -230,6 +229,4 @@ def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
     model, where = differentiable(policy), device_of(device)
-    if isinstance(model, TransformerPolicy):
-        return _Transformer(model, where)
     return next(make for kind, make in _KINDS.items() if isinstance(model, kind))(model, where)
