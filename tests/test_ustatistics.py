@@ -175,9 +175,6 @@ def test_equal_scores_or_equal_rewards_give_exact_zeros():
         assert all((result == 0).all() for result in results)
 
 
-# --- variance components -------------------------------------------------------------------------
-
-
 # --- Hoeffding parts -----------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from .engines import Estimator, GradientCell, InfeasibleError, MomentSums, SquaredError
 from .engines.base import Replications
-from .engines.gradients.exact import ExactEngine, minibatches
+from .engines.gradients.exact import measure, minibatches
 from .problems import SoftmaxBandit, load_problem
 from .testing.function import UnderTest, Violation, whole_numbers
 from .validation import InputError, integer
@@ -183,11 +183,10 @@ def _measured(
     rows: dict[str, _Row] = {}
     for name, estimator in named.items():
         # A function may look at the order of a group; what has a name does not.
-        engine = ExactEngine(tuples=estimator.function is not None)
-        quantities = [SquaredError(estimator)]
+        tuples, quantities = estimator.function is not None, [SquaredError(estimator)]
         with suppress(InfeasibleError):
-            engine.require(cell, quantities)
-            rows[name] = _Row(float(engine.measure(cell, quantities, Replications()).mean[0]), 0.0)
+            mean = measure(cell, quantities, Replications(), tuples=tuples).mean
+            rows[name] = _Row(float(mean[0]), 0.0)
     left = [name for name in named if name not in rows]
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)

@@ -193,7 +193,10 @@ def test_a_function_is_measured_as_the_librarys_own(engine):
 # Blocks.
 
 
-@pairs(SUBJECTS, [*FORMS, *(n for n in ("prefix", "transformer-ragged") if n in NAMED)])
+@pairs(
+    SUBJECTS,
+    [*FORMS, *(n for n in ("prefix", "transformer-ragged", "transformer-bare") if n in NAMED)],
+)
 def test_blocks_of_a_cell(subject, problem):
     cell = GradientCell(named(problem), 4, 2)
     laws.blocks_merge(subject, cell, 60 if subject.name == "autograd" else 300)
@@ -204,7 +207,10 @@ def test_blocks_of_a_cell(subject, problem):
 
 @pytest.mark.parametrize(("engine", "most"), [(exact, 1), (reference, 5000)])
 def test_chunks_are_pieces_of_the_whole(engine, most, monkeypatch):
-    cell, name = GradientCell(random_problem(0, contexts=2), 2, 2), engine.ENGINE.name
+    cell, name = (
+        GradientCell(random_problem(0, contexts=2), 2, 2),
+        engine.__name__.rpartition(".")[2],
+    )
     whole = cell.measure(name, errors_of("grpo"), first=5, replications=50)
     monkeypatch.setattr(engine, "_CHUNK_BYTES", most)
     assert max(len(chance) for _, chance in exact.minibatches(cell)) == 64 or name != "exact"

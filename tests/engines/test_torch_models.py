@@ -42,7 +42,7 @@ def test_log_probabilities_are_those_found_in_another_way(name):
     model, logs = model_of(policy_of(name)), dense(name)[0]
     theta, every = model.theta(), torch.arange(len(logs))
     assert theta.shape == (model.d,) == policy_of(name).theta.shape
-    assert model.outputs.shape == (logs.shape[1], model.length)
+    assert model.outputs.shape == (logs.shape[1], model.space.length)
     assert model.all_log_probs(theta, every).numpy() == near(logs)
     contexts, numbers = batch(name)
     drawn = model.log_prob(theta, torch.tensor(contexts), model.outputs[torch.tensor(numbers)])

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.policies import PREFIX, SPACES, prefixes
 from tests.support.refusals import refusals
-from ustat_pg.policies import OutputSpace, PrefixSoftmax, tokens
+from ustat_pg.policies import OutputSpace, PrefixSoftmax, softmax
 from ustat_pg.validation import InputError
 
 
@@ -44,7 +44,7 @@ def test_the_bound_of_the_diameter_where_pairs_do_not_fit(monkeypatch):
     policy = PREFIX["fixed-apart"]
     all_of_them = np.ones((3, 27), bool)
     exact = policy.diameters(all_of_them)
-    monkeypatch.setattr(tokens, "GRAM_BYTES", 8 * 27**2 - 1)
+    monkeypatch.setattr(softmax, "GRAM_BYTES", 8 * 27**2 - 1)
     bound = policy.diameters(all_of_them)
     assert (exact <= bound).all()
     assert (bound < 3 * exact).all()

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
-from ustat_pg.policies import tokens  # noqa: E402
+from ustat_pg.policies import softmax  # noqa: E402
 from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
@@ -37,7 +37,7 @@ def test_moments_without_tables_are_those_of_the_tables():
 def test_a_table_of_scores_that_does_not_fit_is_refused(monkeypatch):
     with pytest.raises(InputError, match="scores of 60 outputs in 307 parameters need"):
         PROBLEM.at(make(), memory=10)
-    monkeypatch.setattr(tokens, "GRAM_BYTES", 0)
+    monkeypatch.setattr(softmax, "GRAM_BYTES", 0)
     with pytest.raises(InputError, match="inner products of all pairs of 15 outputs"):
         make().gram(0, 0)
 

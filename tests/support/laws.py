@@ -100,31 +100,26 @@ def scratch(shapes: Mapping[str, tuple[Any, Any]], count: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class Subject:
-    """An engine under test: how it measures and draws, and what its rounding may be."""
+    """An engine under test: how it draws, and what its rounding may be."""
 
     name: str
-    measure: Callable[..., MomentSums]
     draw: Callable[..., tuple[Any, Any]] | None = None
     relative: float = 0.0
     floor: float = 1e-12
     replications: int = 100_000
     """Of a comparison with enumeration."""
 
-
-def _measuring(name: str) -> Callable[..., MomentSums]:
-    return lambda cell, quantities, **where: cell.measure(name, quantities, **where)
+    def measure(self, cell: GradientCell, quantities: Sequence[Any], **where: int) -> MomentSums:
+        """What the engine measures on a cell."""
+        return cell.measure(self.name, quantities, **where)
 
 
 SUBJECTS = {
-    "reference": Subject("reference", _measuring("reference"), replications=10_000),
-    "cpu": Subject("cpu", _measuring("cpu"), cpu.draw),
+    "reference": Subject("reference", replications=10_000),
+    "cpu": Subject("cpu", cpu.draw),
 }
 if find_spec("torch") is not None:
-    SUBJECTS |= {
-        "autograd": Subject(
-            "autograd", _measuring("autograd"), None, 1e-9, 1e-13, replications=4_000
-        ),
-    }
+    SUBJECTS["autograd"] = Subject("autograd", None, 1e-9, 1e-13, replications=4_000)
 
 DRAWING = [name for name, subject in SUBJECTS.items() if subject.draw is not None]
 COMPARED = [name for name in SUBJECTS if name != "reference"]

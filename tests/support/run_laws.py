@@ -5,7 +5,6 @@ An engine is compared with ``reference``, whose numbers are loops that can be re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -30,19 +29,15 @@ class Subject:
     """An engine under test, and its runs."""
 
     name: str
-    run: Callable[..., NDArray[np.float64]]
     steps: int = 200
     replications: int = 60
 
+    def run(self, trajectory: Trajectory, **where: int) -> NDArray[np.float64]:
+        """The runs of a trajectory by the engine."""
+        return trajectory.run(self.name, **where)
 
-def _running(name: str) -> Callable[..., NDArray[np.float64]]:
-    return lambda trajectory, **where: trajectory.run(name, **where)
 
-
-SUBJECTS = {
-    "reference": Subject("reference", _running("reference")),
-    "cpu": Subject("cpu", _running("cpu")),
-}
+SUBJECTS = {name: Subject(name) for name in ("reference", "cpu")}
 LAYOUTS = {
     "one prompt": (1, 9, 2, 2, 2, 1, "iid"),
     "three prompts": (3, 9, 2, 2, 3, 1, "iid"),

@@ -82,7 +82,7 @@ class Estimator:
         if self.function is None:
             if self.within_rewards:
                 raise InputError("within_rewards is said of a function alone")
-            record, learned = baselines.baseline(self.baseline), self.learned
+            record, learned = baselines.baseline(self.baseline), self.values is not None
             _, colon, numbers = self.baseline.partition(":")
             object.__setattr__(self, "baseline", record.name + colon + numbers)
             if record.name not in RUNNABLE and not learned:
@@ -98,11 +98,6 @@ class Estimator:
                 finite_array("constant", self.constant, 0)
             if self.values is not None:
                 finite_array("values of the critic", self.values, 1)
-
-    @property
-    def learned(self) -> bool:
-        """Whether it is a critic with values of its own."""
-        return self.values is not None
 
     @property
     def label(self) -> str:
@@ -125,7 +120,7 @@ class Estimator:
 
     def require_name(self, name_of_runs: str) -> None:
         """Refuse a function or a critic, which runs of parameters that change cannot take."""
-        if self.function is not None or self.learned:
+        if self.function is not None or self.values is not None:
             raise InputError(
                 f"{name_of_runs} cannot take {self.label}: choose one of {', '.join(RUNNABLE)}"
             )

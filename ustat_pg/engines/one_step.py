@@ -18,8 +18,7 @@ from ..problems import SoftmaxBandit
 from ..validation import InputError
 from .base import Array, Cell, Draws, Estimator, Integers, MomentSums, Quantity, Replications
 from .gradients.cell import GradientCell
-from .gradients.exact import ENGINE as EXACT
-from .gradients.exact import minibatches
+from .gradients.exact import minibatches, require
 from .gradients.reference import draw
 
 _BLOCK = 4096
@@ -116,7 +115,7 @@ class OneStep(Cell):
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         self.require_quantities(quantities)
-        EXACT.require(self._minibatch, ())
+        require(self._minibatch)
 
     def _measure(
         self, engine: str, quantities: Sequence[GapAfterStep], block: Replications

@@ -430,12 +430,7 @@ def _split(draws: Draws, parts: int) -> Iterator[Draws]:
     size = draws.contexts.shape[1] // parts
     for number_ in range(parts):
         part = slice(number_ * size, (number_ + 1) * size)
-        yield Draws(
-            draws.contexts[:, part],
-            draws.arms[:, part],
-            draws.rewards[:, part],
-            draws.squared_norms[:, part],
-        )
+        yield Draws(*(of_batch[:, part] for of_batch in vars(draws).values()))
 
 
 def _distinct(rows: Array) -> tuple[Integers, Integers]:

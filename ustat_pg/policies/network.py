@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -113,6 +114,7 @@ class CausalTransformer(nn.Module):
         return logits
 
 
+@cache
 def blank(shape: TransformerShape) -> CausalTransformer:
     """The network without values: parameters are always passed in."""
     with torch.device("meta"):

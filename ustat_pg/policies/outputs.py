@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from math import log10
 
@@ -21,6 +22,14 @@ MOST_OUTPUTS = 100_000
 
 PAD = -1
 """Stands after the last token of an output that is shorter than others."""
+
+
+def require_prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """At least one prompt, each of tokens that are whole numbers >= 0."""
+    rows = tuple(tuple(integer("prompt token", token, 0) for token in prompt) for prompt in value)
+    if not rows:
+        raise InputError(f"the set of {name} is empty: at least one is needed")
+    return rows
 
 
 @record(eq=True)

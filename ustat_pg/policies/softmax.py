@@ -24,8 +24,30 @@ from .outputs import OutputSpace
 
 Array = NDArray[np.float64]
 
+GRAM_BYTES = 2**30
+"""Inner products of all pairs of outputs are refused above this size."""
 
-def largest_distances(gram: Array, possible: NDArray[np.bool_]) -> float:
+
+def require_gram_size(outputs: int) -> None:
+    """Refuse a table of all pairs of outputs that would not fit, and say how large it is."""
+    if 8 * outputs**2 > GRAM_BYTES:
+        raise InputError(
+            f"inner products of all pairs of {outputs} outputs need {8 * outputs**2 / 2**30:.1f} "
+            f"GiB: at most {GRAM_BYTES / 2**30:g} GiB is allowed; take fewer outputs"
+        )
+
+
+def require_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) -> None:
+    """Refuse a table of all scores that would not fit, and say how large it is."""
+    if 8 * outputs * parameters > limit:
+        raise InputError(
+            f"scores of {outputs} outputs in {parameters} parameters need "
+            f"{8 * outputs * parameters / 2**30:.1f} GiB: at most {limit / 2**30:.3g} GiB is allowed; "
+            "take a smaller policy, or moments alone, which need no table"
+        )
+
+
+def _largest_distance(gram: Array, possible: NDArray[np.bool_]) -> float:
     """max ‖s_k - s_l‖ over possible arms (K,), from one context's ⟨s_k, s_l⟩ (K, K)."""
     inside = gram[np.ix_(possible, possible)]
     norms = np.diagonal(inside)
@@ -101,17 +123,30 @@ class SoftmaxPolicy(ABC):
     def gram(self, first: int, second: int) -> Array:
         """⟨s(x, k), s(y, l)⟩ for the contexts x = first, y = second, (K, K)."""
 
-    @abstractmethod
     def mean_combination(self, weights: Array, context_probs: Array) -> Array:
         """Σ_x ρ(x) Σ_k w(x, k) s(x, k) for weights (X, K) and ρ (X,): (d,)."""
+        return np.asarray(
+            sum(context_probs[x] * self.combine(x, row) for x, row in enumerate(weights))
+        )
 
-    @abstractmethod
     def squared_combinations(self, weights: Array) -> Array:
         """‖Σ_k w(x, k) s(x, k)‖² for weights (X, K): (X,)."""
+        sums = [self.combine(x, row) for x, row in enumerate(weights)]
+        return np.array([float(total @ total) for total in sums])
 
-    @abstractmethod
     def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        """The greatest distance of two scores of possible arms (X, K): (X,)."""
+        """The greatest distance of two scores of possible arms (X, K), or a bound: (X,).
+
+        Where all pairs do not fit in memory it is twice the longest score.
+        """
+        out = np.zeros(len(possible))
+        for x, arms in enumerate(possible):
+            if 8 * len(arms) ** 2 > GRAM_BYTES:
+                longest = np.sqrt(self.squared_norms[x][arms].max(initial=0.0))
+                out[x] = 2 * longest * (arms.sum() > 1)
+            else:
+                out[x] = _largest_distance(self.gram(x, x), arms)
+        return out
 
     @cached_property
     def probs(self) -> Array:
@@ -131,15 +166,17 @@ class SoftmaxPolicy(ABC):
         """s(x, k) = ∇_θ log π(k | x) of every arm, (K, d)."""
         return self.combine(context, np.eye(self.probs.shape[1]))
 
-    @cached_property
-    def squared_norms(self) -> Array:
-        """‖s(x, k)‖², (X, K)."""
-        return np.stack([np.diagonal(self.gram(x, x)) for x in range(len(self.probs))])
-
     @property
     @abstractmethod
+    def squared_norms(self) -> Array:
+        """‖s(x, k)‖², (X, K)."""
+
+    @property
     def feature_norm(self) -> float:
-        """The longest feature vector: what a score is a difference of."""
+        """The longest feature vector, what a score is a difference of; the longest score of a table
+        or a network, which do not say.
+        """
+        return float(np.sqrt(self.squared_norms.max())) or 1.0
 
 
 class _OneVectorAnArm(SoftmaxPolicy):
@@ -205,11 +242,6 @@ class ScoreTable(SoftmaxPolicy):
     def squared_combinations(self, weights: Array) -> Array:
         sums = (weights[:, None, :] @ self.all_scores)[:, 0]
         return np.asarray((sums**2).sum(axis=1))
-
-    def diameters(self, possible: NDArray[np.bool_]) -> Array:
-        return np.array(
-            [largest_distances(self.gram(x, x), arms) for x, arms in enumerate(possible)]
-        )
 
     @cached_property
     def squared_norms(self) -> Array:

@@ -39,11 +39,6 @@ class _Table(ScoreTable):
     def scores(self, context: int) -> Array:
         return self.all_scores[context]
 
-    @property
-    def feature_norm(self) -> float:
-        """The longest vector: a table does not say what it is a difference of."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0
-
     def _require_law(self, name: str) -> None:
         """Refuse tables of other shapes than one another's, and probabilities that do not sum to 1."""
         logs, shape = self.log_probs, self.all_scores.shape

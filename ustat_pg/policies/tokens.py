@@ -18,47 +18,10 @@ from scipy.special import log_softmax
 
 from ..validation import InputError, field, finite_array, integer, record
 from .outputs import PAD, OutputSpace
-from .softmax import SoftmaxPolicy, largest_distances
+from .softmax import SoftmaxPolicy, require_gram_size, require_scores_size
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-GRAM_BYTES = 2**30
-"""Inner products of all pairs of outputs are refused above this size."""
-
-
-def require_gram_size(outputs: int) -> None:
-    """Refuse a table of all pairs of outputs that would not fit, and say how large it is."""
-    if 8 * outputs**2 > GRAM_BYTES:
-        raise InputError(
-            f"inner products of all pairs of {outputs} outputs need {8 * outputs**2 / 2**30:.1f} "
-            f"GiB: at most {GRAM_BYTES / 2**30:g} GiB is allowed; take fewer outputs"
-        )
-
-
-def require_scores_size(outputs: int, parameters: int, limit: int = GRAM_BYTES) -> None:
-    """Refuse a table of all scores that would not fit, and say how large it is."""
-    if 8 * outputs * parameters > limit:
-        raise InputError(
-            f"scores of {outputs} outputs in {parameters} parameters need "
-            f"{8 * outputs * parameters / 2**30:.1f} GiB: at most {limit / 2**30:.3g} GiB is allowed; "
-            "take a smaller policy, or moments alone, which need no table"
-        )
-
-
-def score_diameters(policy: SoftmaxPolicy, possible: NDArray[np.bool_]) -> Array:
-    """The greatest distance of two scores of possible outputs (X, K), or a bound: (X,).
-
-    Where all pairs do not fit in memory it is twice the longest score.
-    """
-    out = np.zeros(len(possible))
-    for x, arms in enumerate(possible):
-        if 8 * len(arms) ** 2 > GRAM_BYTES:
-            longest = np.sqrt(policy.squared_norms[x][arms].max(initial=0.0))
-            out[x] = 2 * longest * (arms.sum() > 1)
-        else:
-            out[x] = largest_distances(policy.gram(x, x), arms)
-    return out
 
 
 @record()
@@ -204,8 +167,6 @@ class PrefixSoftmax(SoftmaxPolicy):
         return np.array(
             [(self._in_table(x, weights[x][None]) ** 2).sum() for x in self._contexts()]
         )
-
-    diameters = score_diameters
 
     @cached_property
     def squared_norms(self) -> Array:

@@ -11,6 +11,7 @@ vector and norms are computed in chunks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 from threading import local
 from typing import Any
@@ -26,25 +27,24 @@ from torch.nn import functional
 from ..memory import slices
 from ..validation import InputError, changed, field, finite_array, frozen, integer, record
 from .network import CausalTransformer, TransformerShape, blank, device_of
-from .outputs import PAD, OutputSpace
-from .softmax import SoftmaxPolicy
+from .outputs import PAD, OutputSpace, require_prompts
+from .softmax import SoftmaxPolicy, require_gram_size, require_scores_size
 from .tabulated import TabulatedPolicy
-from .tokens import require_gram_size, require_scores_size, score_diameters
 
 __all__ = ["TransformerPolicy"]
 
 Array = NDArray[np.float64]
 
 MEMORY = 2**28
-"""Bytes that per-sample gradients may take at once."""
+"""Bytes that gradients may take at once."""
 
-_BYTES = 8
+BYTES = 8
 """Those of a number."""
 
-_GRADIENT_COPIES = 3
-"""Per-sample gradients that exist at once: what a backward pass returns, and what it still holds."""
+GRADIENT_COPIES = 3
+"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
 
-_CACHE_BYTES = 2**25
+CACHE_BYTES = 2**25
 """Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
 
 _LEAST_CHUNK_OUTPUTS = 16
@@ -52,13 +52,6 @@ _LEAST_CHUNK_OUTPUTS = 16
 
 _THREAD = local()
 """The blank modules of each thread, by shape."""
-
-
-def _prompts(name: str, value: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    prompts = tuple(tuple(integer("prompt token", token, 0) for token in row) for row in value)
-    if not prompts:
-        raise InputError("the set of prompts is empty: at least one is needed")
-    return prompts
 
 
 @record()
@@ -82,7 +75,7 @@ class TransformerPolicy(SoftmaxPolicy):
     """
 
     space: OutputSpace
-    prompts: tuple[tuple[int, ...], ...] = field(_prompts)
+    prompts: tuple[tuple[int, ...], ...] = field(require_prompts)
     shape: TransformerShape
     parameters: Array = field(finite_array, name="theta", ndim=1)
     device: str = "cpu"
@@ -115,7 +108,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
         The seed gives the same parameters on every machine and device.
         """
-        rows = _prompts("prompts", prompts)
+        rows = require_prompts("prompts", prompts)
         largest = max(max(prompt, default=0) for prompt in rows)
         shape = TransformerShape(
             inputs=max(largest + 1, space.symbols),
@@ -148,7 +141,8 @@ class TransformerPolicy(SoftmaxPolicy):
             _THREAD.modules = {}
         modules: dict[TransformerShape, CausalTransformer] = _THREAD.modules
         if self.shape not in modules:
-            modules[self.shape] = blank(self.shape)
+            # A copy: a thread may ask first under ``vmap``, which lets no new module draw its numbers.
+            modules[self.shape] = deepcopy(blank(self.shape))
         return modules[self.shape]
 
     @cached_property
@@ -240,9 +234,9 @@ class TransformerPolicy(SoftmaxPolicy):
             * self.shape.positions
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
-        size = MEMORY // (_BYTES * (_GRADIENT_COPIES * parameters + activity))
+        size = MEMORY // (BYTES * (GRADIENT_COPIES * parameters + activity))
         if torch.device(self.device).type == "cpu":
-            kept = _CACHE_BYTES // (_BYTES * max(parameters, 1))
+            kept = CACHE_BYTES // (BYTES * max(parameters, 1))
             size = min(size, max(_LEAST_CHUNK_OUTPUTS, kept))
         yield from slices(total, size)
 
@@ -345,17 +339,6 @@ class TransformerPolicy(SoftmaxPolicy):
         scores = self.scores(first)
         return scores @ (scores if first == second else self.scores(second)).T
 
-    def mean_combination(self, weights: Array, context_probs: Array) -> Array:
-        return np.asarray(
-            sum(context_probs[x] * self.combine(x, weights[x]) for x in range(len(self.prompts)))
-        )
-
-    def squared_combinations(self, weights: Array) -> Array:
-        sums = [self.combine(x, row) for x, row in enumerate(weights)]
-        return np.array([float(total @ total) for total in sums])
-
-    diameters = score_diameters
-
     @cached_property
     def squared_norms(self) -> Array:
         out = np.zeros((len(self.prompts), self.space.count))
@@ -363,11 +346,6 @@ class TransformerPolicy(SoftmaxPolicy):
             for rows, scores in self._score_chunks(x):
                 out[x, rows] = scores.square().sum(dim=1).cpu().numpy()
         return frozen(out)
-
-    @property
-    def feature_norm(self) -> float:
-        """The longest score: the features of a network are not scores' terms."""
-        return float(np.sqrt(self.squared_norms.max())) or 1.0
 
     def tabulated(self, memory: int | None = None) -> TabulatedPolicy:
         """The policy at these parameters as tables, for engines that read scores one by one.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import ContextMatrices, TokenOutcomes
 from ..policies import OutputSpace, SoftmaxPolicy
-from ..policies.outputs import PAD
+from ..policies.outputs import PAD, require_prompts
 from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
 from .softmax_bandit import SoftmaxBandit
 
@@ -48,14 +48,6 @@ class TokenBandit(SoftmaxBandit):
         return named
 
 
-def _prompts(name: str, value: Iterable[Sequence[int]]) -> tuple[Tokens, ...]:
-    """At least one prompt, each of tokens that are whole numbers >= 0."""
-    rows = tuple(tuple(integer("prompt token", token, 0) for token in prompt) for prompt in value)
-    if not rows:
-        raise InputError(f"the set of {name} is empty: at least one is needed")
-    return rows
-
-
 @record()
 class TokenProblem:
     """Prompts, the outputs that can answer them, and a verifier as reward.
@@ -77,7 +69,7 @@ class TokenProblem:
     """
 
     space: OutputSpace
-    prompts: tuple[Tokens, ...] = field(_prompts)
+    prompts: tuple[Tokens, ...] = field(require_prompts)
     verifier: Verifier
     probs: Array | None = field(probabilities, ndim=1, default=None)
     name: str = "tokens"
@@ -114,11 +106,7 @@ class TokenProblem:
         Raises:
             InputError: other prompts or outputs than the problem's, or tables beyond the memory.
         """
-        self.require_policy(policy)
-        return self.bandit(policy.tabulated(memory))
-
-    def require_policy(self, policy: SoftmaxPolicy) -> None:
-        """Refuse other prompts or outputs than the problem's, without a pass of a network."""
+        # Without a pass of a network, which its logits would need.
         for name, theirs, ours in (
             ("outputs", policy.space, self.space),
             ("prompts", policy.prompts, self.prompts),
@@ -131,6 +119,7 @@ class TokenProblem:
                 f"the policy has {policy.logits.shape[0]} prompts and {policy.logits.shape[1]} "
                 f"outputs: the problem has {shape[0]} and {shape[1]}"
             )
+        return self.bandit(policy.tabulated(memory))
 
     def bandit(self, policy: SoftmaxPolicy) -> TokenBandit:
         """The bandit of a policy as it is, not made a table of."""

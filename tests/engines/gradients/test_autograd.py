@@ -22,7 +22,6 @@ from ustat_pg.validation import changed
 torch = pytest.importorskip("torch")
 
 from ustat_pg.engines.gradients import autograd  # noqa: E402
-from ustat_pg.engines.gradients.autograd import ENGINE  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
@@ -74,8 +73,7 @@ def test_a_function_sees_what_the_reference_shows_it():
     cell = GradientCell(NETWORK, 3, 2)
     quantities = [SquaredError(Estimator("own", function=own))]
     one, two = (
-        engine.measure(cell, quantities, Replications(count=8))
-        for engine in (reference.ENGINE, ENGINE)
+        engine.measure(cell, quantities, Replications(count=8)) for engine in (reference, autograd)
     )
     assert one.mean == pytest.approx(two.mean, rel=1e-12)
     for name in ("contexts", "arms", "rewards"):
@@ -88,10 +86,10 @@ def test_a_function_sees_what_the_reference_shows_it():
 
 def test_values_do_not_depend_on_the_chunk(monkeypatch):
     cell = GradientCell(NETWORK, 3, 2)
-    whole = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
+    whole = autograd.measure(cell, MANY, Replications(2, 7, 30))
     for memory in (2**20, 2**16, 1):
         monkeypatch.setattr(autograd, "MEMORY", memory)
-        result = ENGINE.measure(cell, MANY, Replications(2, 7, 30))
+        result = autograd.measure(cell, MANY, Replications(2, 7, 30))
         assert result.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
         assert result.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
 
@@ -107,4 +105,4 @@ def test_nothing_is_made_on_another_device(problem):
     with torch.device("meta"):
         for cell in (GradientCell(problem, 3, 2), GradientCell(even, 3, 2, "without-replacement")):
             for quantities in (ONE, [*MANY, SquaredError(own)]):
-                ENGINE.measure(cell, quantities, Replications(count=3))
+                autograd.measure(cell, quantities, Replications(count=3))

@@ -37,7 +37,7 @@ def check(problem, size, batch, quantities=QUANTITIES):
     cell = GradientCell(problem, size, batch)
     lowest, highest = np.inf, -np.inf
     for draws, _ in exact.minibatches(cell):
-        values = reference.ENGINE.values(cell, quantities, draws)
+        values = reference.values_of(cell, quantities, draws)
         lowest = np.minimum(lowest, values.min(axis=0))
         highest = np.maximum(highest, values.max(axis=0))
     share = {}

@@ -87,7 +87,7 @@ def test_tuples_and_counts_find_the_same(kind, design):
         SquaredProjection(grpo, 1),
     ]
     counts = cell.measure("exact", quantities).mean
-    tuples = exact.ExactEngine(tuples=True).measure(cell, quantities, Replications()).mean
+    tuples = exact.measure(cell, quantities, Replications(), tuples=True).mean
     assert np.allclose(counts, tuples, rtol=1e-11, atol=1e-16)
 
 
@@ -144,8 +144,5 @@ def test_a_function_that_looks_at_the_order_needs_tuples():
 
     quantities = [Projection(Estimator("own", function=previous), j) for j in range(3)]
     cell = GradientCell(problem, 3)
-    assert (
-        np.abs(exact.ExactEngine(tuples=True).measure(cell, quantities, Replications()).mean).max()
-        < 1e-15
-    )
+    assert np.abs(exact.measure(cell, quantities, Replications(), tuples=True).mean).max() < 1e-15
     assert np.abs(cell.measure("exact", quantities).mean).max() > 1e-3

@@ -21,7 +21,6 @@ from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.problems import random_problem
 
-ENGINE = reference.ENGINE
 EVEN = random_problem(0, "uniform-contexts", contexts=4)
 
 
@@ -62,7 +61,7 @@ def test_values_by_loops(kind):
     ]
     draws = reference.draw(cell, seed=1, first=0, replications=5)
     scores = np.stack([problem.policy.scores(x) for x in range(3)])
-    result = ENGINE.values(cell, quantities, draws)
+    result = reference.values_of(cell, quantities, draws)
     assert result.shape == (5, 5)
     g, unit = problem.gradient(), direction(problem, 1)
     for r in range(5):

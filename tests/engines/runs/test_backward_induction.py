@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulations.shared.runs import ball
 from ustat_pg import estimators
 from ustat_pg.engines import Ball, Constant, Decay, Estimator, GradientCell, InfeasibleError
 from ustat_pg.engines.base import Replications
@@ -65,10 +66,6 @@ def tree(landscape, trajectory, functions=FUNCTIONS):
     theta, chance = leaves(landscape, trajectory)
     gaps = landscape.gap(theta)
     return np.array([chance @ function(gaps) for function in functions])
-
-
-def ball(landscape, radius):
-    return Ball(landscape.maximiser, radius, landscape.identifiable)
 
 
 RANDOM = LocationBandit.bump([1.0], [0.3], arms=np.linspace(-1.5, 1.5, 3))

@@ -60,8 +60,8 @@ def test_the_address_holds_neither_baseline_nor_schedule_nor_start():
         ask(steps=9, snapshots=(2, 9)),
     ]
     assert {other.name for other in others} == {one.name}
-    assert all(other != one for other in others)
-    assert len({one, *others, ask()}) == 6
+    assert one.description == ask().description
+    assert all(other.description != one.description for other in others)
     names = {
         one.name,
         ask(group_size=4).name,
@@ -80,9 +80,7 @@ def test_a_pickled_trajectory_is_the_same():
         start_scale=[0.5, 0.0],
     )
     again = pickle.loads(pickle.dumps(one))
-    assert again == one
-    assert hash(again) == hash(one)
-    assert again != "another thing"
+    assert again.description == one.description
     assert np.array_equal(one.run("cpu", replications=9), again.run("cpu", replications=9))
 
 

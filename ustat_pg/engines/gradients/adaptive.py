@@ -30,8 +30,7 @@ from ..base import (
 )
 from .cell import GradientCell, GradientQuantity, Projection
 from .exact import minibatches, size
-from .reference import ENGINE as REFERENCE
-from .reference import draw
+from .reference import draw, values_of
 
 _BLOCK = 8192
 """Replications in a block: groups are weighed in NumPy."""
@@ -46,10 +45,7 @@ class GroupSize:
     """The outputs of a group that count: those drawn before a plan stops, or those that survive."""
 
     label = "group-size"
-
-    @property
-    def estimators(self) -> tuple[Estimator, ...]:
-        return ()
+    estimators = ()
 
 
 class _OrderedCell(GradientCell):
@@ -105,7 +101,7 @@ class _OrderedCell(GradientCell):
             for quantity in quantities
             if not isinstance(quantity, GroupSize)
         ]
-        values = iter(REFERENCE.values(self, of_gradients, draws).T if of_gradients else ())
+        values = iter(values_of(self, of_gradients, draws).T if of_gradients else ())
         sizes = self._sizes(draws).astype(np.float64).mean(axis=-1)
         return np.stack(
             [sizes if isinstance(quantity, GroupSize) else next(values) for quantity in quantities],

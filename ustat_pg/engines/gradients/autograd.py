@@ -39,19 +39,8 @@ try:
 except ImportError:
     raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
 
-from .models import Model, device_of, differentiable, model_of
-
-MEMORY = 2**28
-"""Bytes that gradients may take at once."""
-
-BYTES = 8
-"""Those of a number."""
-
-GRADIENT_COPIES = 3
-"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
-
-CACHE_BYTES = 2**25
-"""Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
+from ...policies.transformer import BYTES, CACHE_BYTES, GRADIENT_COPIES, MEMORY
+from .models import Model, model_of
 
 SEPARATE_GRADIENTS = 2
 """Estimators for which a gradient each is cheaper than a gradient of every output drawn."""
@@ -205,49 +194,33 @@ _KEPT: dict[tuple[str, str], Prepared] = {}
 _LOCK = Lock()
 
 
-class AutogradEngine:
-    """Takes the reference engine's draws, and differentiates surrogates.
+def prepared(problem: SoftmaxBandit, device: str) -> Prepared:
+    """The problem on a device, made once."""
+    place = problem.digest, device
+    with _LOCK:
+        if place not in _KEPT:
+            while len(_KEPT) >= KEPT_PROBLEMS:
+                del _KEPT[next(iter(_KEPT))]
+            _KEPT[place] = Prepared(problem, model_of(problem.policy, device))
+        return _KEPT[place]
 
-    >>> from ustat_pg.engines import GradientCell, Estimator, SquaredError
-    >>> from ustat_pg.engines.base import Replications
-    >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> quantity = SquaredError(Estimator("vanilla"))
-    >>> AutogradEngine().measure(GradientCell(bandit, 2), [quantity], Replications(count=4)).mean.shape
-    (1,)
+
+def measure(
+    cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+) -> MomentSums:
+    """The sums of a block: the reference engine's draws, and surrogates differentiated.
+
+    Raises:
+        InputError: tables, and a device that is not there.
     """
-
-    name = "autograd"
-
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Refuse tables, and a device that is not there."""
-        differentiable(cell.problem.policy)
-        device_of(cell.device or "cpu")
-
-    def prepared(self, problem: SoftmaxBandit, device: str | None = None) -> Prepared:
-        """The problem on a device, made once."""
-        device = device or "cpu"
-        place = problem.digest, device
-        with _LOCK:
-            if place not in _KEPT:
-                while len(_KEPT) >= KEPT_PROBLEMS:
-                    del _KEPT[next(iter(_KEPT))]
-                _KEPT[place] = Prepared(problem, model_of(problem.policy, device))
-            return _KEPT[place]
-
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        prepared = self.prepared(cell.problem, cell.device)
-        model, parts = prepared.model, []
-        needed = prepared.per_replication(len(estimators_of(quantities)), cell.outputs)
-        for rows in slices(block.count, prepared.allowed(*needed)):
-            first, count = block.first + rows.start, rows.stop - rows.start
-            contexts, arms, rewards = draw_outcomes(
-                cell, seed=block.seed, first=first, replications=count
-            )
-            drawn = model.integers(contexts), model.integers(arms), model.floats(rewards)
-            parts.append(prepared.values(quantities, *drawn))
-        return MomentSums.of(np.concatenate(parts))
-
-
-ENGINE = AutogradEngine()
+    here = prepared(cell.problem, cell.device or "cpu")
+    model, parts = here.model, []
+    needed = here.per_replication(len(estimators_of(quantities)), cell.outputs)
+    for rows in slices(block.count, here.allowed(*needed)):
+        first, count = block.first + rows.start, rows.stop - rows.start
+        contexts, arms, rewards = draw_outcomes(
+            cell, seed=block.seed, first=first, replications=count
+        )
+        drawn = model.integers(contexts), model.integers(arms), model.floats(rewards)
+        parts.append(here.values(quantities, *drawn))
+    return MomentSums.of(np.concatenate(parts))

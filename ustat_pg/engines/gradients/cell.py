@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -266,30 +266,14 @@ class GradientCell(Cell):
             estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Any]) -> None:
+        from .exact import require
+
         self.require_quantities(quantities)
-        _engine("exact").require(self, quantities)
+        require(self)
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        _engine(engine).require(self, quantities)
-        return _engine(engine).measure(self, quantities, block)
-
-
-def _engine(name: str) -> Engine:
-    engine: Engine = import_module(f".{name}", __package__).ENGINE
-    return engine
-
-
-class Engine(Protocol):
-    """What measures gradients."""
-
-    name: str
-
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Raise :class:`InputError` where this engine cannot measure that."""
-
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        """The sums of the cell's replications, or of all outcomes by the exact engine."""
+        module = import_module(f".{engine}", __package__)
+        sums: MomentSums = module.measure(self, quantities, block)
+        return sums

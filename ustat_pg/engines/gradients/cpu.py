@@ -143,29 +143,26 @@ def require_compiled(
         raise InputError(f"engine {engine} knows mixed groups by rewards 0 and 1: use reference")
 
 
-class CpuEngine:
-    """One compiled loop over replications, single-threaded and without the interpreter lock."""
+def measure(
+    cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+) -> MomentSums:
+    """The sums of a block, by one loop without the interpreter lock.
 
-    name = "cpu"
-
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Refuse estimators that are Python functions, and what the body does not know."""
-        require_compiled(self.name, cell, quantities)
-
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
-        problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
-        key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
-        drawn = block.first, block.count, key, cell.group_size, design, problem, tables
-        if takes_one_prompt(cell, quantities):
-            lanes.one_prompt_block(*drawn, mean, products)
-        else:
-            scratch = scratch_shapes(cell, tables, problem)
-            room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
-            bodies.block(*drawn, room, mean, products)
-        return MomentSums(block.count, mean, products)
+    Raises:
+        InputError: estimators that are Python functions, and what the bodies do not know.
+    """
+    require_compiled("cpu", cell, quantities)
+    mean, products = np.zeros(len(quantities)), np.zeros((len(quantities),) * 2)
+    problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
+    key, design = rng.cell_key(block.seed, cell.name), DESIGNS[cell.design]
+    drawn = block.first, block.count, key, cell.group_size, design, problem, tables
+    if takes_one_prompt(cell, quantities):
+        lanes.one_prompt_block(*drawn, mean, products)
+    else:
+        scratch = scratch_shapes(cell, tables, problem)
+        room = bodies.Room(*(np.empty(shape, dtype) for shape, dtype in scratch.values()))
+        bodies.block(*drawn, room, mean, products)
+    return MomentSums(block.count, mean, products)
 
 
 def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bool:
@@ -250,6 +247,3 @@ def _encode(quantity: GradientQuantity, place: dict[Estimator, int]) -> tuple[in
         return bodies.SQUARED_ERROR, row, 0
     kind = bodies.PROJECTION if isinstance(quantity, Projection) else bodies.SQUARED_PROJECTION
     return kind, row, quantity.number
-
-
-ENGINE = CpuEngine()

@@ -37,34 +37,28 @@ def kernel(first, start, count, key, group, design, tables, asked, room, values)
         minibatches(rep, 1, key, group, design, tables, asked, scratch, values[:, i : i + 1])
 
 
-class CudaEngine:
-    """One thread of the device to a replication."""
+def measure(
+    cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+) -> MomentSums:
+    """The sums of a block, one thread of the device to a replication.
 
-    name = "cuda"
+    Raises:
+        InputError: what the cpu engine refuses, and a machine without a device.
+    """
+    require_compiled("cuda", cell, quantities)
+    require_device()
+    problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
+    shapes = scratch_shapes(cell, tables, problem)
+    shapes["values"] = (len(quantities),), np.float64
+    there = upload(problem), upload(tables)
+    key, design = cuda.to_device(rng.cell_key(block.seed, cell.name)), DESIGNS[cell.design]
+    values = np.empty((block.count, len(quantities)))
 
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Refuse what the cpu engine refuses, and a machine without a device."""
-        require_compiled(self.name, cell, quantities)
-        require_device()
+    def run(start: int, count: int, scratch: list[Any]) -> None:
+        *room, out = scratch
+        where = (block.first, start, count, key, cell.group_size, design, *there, Room(*room))
+        launch(kernel, count, *where, out)
+        values[start : start + count] = out.copy_to_host().T[:count]
 
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
-        shapes = scratch_shapes(cell, tables, problem)
-        shapes["values"] = (len(quantities),), np.float64
-        there = upload(problem), upload(tables)
-        key, design = cuda.to_device(rng.cell_key(block.seed, cell.name)), DESIGNS[cell.design]
-        values = np.empty((block.count, len(quantities)))
-
-        def run(start: int, count: int, scratch: list[Any]) -> None:
-            *room, out = scratch
-            where = (block.first, start, count, key, cell.group_size, design, *there, Room(*room))
-            launch(kernel, count, *where, out)
-            values[start : start + count] = out.copy_to_host().T[:count]
-
-        in_chunks(block.count, shapes, run)
-        return MomentSums.of(values)
-
-
-ENGINE = CudaEngine()
+    in_chunks(block.count, shapes, run)
+    return MomentSums.of(values)

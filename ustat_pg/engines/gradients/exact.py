@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import comb, factorial, log10, perm, prod
 from typing import Any
 
 import numpy as np
 
 from ...memory import slices
-from ...problems import SoftmaxBandit
 from ..base import Array, Draws, InfeasibleError, Integers, MomentSums, Replications
 from .cell import (
     Distance,
@@ -63,8 +63,8 @@ def size(cell: GradientCell, *, tuples: bool = False) -> int:
     return polynomial[cell.batch_size] * factorial(cell.batch_size)
 
 
-def _refuse(cell: GradientCell, tuples: bool) -> None:
-    """Raise where there are too many outcomes, and say how many."""
+def require(cell: GradientCell, *, tuples: bool = False) -> None:
+    """Raise :class:`InfeasibleError` where there are too many outcomes, and say how many."""
     number = size(cell, tuples=tuples)
     contexts, batch = cell.problem.contexts, cell.batch_size
     choices = {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
@@ -81,7 +81,7 @@ def _refuse(cell: GradientCell, tuples: bool) -> None:
 
 def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
     """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,)."""
-    _refuse(cell, tuples)
+    require(cell, tuples=tuples)
     problem = cell.problem
     groups = [
         _groups(problem.outcomes.probs[x, :count], cell.group_size, tuples)
@@ -143,96 +143,69 @@ def _groups(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Arra
     return chosen, factorial(group_size) / repeats * np.prod(probs[chosen], axis=1)
 
 
-class ExactEngine:
-    """Expectations by enumeration.
+def measure(
+    cell: GradientCell,
+    quantities: Sequence[GradientQuantity],
+    block: Replications,
+    *,
+    tuples: bool = False,
+) -> MomentSums:
+    """The quantities' exact means; the block is not used.
 
     Arguments:
         tuples: enumerate every order of a group; needed for an estimator that depends on it.
     """
-
-    name = "exact"
-
-    def __init__(self, tuples: bool = False) -> None:
-        self.tuples = tuples
-
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        _refuse(cell, self.tuples)
-
-    @staticmethod
-    def _gram(problem: SoftmaxBandit, known: dict[tuple[int, int], Array], x: int, y: int) -> Array:
-        """Inner products of two contexts' scores, looked up once."""
-        if (x, y) not in known:
-            known[x, y] = problem.policy.gram(x, y)
-        return known[x, y]
-
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        """The quantities' exact means; the block is not used."""
-        problem = cell.problem
-        labels = estimators_of(quantities)
-        along = {
-            q.number: problem.policy.inner(direction(problem, q.number))
-            for q in quantities
-            if isinstance(q, (Projection, SquaredProjection))
+    problem = cell.problem
+    labels = estimators_of(quantities)
+    along = {
+        q.number: problem.policy.inner(direction(problem, q.number))
+        for q in quantities
+        if isinstance(q, (Projection, SquaredProjection))
+    }
+    target = problem.gradient()
+    linear = problem.policy.inner(target)
+    gram = cache(problem.policy.gram)
+    total, weight = np.zeros(len(quantities)), 0.0
+    for draws, probability in minibatches(cell, tuples=tuples):
+        contexts = draws.contexts[0]
+        # Aᵢ / (B G), so that an estimate is a plain sum over outputs, (n, B, G).
+        share = {
+            e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size) for e in labels
         }
-        target = problem.gradient()
-        linear = problem.policy.inner(target)
-        grams: dict[tuple[int, int], Array] = {}
-        total, weight = np.zeros(len(quantities)), 0.0
-        for draws, probability in minibatches(cell, tuples=self.tuples):
-            contexts = draws.contexts[0]
-            # Aᵢ / (B G), so that an estimate is a plain sum over outputs, (n, B, G).
-            share = {
-                e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size)
-                for e in labels
-            }
-            products = [
-                (
-                    b,
-                    c,
-                    self._gram(problem, grams, x, y)[
-                        draws.arms[:, b, :, None], draws.arms[:, c, None]
-                    ],
-                )
-                for b, x in enumerate(contexts)
-                for c, y in enumerate(contexts)
-                if self._gram(problem, grams, x, y).any()
-            ]
+        products = [
+            (b, c, gram(x, y)[draws.arms[:, b, :, None], draws.arms[:, c, None]])
+            for b, x in enumerate(contexts)
+            for c, y in enumerate(contexts)
+            if gram(x, y).any()
+        ]
 
-            def square(shares: Array, products: Any = products) -> Array:
-                return sum(
-                    (
-                        np.einsum("ni,nij,nj->n", shares[:, b], p, shares[:, c])
-                        for b, c, p in products
-                    ),
-                    np.zeros(len(shares)),
-                )
+        def square(shares: Array, products: Any = products) -> Array:
+            return sum(
+                (np.einsum("ni,nij,nj->n", shares[:, b], p, shares[:, c]) for b, c, p in products),
+                np.zeros(len(shares)),
+            )
 
-            def apply(table: Array, shares: Array, draws: Draws = draws) -> Array:
-                return np.asarray(
-                    (shares * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
-                )
+        def apply(table: Array, shares: Array, draws: Draws = draws) -> Array:
+            return np.asarray(
+                (shares * table[draws.contexts[..., None], draws.arms]).sum(axis=(1, 2))
+            )
 
-            for column, quantity in enumerate(quantities):
-                if isinstance(quantity, Mixed):
-                    value = mixed(draws)
-                elif isinstance(quantity, Distance):
-                    value = square(share[quantity.first] - share[quantity.second])
-                elif isinstance(quantity, SquaredError):
-                    shares = share[quantity.estimator]
-                    value = square(shares) - 2 * apply(linear, shares) + target @ target
-                else:
-                    shares = share[quantity.estimator]
-                    unit = direction(problem, quantity.number)
-                    value = apply(along[quantity.number], shares) - target @ unit
-                    if not isinstance(quantity, Projection):
-                        value = value**2
-                total[column] += probability @ value
-            weight += float(probability.sum())
-        if not abs(weight - 1) < 1e-9:
-            raise ArithmeticError(f"the outcomes' probabilities sum to {weight}, not 1")
-        return MomentSums.exact(total)
-
-
-ENGINE = ExactEngine()
+        for column, quantity in enumerate(quantities):
+            if isinstance(quantity, Mixed):
+                value = mixed(draws)
+            elif isinstance(quantity, Distance):
+                value = square(share[quantity.first] - share[quantity.second])
+            elif isinstance(quantity, SquaredError):
+                shares = share[quantity.estimator]
+                value = square(shares) - 2 * apply(linear, shares) + target @ target
+            else:
+                shares = share[quantity.estimator]
+                unit = direction(problem, quantity.number)
+                value = apply(along[quantity.number], shares) - target @ unit
+                if not isinstance(quantity, Projection):
+                    value = value**2
+            total[column] += probability @ value
+        weight += float(probability.sum())
+    if not abs(weight - 1) < 1e-9:
+        raise ArithmeticError(f"the outcomes' probabilities sum to {weight}, not 1")
+    return MomentSums.exact(total)

@@ -54,16 +54,6 @@ class Model(ABC):
         return self.policy.d
 
     @property
-    def length(self) -> int:
-        """The most tokens in an output."""
-        return self.space.length
-
-    @property
-    def choices(self) -> int:
-        """A, the tokens to choose from at each step, end token included."""
-        return self.space.symbols
-
-    @property
     @abstractmethod
     def activity(self) -> int:
         """About how many numbers a gradient keeps for each output."""
@@ -124,7 +114,7 @@ class _Transformer(Model):
 
     @property
     def activity(self) -> int:
-        shape, positions = self.policy.shape, self._longest + self.length
+        shape, positions = self.policy.shape, self._longest + self.space.length
         return 40 * shape.layers * positions * (shape.width + shape.heads * positions // 4)
 
     def _read(self, contexts: Tensor, written: Tensor) -> Tensor:
@@ -145,8 +135,10 @@ class _Transformer(Model):
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._logits(theta, self._read(contexts, tokens[:, :-1]))
-        places = self._lengths[contexts][:, None] + torch.arange(self.length, device=self.device)
-        chosen = logits.gather(1, places[..., None].expand(-1, -1, self.choices))
+        places = self._lengths[contexts][:, None] + torch.arange(
+            self.space.length, device=self.device
+        )
+        chosen = logits.gather(1, places[..., None].expand(-1, -1, self.space.symbols))
         return functional.log_softmax(chosen, dim=-1)
 
 
@@ -155,25 +147,25 @@ class _Prefix(Model):
 
     def __init__(self, policy: PrefixSoftmax, device: torch.device) -> None:
         super().__init__(policy, policy.space, device)
-        lengths = self.space.vocabulary ** np.arange(self.length - 1)
+        lengths = self.space.vocabulary ** np.arange(self.space.length - 1)
         self._offsets = self.integers(np.cumsum([0, *lengths]))
 
     @property
     def activity(self) -> int:
-        return 4 * self.length * self.choices
+        return 4 * self.space.length * self.space.symbols
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         v = self.space.vocabulary
         number = torch.zeros_like(contexts)
         numbers = [number]
-        for t in range(self.length - 1):
+        for t in range(self.space.length - 1):
             # What stands after the end is read as some prefix, as promised.
             number = number * v + tokens[:, t].clamp(0, v - 1)
             numbers.append(number)
         nodes = torch.stack(numbers, dim=-1) + self._offsets
         if self.policy.contexts is None:
             nodes = nodes + contexts[:, None] * self.space.prefixes
-        return functional.log_softmax(theta.reshape(-1, self.choices)[nodes], dim=-1)
+        return functional.log_softmax(theta.reshape(-1, self.space.symbols)[nodes], dim=-1)
 
 
 class _Bandit(Model):
@@ -195,7 +187,7 @@ class _Bandit(Model):
 
     @property
     def activity(self) -> int:
-        return (4 + self.d) * self.choices
+        return (4 + self.d) * self.space.symbols
 
     def choice_log_probs(self, theta: Tensor, contexts: Tensor, tokens: Tensor) -> Tensor:
         logits = self._features[contexts] @ theta + self._offset[contexts]
@@ -214,15 +206,14 @@ def differentiable(policy: SoftmaxPolicy) -> SoftmaxPolicy:
             )
         source = policy.source
         return source if policy.parameters is None else source.with_theta(policy.parameters)
-    if not isinstance(policy, (TransformerPolicy, *_KINDS)):
-        names = [TransformerPolicy.__name__, *(kind.__name__ for kind in _KINDS)]
-        raise InputError(
-            f"no torch model of a {type(policy).__name__}: there is one of {', '.join(names)}"
-        )
+    if not isinstance(policy, tuple(_KINDS)):
+        names = ", ".join(kind.__name__ for kind in _KINDS)
+        raise InputError(f"no torch model of a {type(policy).__name__}: there is one of {names}")
     return policy
 
 
 _KINDS: dict[type[SoftmaxPolicy], Callable[[Any, torch.device], Model]] = {
+    TransformerPolicy: _Transformer,
     PrefixSoftmax: _Prefix,
     TabularSoftmax: _Bandit,
     SharedLinearSoftmax: _Bandit,
@@ -238,6 +229,4 @@ def model_of(policy: SoftmaxPolicy, device: str = "cpu") -> Model:
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
     model, where = differentiable(policy), device_of(device)
-    if isinstance(model, TransformerPolicy):
-        return _Transformer(model, where)
     return next(make for kind, make in _KINDS.items() if isinstance(model, kind))(model, where)

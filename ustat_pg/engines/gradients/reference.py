@@ -58,47 +58,35 @@ def _contexts(cell: GradientCell, key: Integers, numbers: Integers) -> Integers:
     return order[:, :batch]
 
 
-class ReferenceEngine:
-    """Draws, gathers scores, calls the estimators, averages."""
-
-    name = "reference"
-
-    def require(self, cell: GradientCell, quantities: Sequence[GradientQuantity]) -> None:
-        """Refuse nothing: all is measured."""
-
-    def measure(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
-    ) -> MomentSums:
-        """The sums of a block."""
-        problem = cell.problem
-        row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
-        values = []
-        for some in slices(block.count, _CHUNK_BYTES // row):
-            first, count = block.first + some.start, some.stop - some.start
-            draws = draw(cell, seed=block.seed, first=first, replications=count)
-            values.append(self.values(cell, quantities, draws))
-        return MomentSums.of(np.concatenate(values))
-
-    def values(
-        self, cell: GradientCell, quantities: Sequence[GradientQuantity], draws: Draws
-    ) -> Array:
-        """The quantities of each replication, (R, Q)."""
-        problem = cell.problem
-        contexts, place = np.unique(draws.contexts, return_inverse=True)
-        scores = np.stack([problem.policy.scores(x) for x in contexts])
-        drawn = scores[place.reshape(draws.contexts.shape)[:, :, None], draws.arms]
-        estimates = {
-            estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
-            for estimator in estimators_of(quantities)
-        }
-        found = columns(
-            quantities,
-            estimates,
-            problem.gradient(),
-            mixed(draws),
-            lambda number: direction(problem, number),
-        )
-        return np.stack(list(found), axis=-1)
+def measure(
+    cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+) -> MomentSums:
+    """The sums of a block."""
+    problem = cell.problem
+    row = 8 * cell.batch_size * cell.group_size * max(problem.d, problem.outcomes.arms.shape[1])
+    values = []
+    for some in slices(block.count, _CHUNK_BYTES // row):
+        first, count = block.first + some.start, some.stop - some.start
+        draws = draw(cell, seed=block.seed, first=first, replications=count)
+        values.append(values_of(cell, quantities, draws))
+    return MomentSums.of(np.concatenate(values))
 
 
-ENGINE = ReferenceEngine()
+def values_of(cell: GradientCell, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
+    """The quantities of each replication, (R, Q)."""
+    problem = cell.problem
+    contexts, place = np.unique(draws.contexts, return_inverse=True)
+    scores = np.stack([problem.policy.scores(x) for x in contexts])
+    drawn = scores[place.reshape(draws.contexts.shape)[:, :, None], draws.arms]
+    estimates = {
+        estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
+        for estimator in estimators_of(quantities)
+    }
+    found = columns(
+        quantities,
+        estimates,
+        problem.gradient(),
+        mixed(draws),
+        lambda number: direction(problem, number),
+    )
+    return np.stack(list(found), axis=-1)

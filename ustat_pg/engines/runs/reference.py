@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -37,10 +38,10 @@ def _run(trajectory: Trajectory, block: Replications) -> Array:
     key = rng.cell_key(block.seed, trajectory.name)
     numbers = block.first + np.arange(block.count)
     theta = starts(trajectory, block)
-    prompts = _Prompts(trajectory, key, numbers)
     kept = {0: theta}
-    for t, rate in enumerate(trajectory.schedule.rates(trajectory.steps), start=1):
-        theta = theta + rate * _estimate(trajectory, key, numbers, t, prompts.of_step(t), theta)
+    rates, prompts = trajectory.schedule.rates(trajectory.steps), _prompts(trajectory, key, numbers)
+    for t, (rate, contexts) in enumerate(zip(rates, prompts, strict=True), start=1):
+        theta = theta + rate * _estimate(trajectory, key, numbers, t, contexts, theta)
         if trajectory.projection is not None:
             theta = trajectory.projection.project(theta)
         kept[t] = theta
@@ -49,27 +50,22 @@ def _run(trajectory: Trajectory, block: Replications) -> Array:
     return np.stack([kept[t] for t in trajectory.snapshots or ()], axis=1)
 
 
-class _Prompts:
-    """The contexts of each step, in order of the steps."""
-
-    def __init__(self, trajectory: Trajectory, key: Integers, numbers: Integers) -> None:
-        self.trajectory, self.key, self.numbers = trajectory, key, numbers
-        self.ends = rng.thresholds(trajectory.problem.context_probs)
-        self.order = np.empty((len(numbers), trajectory.problem.contexts), np.int64)
-
-    def of_step(self, t: int) -> Integers:
-        """(R, B)."""
-        batch, total = self.trajectory.batch_size, self.trajectory.problem.contexts
-        first = (t - 1) * batch
-        words = rng.words(self.key, self.numbers, rng.CONTEXT_SLOT, batch, first)
-        if self.trajectory.design == "iid":
-            return np.searchsorted(self.ends, words, side="right").astype(np.int64)
+def _prompts(trajectory: Trajectory, key: Integers, numbers: Integers) -> Iterator[Integers]:
+    """The contexts of each step, (R, B), in order of the steps."""
+    batch, total = trajectory.batch_size, trajectory.problem.contexts
+    ends = rng.thresholds(trajectory.problem.context_probs)
+    order = np.empty((len(numbers), total), np.int64)
+    for first in range(0, trajectory.steps * batch, batch):
+        words = rng.words(key, numbers, rng.CONTEXT_SLOT, batch, first)
+        if trajectory.design == "iid":
+            yield np.searchsorted(ends, words, side="right").astype(np.int64)
+            continue
         # B divides X: a step lies within one epoch.
         place = first % total
         if place == 0:
-            self.order[:] = np.arange(total)
-        rng.shuffle(self.order, words, place)
-        return self.order[:, place : place + batch]
+            order[:] = np.arange(total)
+        rng.shuffle(order, words, place)
+        yield order[:, place : place + batch]
 
 
 def _estimate(

@@ -54,8 +54,6 @@ TRAJECTORY_ENGINES = ("reference", "cpu", "cuda")
 class Trajectory:
     """Independent runs of the meta-algorithm on one problem.
 
-    Equal if all that is asked is equal; :attr:`name`, the address of the draws, holds less.
-
     Arguments:
         problem: its policy is an ArmLinearSoftmax. Scores of one that bends grow with
             θ: without a projection a large rate may send a run to infinity.
@@ -138,14 +136,6 @@ class Trajectory:
             "projection": None if self.projection is None else self.projection.label,
             "snapshots": list(self.snapshots or ()),
         }
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Trajectory):
-            return NotImplemented
-        return self.description == other.description
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.estimator.label, self.steps))
 
     def run(self, engine: str, *, seed: int = 0, first: int = 0, replications: int = 1) -> Array:
         """θ at the snapshots, of replications ``first`` to ``first + replications``, (R, S, d)."""
