@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | report | mutants | new``: run the experiments
-and say what they settle.
+"""``python -m simulations list | plan | verify | check | mutants | new``: run the experiments and say what
+they settle.
 """
 
 from __future__ import annotations
@@ -88,8 +88,6 @@ def _parser() -> argparse.ArgumentParser:
                 help="also show which effects the evidence would see",
             )
     _add_check(commands)
-    command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     mutants.add_arguments(commands, ALL)
     command = commands.add_parser(
         "new",
@@ -419,25 +417,6 @@ def _check(options: argparse.Namespace) -> int:
     return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
 
 
-def _report(options: argparse.Namespace) -> int:
-    from figures.__main__ import paint
-    from figures.catalogue import PICTURES
-    from ustat_pg.experiment import Store, load_run
-    from ustat_pg.report import Drawing, html
-    from ustat_pg.results import FIGURES_FOLDER, HTML_FILE
-
-    folder: Path = options.folder
-    results = load_run(folder)
-    files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
-    drawn = [
-        Drawing(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
-        for file in files
-    ]
-    Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
-    print(f"Report: {folder / HTML_FILE}")
-    return 0
-
-
 def _stop(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -452,8 +431,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "new":
             print(skeleton.write(options.stem, options.label, options.title), end="")
             return 0
-        if options.command in ("check", "report"):
-            return (_check if options.command == "check" else _report)(options)
+        if options.command == "check":
+            return _check(options)
         options.claims = _stems(options.claims)
         _require_stems(options, options.claims)
         stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
