@@ -84,7 +84,6 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	@touch $@
 
 benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
-	-$(PIP) --editable '.[benchmarks]'
 	for name in mse_kernel trajectories weighted_chi2 plans llm_pool noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:  ## remove .venv, results and build
