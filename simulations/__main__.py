@@ -11,8 +11,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,10 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "list", help="the results, and which of them this version verifies"
     )
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    for name, text in (
-        ("plan", "the replications that a run would take"),
-        ("verify", "run and decide"),
+    command.set_defaults(run=_list)
+    for name, run, text in (
+        ("plan", _plan, "the replications that a run would take"),
+        ("verify", _verify, "run and decide"),
     ):
         command = commands.add_parser(
             name,
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
             help="on the Dask cluster with this scheduler, tcp://host:8786",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
+        command.set_defaults(run=partial(_on_claims, run))
         if name == "verify":
             command.add_argument(
                 "--power",
@@ -100,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--title", default=skeleton.TITLE, help="what it says in a few plain words, for tables"
     )
+    command.set_defaults(run=_new)
     return parser
 
 
@@ -134,6 +137,7 @@ def _add_check(commands: Any) -> None:
         description="Draw the replications of one check again; nothing is stored or read.",
         epilog="Exit codes: 0 confirmed, 1 refuted, 2 usage or input, 3 inconclusive.",
     )
+    command.set_defaults(run=_check)
     command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
     command.add_argument("name", metavar="NAME", help="of the check, as in the report")
     _add_suite(command)
@@ -196,11 +200,6 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.json:
-        fields = ("label", "statement", "reconstructed")
-        rows = {s: {name: getattr(r, name) for name in fields} for s, r in RESULTS.items()}
-        print(json.dumps(rows))
-        return 0
     for stem, result in RESULTS.items():
         print(f"{stem:16} {result.label:15} {result.statement}")
         if result.reconstructed:
@@ -417,6 +416,24 @@ def _check(options: argparse.Namespace) -> int:
     return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
 
 
+def _new(options: argparse.Namespace) -> int:
+    print(skeleton.write(options.stem, options.label, options.title), end="")
+    return 0
+
+
+def _on_claims(
+    run: Callable[[argparse.Namespace, Sequence[str]], int], options: argparse.Namespace
+) -> int:
+    """Run a command on the claims that are named, or on all."""
+    named = _stems(options.claims)
+    _require_stems(options, named)
+    _require_device(options)
+    try:
+        return run(options, [stem for stem in _known(options) if stem in named or not named])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished blocks are kept") from None
+
+
 def _stop(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -424,23 +441,8 @@ def _stop(*_: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> int:
         options = _parser().parse_args(arguments)
-        if options.command == "list":
-            return _list(options)
-        if options.command == "mutants":
-            return mutants.run(options, ALL)
-        if options.command == "new":
-            print(skeleton.write(options.stem, options.label, options.title), end="")
-            return 0
-        if options.command == "check":
-            return _check(options)
-        options.claims = _stems(options.claims)
-        _require_stems(options, options.claims)
-        stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
-        _require_device(options)
-        try:
-            return (_plan if options.command == "plan" else _verify)(options, stems)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; finished blocks are kept") from None
+        code: int = options.run(options)
+        return code
 
     signal.signal(signal.SIGTERM, _stop)
     return guarded("simulations", command)
