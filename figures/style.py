@@ -177,10 +177,8 @@ def label_ends(axis: Axes, labels: Sequence[tuple[float, str, Sequence[Look]]]) 
     Each has an ordinate, a text, and looks, the last of which gives its colour; and its points' marker before
     it, for those who print in grey.
     """
-    gap, x = (
-        9.0,
-        1.045,
-    )  # Points between two, and the place of the first letter over the panel's width.
+    gap = 9.0  # points between two names
+    x = 1.045  # of the panel's width
     figure: Any = axis.figure
     figure.draw_without_rendering()
     height = axis.get_window_extent().height / figure.dpi * 72

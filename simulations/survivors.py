@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GroupSize, SquaredError, SurvivorCell
+from ustat_pg.engines import GroupSize, SquaredError, SurvivorCell
 from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
@@ -31,6 +31,7 @@ from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded
 from .shared.peers import telling, weight_in
+from .shared.runs import GRPO
 
 STEM = "survivors"
 
@@ -44,7 +45,6 @@ DROPPED = "a lone survivor's reward taken as dropped"
 NONE_LOST = "the error of full groups"
 RIVALS = (UNCHANGED, OVER_ALL, NO_PAIR, BLIND, DROPPED, NONE_LOST)
 
-GRPO = Estimator("grpo")
 G = 3
 """The group size: small, so that groups of one survivor and of none count."""
 
