@@ -161,10 +161,8 @@ def curves(suite: Suite) -> Iterator[Point]:
             problem = two_valued([p, 1 - p], [1, 0])
             survival = np.where(problem.reward_values > 0.5, *chances)
             twice, fates = doubled(problem, survival)
-            mean, gradient = (
-                survivor_mse(survivor_moments(problem, survival), 4).mean,
-                problem.gradient(),
-            )
+            mean = survivor_mse(survivor_moments(problem, survival), 4).mean
+            gradient = problem.gradient()
             cell = SurvivorCell(twice, 4, survives=fates)
             drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
             weight = float(mean @ gradient) / float(gradient @ gradient)

@@ -269,10 +269,8 @@ def curves(suite: Suite) -> Iterator[Point]:
         problem = prompts(entry, 1)[0].problem
         moments = problem.moments()
         for group_size in suite.curve_sizes:
-            predicted, cell = (
-                gradient_mse(moments, "grpo", group_size),
-                GradientCell(problem, group_size),
-            )
+            predicted = gradient_mse(moments, "grpo", group_size)
+            cell = GradientCell(problem, group_size)
             at = {"problem": entry.name, "group_size": group_size}
             for part, value, quantity in (
                 ("first", predicted.first_order_term, mse_of("oracle")),
