@@ -14,23 +14,23 @@ install: .venv/core  ## the library and its command ustat-pg in .venv, with what
 
 verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 min
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
-	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE) || exit 2;; esac; exit $$status
+	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE) --report || exit 2;; esac; exit $$status
 
 networks: .venv/torch  ## the claims on token problems, under a prefix softmax (2 min) and a transformer
 	@for kind in $(KINDS); do status=0; \
 	  .venv/bin/python -m simulations verify --on $$kind --size $(SIZE) --out results/$(SIZE)-$$kind || status=$$?; \
-	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-$$kind || exit 2;; esac; \
+	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE)-$$kind --report || exit 2;; esac; \
 	  test $$status = 0 || exit $$status; done
 
 llm: .venv/llm  ## the claims on the language models that ship with the library; 10 min
 	@status=0; .venv/bin/python -m simulations verify --on language-model --size $(SIZE) --out results/$(SIZE)-language-model || status=$$?; \
-	  case $$status in 0|1|3) .venv/bin/python -m simulations report results/$(SIZE)-language-model || exit 2;; esac; exit $$status
+	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE)-language-model --report || exit 2;; esac; exit $$status
 
 figures: .venv/core  ## draw again from the stored results; 30 s
 	.venv/bin/python -m figures results/$(SIZE)
 
 report: .venv/core  ## one self-contained page of the stored run; 10 s
-	.venv/bin/python -m simulations report results/$(SIZE)
+	.venv/bin/python -m figures results/$(SIZE) --report
 
 test: .venv/dev  ## the whole suite; 20 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
@@ -84,8 +84,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	@touch $@
 
 benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
-	-$(PIP) --editable '.[benchmarks]'
-	for name in mse_kernel trajectories weighted_chi2 plans llm_pool noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in mse_kernel trajectories noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:  ## remove .venv, results and build
 	rm -rf .venv results build dist *.egg-info

@@ -1,7 +1,6 @@
 """The cost of the monitor of the gradient's noise: steps of one training, with it and without in turns.
 
     python -m benchmarks.noise            a model of 27 million parameters; 10 min on one core
-    python -m benchmarks.noise --layers   completions told apart: passes with and without, errors of products
 
 Two steps make a pair, and pairs begin with the one and with the other in turns, so that what else the
 machine does falls on both alike. Times are processor seconds of whole steps, generation included; all
@@ -36,8 +35,6 @@ from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.models import LanguageModel
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.training import PLAIN, dataset
-from ustat_pg.noise import NoiseMeter
-from ustat_pg.noise.layers import Layers
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
 
@@ -128,71 +125,16 @@ def seconds(
     return clock.seconds
 
 
-def layers(model: Any, pairs: int, tokens: int, width: int) -> None:
-    """Passes over 4 completions in turns, and projected products beside exact ones."""
-    ids = torch.randint(2, 64, (4, PROMPT + tokens), generator=torch.Generator().manual_seed(1))
-    # Two of one prompt, and two others.
-    ids[1, :PROMPT] = ids[0, :PROMPT]
-
-    def backward(rows: torch.Tensor) -> None:
-        model.zero_grad()
-        logs = model(input_ids=rows, use_cache=False).logits.log_softmax(-1)[:, PROMPT - 1 : -1]
-        logs.gather(-1, rows[:, PROMPT:, None]).sum().backward()
-
-    meter, times = NoiseMeter(model, width=width), []
-    for pair in range(-1, pairs):
-        own = {}
-        for on in (True, False) if pair % 2 else (False, True):
-            since = time.process_time()
-            if on:
-                with meter.micro_batch(range(4)):
-                    backward(ids)
-                meter.step()
-            else:
-                backward(ids)
-            own[on] = time.process_time() - since
-        times.append(own[True] / own[False])
-    ratios = DescrStatsW(times[1:])
-    print(
-        f"ratio {ratios.mean:.3f} [{ratios.tconfint_mean()[0]:.3f}, {ratios.tconfint_mean()[1]:.3f}]"
-    )
-    meter.remove()
-    gradients = []
-    for k in range(4):
-        backward(ids[k : k + 1])
-        gradients.append([p.grad.clone() for p in model.parameters()])
-    exact = np.array([[sum(float((a * b).sum()) for a, b in zip(u, v, strict=True))
-                       for v in gradients] for u in gradients])  # fmt: skip
-    errors, of = [], Layers(model, list(model.parameters()), width, 0)
-    for draw in range(64):
-        of.begin_step(draw)
-        rows = np.array([
-            torch.cat([of.whole(k, g)[0] for k, g in enumerate(u)]).double().numpy()
-            for u in gradients
-        ])  # fmt: skip
-        errors.append(
-            (rows @ rows.T - exact) / np.sqrt(np.outer(exact.diagonal(), exact.diagonal()))
-        )
-    root = np.sqrt(np.mean(np.square(errors), axis=0))
-    print(f"width {width}: error of squared norms {root.diagonal().mean():.3f}, of products over norms "
-          f"{root[0, 1]:.3f} at one prompt and {root[2, 3]:.3f} at two")  # fmt: skip
-
-
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--layers", action="store_true")
     parser.add_argument("--per-completion", action="store_true")
-    parser.add_argument("--width", type=int, default=16)
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     model = language_model()
     count = sum(p.numel() for p in model.model.parameters())
-    if arguments.layers:
-        layers(model.model, arguments.pairs, arguments.tokens, arguments.width)
-        return
     batches = f"{MICRO_BATCHES} micro-batches of {MICRO_BATCH} completions"
     print(f"{count:,} parameters, {batches}, {arguments.tokens} tokens after a prompt of {PROMPT}")
     # The monitor estimates from its second step on; two pairs before are left out.

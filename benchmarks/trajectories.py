@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -166,57 +165,13 @@ def numpy_program(case: Case, seed: int, replications: int, steps: int) -> Array
     return in_threads(share, replications)
 
 
-# JAX: jit and scan.
-
-
-def jax_step(case: Case, theta: Any, draws: Any, t: Any) -> Any:
-    """One step of one replication, from 1 + 2 G uniform numbers."""
-    import jax.numpy as jnp
-
-    features, offset, success = (jnp.asarray(a) for a in (case.features, case.offset, case.success))
-    x = (draws[0] * case.contexts).astype(jnp.int32)
-    mine = features[x]
-    logits = mine @ theta + offset[x]
-    ends = jnp.cumsum(jnp.exp(logits - logits.max()))
-    level = draws[1 : 1 + case.group] * ends[-1]
-    arms = (level[:, None] >= ends[:-1]).sum(1)
-    z = (draws[1 + case.group :] < success[x][arms]).astype(case.real)
-    rate = case.c / (t + case.t0) / (case.group - 1)
-    return theta + rate * ((z - z.mean()) @ mine[arms])
-
-
-def jax_program(case: Case) -> Program:
-    """All replications by vmap under jit and scan, compiled once for each size; JAX brings its threads."""
-    import jax
-    import jax.numpy as jnp
-
-    width = 1 + 2 * case.group
-
-    @partial(jax.jit, static_argnums=(1, 2))
-    def trained(key: Any, replications: int, steps: int) -> Any:
-        def alone(key: Any) -> Any:
-            def step(theta: Any, t: Any) -> Any:
-                draws = jax.random.uniform(jax.random.fold_in(key, t), (width,), case.real)
-                return jax_step(case, theta, draws, t), None
-
-            start = jnp.full(case.d, START, case.real)
-            return jax.lax.scan(step, start, jnp.arange(1, steps + 1))[0]
-
-        return jax.vmap(alone)(jax.random.split(key, replications))
-
-    return lambda seed, *size: np.asarray(trained(jax.random.key(seed), *size))
-
-
 def peers(case: Case) -> dict[str, Program]:
-    """The programs that are installed: plain NumPy untuned, the others in single precision."""
+    """Plain NumPy untuned, and in chunks and single precision."""
     plain = partial(numpy_chunk, replace(case, real="float64"))
-    programs: dict[str, Program] = {
+    return {
         "NumPy, all at once, one thread, float64": lambda seed, m, steps: plain(steps, (seed,), m),
         "NumPy, chunks of 5000": partial(numpy_program, case),
     }
-    if find_spec("jax"):
-        programs["JAX, jit, scan, vmap"] = jax_program(case)
-    return programs
 
 
 # Measurements.
@@ -266,7 +221,7 @@ def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) 
     options = parser.parse_args(arguments)
     replications, steps, rounds = (2000, 30, 1) if options.quick else (10_000, 1000, options.rounds)
     print("# Trajectories against their peers\n")
-    print(f"{machine('numpy', 'numba', 'jax')}; {THREADS} threads.\n")
+    print(f"{machine('numpy', 'numba')}; {THREADS} threads.\n")
     print(f"R = {replications:,} runs of T = {steps:,} steps, B = 1, grpo.")
     print(f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.\n")
     for case in cases:

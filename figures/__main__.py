@@ -1,4 +1,6 @@
-"""``python -m figures DIR [NAME...]``: draw the figures of a run from its stored results."""
+"""``python -m figures DIR [NAME...]``: draw the figures of a run from its stored results; with ``--report``
+the whole run as one page.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.reading import printable
-from ustat_pg.results import FIGURES_FOLDER, Results, load_run
+from ustat_pg.cli import guarded
+from ustat_pg.results import FIGURES_FOLDER, HTML_FILE, Results, load_run
 from ustat_pg.validation import InputError
 
 from . import data
@@ -97,6 +99,21 @@ def _paint(
     return files
 
 
+def write_report(folder: Path) -> Path:
+    """Write a run as one HTML page, its figures drawn in SVG; returns the file."""
+    from ustat_pg.experiment import Store
+    from ustat_pg.report import Drawing, html
+
+    results = load_run(folder)
+    files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
+    drawn = [
+        Drawing(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
+        for file in files
+    ]
+    Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
+    return folder / HTML_FILE
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
@@ -108,24 +125,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--style", metavar="STYLE", help="of Matplotlib, a name or a .mplstyle file"
     )
-    options = parser.parse_args(arguments)
-    try:
+    parser.add_argument(
+        "--report", action="store_true", help="the run as one HTML page instead: DIR/report.html"
+    )
+
+    def command() -> int:
+        options = parser.parse_args(arguments)
+        folder: Path = options.folder
+        if options.report:
+            print(f"Report: {write_report(folder)}")
+            return 0
+        out = options.out or folder / FIGURES_FOLDER
         files, missing = paint(
-            load_run(options.folder),
-            options.folder,
-            options.out or options.folder / FIGURES_FOLDER,
-            options.names,
-            options.format,
-            options.style,
+            load_run(folder), folder, out, options.names, options.format, options.style
         )
-    except (OSError, InputError) as error:
-        print(printable(f"figures: {error}"), file=sys.stderr)
-        return 2
-    for file in files:
-        print(f"Figure: {file}")
-    if missing:
-        print(f"No data in this run for: {', '.join(missing)}")
-    return 0
+        for file in files:
+            print(f"Figure: {file}")
+        if missing:
+            print(f"No data in this run for: {', '.join(missing)}")
+        return 0
+
+    return guarded("figures", command)
 
 
 if __name__ == "__main__":

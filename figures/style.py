@@ -115,13 +115,11 @@ def theme(look: str | None = None) -> Iterator[None]:
         yield
 
 
-def panels(
-    count: int, height: float = 2.2, width: float | None = None, rows: int = 1
-) -> tuple[Figure, list[Axes]]:
+def panels(count: int, height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side, in rows: one column wide for one panel, two for more."""
     import matplotlib.pyplot as plt
 
-    size = (width or (COLUMN if count == 1 else PAGE), height)
+    size = (COLUMN if count == 1 else PAGE, height)
     columns = -(-count // rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     for spare in axes.flat[count:]:
@@ -173,17 +171,14 @@ def point(look: Look) -> dict[str, Any]:
     }
 
 
-def label_ends(
-    axis: Axes,
-    labels: Sequence[tuple[float, str, Sequence[Look]]],
-    gap: float = 9.0,
-    x: float = 1.045,
-) -> None:
+def label_ends(axis: Axes, labels: Sequence[tuple[float, str, Sequence[Look]]]) -> None:
     """Names at the right of the panel, each at its line's end, moved apart where they would touch.
 
     Each has an ordinate, a text, and looks, the last of which gives its colour; and its points' marker before
-    it, for those who print in grey. Two are at least ``gap`` points apart.
+    it, for those who print in grey.
     """
+    gap = 9.0  # points between two names
+    x = 1.045  # of the panel's width
     figure: Any = axis.figure
     figure.draw_without_rendering()
     height = axis.get_window_extent().height / figure.dpi * 72

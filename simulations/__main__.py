@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | report | mutants | new``: run the experiments
-and say what they settle.
+"""``python -m simulations list | plan | verify | check | mutants | new``: run the experiments and say what
+they settle.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,10 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "list", help="the results, and which of them this version verifies"
     )
-    command.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    for name, text in (
-        ("plan", "the replications that a run would take"),
-        ("verify", "run and decide"),
+    command.set_defaults(run=_list)
+    for name, run, text in (
+        ("plan", _plan, "the replications that a run would take"),
+        ("verify", _verify, "run and decide"),
     ):
         command = commands.add_parser(
             name,
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
             help="on the Dask cluster with this scheduler, tcp://host:8786",
         )
         command.add_argument("--out", type=Path, metavar="DIR", help="results folder")
+        command.set_defaults(run=partial(_on_claims, run))
         if name == "verify":
             command.add_argument(
                 "--power",
@@ -88,8 +90,6 @@ def _parser() -> argparse.ArgumentParser:
                 help="also show which effects the evidence would see",
             )
     _add_check(commands)
-    command = commands.add_parser("report", help="a finished run as one HTML page: DIR/report.html")
-    command.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     mutants.add_arguments(commands, ALL)
     command = commands.add_parser(
         "new",
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--title", default=skeleton.TITLE, help="what it says in a few plain words, for tables"
     )
+    command.set_defaults(run=_new)
     return parser
 
 
@@ -136,6 +137,7 @@ def _add_check(commands: Any) -> None:
         description="Draw the replications of one check again; nothing is stored or read.",
         epilog="Exit codes: 0 confirmed, 1 refuted, 2 usage or input, 3 inconclusive.",
     )
+    command.set_defaults(run=_check)
     command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
     command.add_argument("name", metavar="NAME", help="of the check, as in the report")
     _add_suite(command)
@@ -198,11 +200,6 @@ def _earlier(folder: Path, configuration: str) -> Results | None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if options.json:
-        fields = ("label", "statement", "reconstructed")
-        rows = {s: {name: getattr(r, name) for name in fields} for s, r in RESULTS.items()}
-        print(json.dumps(rows))
-        return 0
     for stem, result in RESULTS.items():
         print(f"{stem:16} {result.label:15} {result.statement}")
         if result.reconstructed:
@@ -419,23 +416,22 @@ def _check(options: argparse.Namespace) -> int:
     return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
 
 
-def _report(options: argparse.Namespace) -> int:
-    from figures.__main__ import paint
-    from figures.catalogue import PICTURES
-    from ustat_pg.experiment import Store, load_run
-    from ustat_pg.report import Drawing, html
-    from ustat_pg.results import FIGURES_FOLDER, HTML_FILE
-
-    folder: Path = options.folder
-    results = load_run(folder)
-    files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))
-    drawn = [
-        Drawing(file.stem, PICTURES[file.stem].title, PICTURES[file.stem].alt, file.read_bytes())
-        for file in files
-    ]
-    Store(folder / "blocks").write(folder / HTML_FILE, html(results, drawn))
-    print(f"Report: {folder / HTML_FILE}")
+def _new(options: argparse.Namespace) -> int:
+    print(skeleton.write(options.stem, options.label, options.title), end="")
     return 0
+
+
+def _on_claims(
+    run: Callable[[argparse.Namespace, Sequence[str]], int], options: argparse.Namespace
+) -> int:
+    """Run a command on the claims that are named, or on all."""
+    named = _stems(options.claims)
+    _require_stems(options, named)
+    _require_device(options)
+    try:
+        return run(options, [stem for stem in _known(options) if stem in named or not named])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted; finished blocks are kept") from None
 
 
 def _stop(*_: Any) -> None:
@@ -445,23 +441,8 @@ def _stop(*_: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     def command() -> int:
         options = _parser().parse_args(arguments)
-        if options.command == "list":
-            return _list(options)
-        if options.command == "mutants":
-            return mutants.run(options, ALL)
-        if options.command == "new":
-            print(skeleton.write(options.stem, options.label, options.title), end="")
-            return 0
-        if options.command in ("check", "report"):
-            return (_check if options.command == "check" else _report)(options)
-        options.claims = _stems(options.claims)
-        _require_stems(options, options.claims)
-        stems = [stem for stem in _known(options) if stem in options.claims or not options.claims]
-        _require_device(options)
-        try:
-            return (_plan if options.command == "plan" else _verify)(options, stems)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; finished blocks are kept") from None
+        code: int = options.run(options)
+        return code
 
     signal.signal(signal.SIGTERM, _stop)
     return guarded("simulations", command)

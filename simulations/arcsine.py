@@ -42,7 +42,7 @@ from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
 from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted
 from .shared.peers import later_terms
-from .shared.runs import ball
+from .shared.runs import GRPO, VANILLA, ball
 
 STEM = "arcsine"
 
@@ -64,7 +64,7 @@ RIVALS = (
     *(REVERSE, WHOLE, GRADIENT, PENALISES, ALIKE),
 )
 
-STD, GRPO = Estimator("std"), Estimator("grpo")
+STD = Estimator("std")
 
 LOW, HIGH = -1.0, 1.0
 """The ends of a path, as tilts of a policy."""
@@ -227,6 +227,12 @@ class Pull:
     def height(self, objective: Objective, u: float) -> float:
         return float(self.landscape.context_probs @ objective(self.rates(u)))
 
+    def slope(self, objective: Objective, u: float) -> float:
+        return derivative(partial(self.height, objective), u)
+
+    def wrong_slopes(self, u: float) -> dict[str, float]:
+        return {rival: self.slope(objective, u) for rival, objective in self.afar.items()}
+
     @property
     def own(self) -> Objective:
         return climbed("std", self.group_size)
@@ -241,15 +247,11 @@ class Pull:
     def checks(self, both: bool) -> Iterator[Check]:
         """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
         top, size = self.best(self.own), self.group_size
-        wrong = {
-            rival: derivative(partial(self.height, objective), top)
-            for rival, objective in self.afar.items()
-        }
         cell = GradientCell(self.landscape.at([top]), size)
         yield self.entry.check(
             f"G={size}: mean at the maximiser",
             mean_along(cell, ((STD, 1.0),)),
-            equal(0.0, wrong, scale=1.0),
+            equal(0.0, self.wrong_slopes(top), scale=1.0),
         )
         for kind, place in (("k3", "loss"), ("k1", "reward"))[: 1 + both]:
             yield from self.balance(kind, place)
@@ -263,11 +265,7 @@ class Pull:
         """At the maximiser rewards and penalty pull alike: as hard as the objective rises there."""
         size = self.group_size
         top = self.best(self.own, partial(self.penalty, kind, place))
-        force = derivative(partial(self.height, self.own), top)
-        wrong = {
-            rival: derivative(partial(self.height, objective), top)
-            for rival, objective in self.afar.items()
-        }
+        force = self.slope(self.own, top)
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
         pull = WeightedBandit.of(
@@ -277,12 +275,12 @@ class Pull:
         )
         for what, cell, weights in (
             ("rewards", GradientCell(bandit, size), ((STD, 1.0),)),
-            ("penalty", GradientCell(pull, size), ((Estimator("vanilla"), -BETA),)),
+            ("penalty", GradientCell(pull, size), ((VANILLA, -BETA),)),
         ):
             yield self.entry.check(
                 f"G={size}: {kind} in the {place}, pull of the {what} at the maximiser",
                 mean_along(cell, weights),
-                equal(force, wrong),
+                equal(force, self.wrong_slopes(top)),
             )
 
     def end(self, top: float) -> tuple[float, float, Linear]:
@@ -290,7 +288,7 @@ class Pull:
         by how much it is then off the maximiser, and as it is measured.
         """
         size, off = self.group_size, float(self.landscape.maximiser[0]) - top
-        slope = partial(derivative, partial(self.height, self.own))
+        slope = partial(self.slope, self.own)
         curvature = -derivative(slope, top)
         bend = derivative(partial(derivative, slope), top)
         moments, square = self.landscape.at([top]).moments(), off**2

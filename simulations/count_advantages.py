@@ -282,12 +282,11 @@ def curves(suite: Suite) -> Iterator[Point]:
 def _weights(group_size: int) -> Iterator[Point]:
     """w(p) of five estimators; what two rivals say; the mean of groups drawn from two arms."""
     for name in CLIMBERS:
-        drawn = dict(zip(MEASURED, _along(name, group_size), strict=True))
-        for number, (rate, value) in enumerate(
-            zip(RATES, count_table(name, group_size).weight(RATES), strict=True), 1
-        ):
+        weights = count_table(name, group_size).weight(RATES)
+        for number, (rate, value) in enumerate(zip(RATES, weights, strict=True), 1):
             at = {"group_size": group_size, "pass_rate": float(rate)}
-            yield Point("weights", name, at, float(value), drawn.get(number))
+            drawn = _along(name, group_size, float(rate)) if number in MEASURED else None
+            yield Point("weights", name, at, float(value), drawn)
         for rival, line in wrong_weights(RATES, group_size).get(name, {}).items():
             if rival in (ARCSINE, ORDER):
                 for rate, value in zip(RATES, line, strict=True):
@@ -295,13 +294,11 @@ def _weights(group_size: int) -> Iterator[Point]:
                     yield Point("weights", f"rival: {rival}", at, float(value))
 
 
-def _along(name: str, group_size: int) -> Iterator[Linear]:
+def _along(name: str, group_size: int, rate: float) -> Linear:
     """E ĝ over g along a direction, at one prompt with two arms, of which one is rewarded."""
-    for number in MEASURED:
-        rate = number / 50
-        problem = two_valued([rate, 1 - rate], [1, 0])
-        place = telling(problem, [problem.gradient()])
-        yield weight_in(GradientCell(problem, group_size), Estimator(name), place.number)
+    problem = two_valued([rate, 1 - rate], [1, 0])
+    place = telling(problem, [problem.gradient()])
+    return weight_in(GradientCell(problem, group_size), Estimator(name), place.number)
 
 
 def _noise(suite: Suite) -> Iterator[Point]:

@@ -41,6 +41,7 @@ from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
 from .problems.paths import mean_along
 from .shared.peers import later_terms, mean_in, telling
+from .shared.runs import GRPO
 
 STEM = "length_weights"
 
@@ -55,7 +56,6 @@ OWN_GROUP = "a divisor for each group is the same"
 LENGTH_ALONE = "the spread of lengths alone makes the bias"
 RIVALS = (RESCALED, NO_EFFECT, SCALED_ERROR, UNBIASED, ROOT, OWN_GROUP, LENGTH_ALONE)
 
-GRPO = Estimator("grpo")
 G = 2
 """The group size: where it is small the token mean's bias is largest."""
 
@@ -65,11 +65,13 @@ CONSTANT = 3
 PROMPTS = 2
 """Prompts of a minibatch whose tokens are weighted."""
 
-DIVISORS: dict[str, Callable[[Array, Array], Array]] = {
+Divisor = Callable[[Array, float], Array]
+"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
+
+DIVISORS: dict[str, Divisor] = {
     "sequence-mean": lambda lengths, mean: lengths,
     "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
 }
-"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
 
 NODES = 6
 """Points on each side of a loop: weights are exact for polynomials of degree 11."""
@@ -163,7 +165,7 @@ def turns(entry: Worded) -> Iterator[Check]:
         moments = problem.length_moments(entry.lengths)
         curl = float(second @ length_curl(moments, how) @ first)
 
-        def turned(side: float, divisor: Callable[[Array, Array], Array] = divisor) -> float:
+        def turned(side: float, divisor: Divisor = divisor) -> float:
             return loop(problem, lengths, divisor, side * first, side * second)[1] / side**2
 
         near, nearer = turned(SIDE / 8), turned(SIDE / 16)
@@ -185,7 +187,7 @@ def turns(entry: Worded) -> Iterator[Check]:
 def loop(
     problem: SoftmaxBandit,
     lengths: Array,
-    divisor: Callable[[Array, Array], Array],
+    divisor: Divisor,
     first: Array,
     second: Array,
 ) -> tuple[WeightedBandit, float]:
@@ -200,7 +202,8 @@ def loop(
     for begin, end in pairwise(corners):
         for place, share in zip((places + 1) / 2, shares / 2, strict=True):
             there = problem.with_theta(problem.policy.theta + begin + place * (end - begin))
-            weights = 1 / divisor(lengths, there.context_probs @ there.policy.probs @ lengths)
+            mean_tokens = float(there.context_probs @ there.policy.probs @ lengths)
+            weights = 1 / divisor(lengths, mean_tokens)
             along = np.stack(
                 [there.policy.scores(x) @ (end - begin) for x in range(there.contexts)]
             )
@@ -405,14 +408,9 @@ def ascent(how: str, baseline: str, steps: int) -> Iterator[float]:
         bandit = task.at(policy)
         moments = bandit.length_moments()
         yield bandit.objective()
-        weights = (
-            moments.probs
-            @ {
-                "sequence-sum": np.ones_like(moments.lengths),
-                "token-mean": 1 / np.full_like(moments.lengths, mean_length(moments)),
-                "sequence-mean": 1 / moments.lengths,
-            }[how]
-        )
+        lengths = moments.lengths
+        divisor = DIVISORS.get(how, lambda lengths, mean: np.ones(len(lengths)))
+        weights = moments.probs @ (1 / divisor(lengths, mean_length(moments)))
         scale = scale or RATE / float(moments.context_probs @ weights)
         mean = aggregated_mean(moments, how, baseline, G, 4)
         policy = policy.with_theta(policy.theta + scale * mean)

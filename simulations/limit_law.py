@@ -200,12 +200,12 @@ def _sensitivity(runs: NearOptimum, rate: float) -> float:
     return float(moved[0] - moved[1]) / 0.01
 
 
-def _transform(runs: NearOptimum, times: float = 1.0) -> Check:
-    rate = times / sum(runs.weights())
+def _transform(runs: NearOptimum) -> Check:
+    rate = 1 / sum(runs.weights())
     value, wrong = _transforms_at(runs, rate)
     digits = runs.left_out * _sensitivity(runs, rate)
     return runs.entry.check(
-        f"{_at(runs)}: transform at {times:g}/mean",
+        f"{_at(runs)}: transform at 1/mean",
         runs.transform(rate),
         equal(value, wrong, scale=1.0, relative_margin=0.02, digits=digits),
     )

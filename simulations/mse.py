@@ -42,6 +42,7 @@ from .shared.peers import (
     scale,
     slope,
 )
+from .shared.runs import GRPO, ORACLE
 
 STEM = "mse"
 
@@ -58,8 +59,6 @@ MEASURED = (2, 4, 8, 16, 32)
 
 ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
 """Baselines that need no other output, beside a constant and a critic."""
-
-GRPO, ORACLE = Estimator("grpo"), Estimator("oracle")
 
 Weights = tuple[tuple[Quantity, float], ...]
 

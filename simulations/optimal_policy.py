@@ -51,7 +51,7 @@ from .shared.runs import (
     critic,
     moments_of,
 )
-from .shared.weights import predicted_difference, projected, solved, weight_difference
+from .shared.weights import Difference, projected, solved
 
 STEM = "optimal_policy"
 
@@ -139,11 +139,9 @@ def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
     landscape, above = entry.problem, constant(float(entry.problem.maximum) + 0.4)
     c = 2 / float(landscape.curvatures[0])
     for axis, unit in enumerate(np.eye(len(landscape.curvatures))):
-        compared = landscape, above, ORACLE, unit, c
-        functional = weight_difference(*compared, group_size=1)
-        gain = predicted_difference(*compared, group_size=1)
+        apart = Difference(landscape, above, ORACLE, unit, c, 1)
         name = f"w{axis + 1}: constant V + 0.4 above the oracle"
-        yield from entry.gains(name, functional, gain, REVERSED)
+        yield from entry.gains(name, apart.measured(), apart.predicted, REVERSED)
 
 
 def _values(entry: LandscapeEntry) -> np.ndarray:
@@ -263,11 +261,9 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     of the gap is the smaller.
     """
     better, c = constant(0.7), 0.7 / float(entry.problem.curvatures[0])
-    compared = entry.problem, ORACLE, better, np.eye(2)[0], c
-    functional = weight_difference(*compared, group_size=1)
-    gain = predicted_difference(*compared, group_size=1)
+    apart = Difference(entry.problem, ORACLE, better, np.eye(2)[0], c, 1)
     name = ": the weight of the oracle above constant 0.7"
-    yield from entry.gains(name, functional, gain, NORM)
+    yield from entry.gains(name, apart.measured(), apart.predicted, NORM)
     yield from _by_law(runs_on("uneven", entry, steps), better, ORACLE, NORM)
     yield _correlation_along(entry, 0, NORM)
     extra = float(np.linalg.eigvalsh(_fisher(entry, (_values(entry) - 0.7) ** 2))[0])

@@ -57,7 +57,7 @@ from .shared.runs import (
     covariance_of,
     parts_of,
 )
-from .shared.weights import axes, constants, difference, predicted, scale, weight_terms
+from .shared.weights import axes, constants, difference, scale, weight_terms
 
 STEM = "oracle_policy"
 
@@ -94,7 +94,7 @@ def _slope(
     return entry.slope(
         f"{_at(entry, weight)}{_between(group_sizes)}: order on {axis}",
         _places(group_sizes) if exactly else [log(g) for g in group_sizes],
-        [difference(entry, g, weight=weight) for g in group_sizes],
+        [difference(entry, g, weight=weight).measured() for g in group_sizes],
         [constant / pairs(g) for g in group_sizes],
         ORDERS,
         relative_margin=margin,
@@ -118,7 +118,7 @@ def _gradients(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator[
     for k, constant in enumerate(constants(entry).tolist()):
         yield _slope(entry, group_sizes, k, exactly=True)
         for group_size in group_sizes[:2]:
-            functional = difference(entry, group_size, weight=k, times=pairs(group_size))
+            functional = difference(entry, group_size, weight=k).measured(pairs(group_size))
             name = f"{_at(entry, k)}G={group_size}: G(G-1) times the difference, by Theorem 2"
             yield entry.check(name, functional, equal(constant))
 
@@ -259,13 +259,13 @@ def _variants(landscapes: Landscapes) -> Iterator[Check]:
     direction that the covariance does not see it is the same.
     """
     for entry in landscapes["quarrel"]:
-        halved = difference(entry, 2, 2, times=4)
-        constant = equal(4 * predicted(entry, 2, 2))
-        yield entry.check("B=2 G=2: B G(G-1) times the difference", halved, constant)
+        halved = difference(entry, 2, 2)
+        constant = equal(4 * halved.predicted)
+        yield entry.check("B=2 G=2: B G(G-1) times the difference", halved.measured(4), constant)
     for entry in landscapes["flat triple"]:
-        far = difference(entry, 2, away=4 * entry.problem.flat[:, 0], times=2)
-        constant = equal(2 * predicted(entry, 2))
-        yield entry.check("G=2: 4 away in the flat direction", far, constant)
+        far = difference(entry, 2, away=4 * entry.problem.flat[:, 0])
+        constant = equal(2 * difference(entry, 2).predicted)
+        yield entry.check("G=2: 4 away in the flat direction", far.measured(2), constant)
 
 
 ENDS = (-2.0, 2.0)
@@ -280,7 +280,7 @@ def _ends(entry: LandscapeEntry) -> Check:
     return entry.slope(
         "G=2: log ratio of the differences at two endpoints",
         (0.0, 1.0),
-        [difference(entry, 2, away=away) for away in ends],
+        [difference(entry, 2, away=away).measured() for away in ends],
         [float(limit_weights(entry.problem.curvatures, n, scale(entry))[0]) for n in noises],
         {ENDPOINT: 0.0},
         relative_margin=0.2,
@@ -376,7 +376,7 @@ def curves(suite: Suite) -> Iterator[Point]:
                 measured = Linear(GradientCell(problem, group_size), terms)
                 yield Point(STEM, estimator.baseline, at, float(weight), measured)
             for series, times in (("difference", 1), ("scaled difference", pairs(group_size))):
-                measured = difference(entry, group_size, times=times)
+                measured = difference(entry, group_size).measured(times)
                 value = constant * times / pairs(group_size)
                 yield Point(STEM, series, at, value, measured, enumerate=True)
             if group_size not in (2, 4, 8):

@@ -1,4 +1,4 @@
-"""``python -m simulations new STEM``: a claim to start from, which runs as it is."""
+"""``python -m simulations new STEM``: a claim to start from, which runs as it is (``templates``)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _BEFORE = '    "gradient_mse_lm": Result('
 """The line behind a new result in ``ustat_pg/paper.py``: the language models come last."""
 
 _ENTRY = """\
-    "$stem": Result(
-        "$label",
+    "@stem": Result(
+        "@label",
         "TODO: the statement in one sentence.",
-        "$title",
+        "@title",
         assumptions="TODO: what it needs. Not in the paper.",
     ),
 """
@@ -32,175 +32,9 @@ _INDEX = ("theory/index.md", "\nnetworks\nlanguage_models\n")
 _README = ("README.md", "<!-- end -->")
 """The table of verdicts, and the line behind it."""
 
+_TEMPLATES = Path(__file__).with_name("templates")
+
 TITLE = "TODO: the statement in a few plain words"
-
-_CLAIM = '''\
-"""$label: TODO: the result in one sentence, and its formula:
-
-MSE = tr Σ/G + (σ² tr F + ‖g‖²)/(G(G-1)).
-
-A skeleton: it asks grpo's error at one prompt, which is Theorem 2. Put your own quantity, prediction and
-rivals in its place; a rival is a formula that someone could take for yours.
-
-Falsified by an error whose interval misses the prediction.
-
-Cost: TODO; `python -m simulations plan $stem` says how many replications it takes.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from ustat_pg.checks import equal
-from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure
-from ustat_pg.predictions import gradient_mse
-
-from .problems import BanditEntry, Suite, mse_of
-
-STEM = "$stem"
-
-FIRST_ORDER = "no second-order term"
-RIVALS = (FIRST_ORDER,)
-
-
-def _check(entry: BanditEntry, group_size: int) -> Check:
-    """The mean of a quantity on a cell, and what it is predicted to be."""
-    prediction = gradient_mse(entry.problem, "grpo", group_size)
-    cell = GradientCell(entry.problem, group_size)
-    wrong = {FIRST_ORDER: prediction.mse - prediction.second_order_term}
-    return entry.check(
-        f"G={group_size}: grpo", mean_of(cell, mse_of("grpo")), equal(prediction.mse, wrong)
-    )
-
-
-def checks(suite: Suite) -> Iterator[Check]:
-    """The result at every group size of the suite, on problems of one prompt."""
-    return (_check(entry, size) for entry in suite.single_prompts for size in suite.group_sizes)
-
-
-FIGURES = (
-    Figure(
-        STEM,
-        "TODO: a few words",
-        "TODO: the figure in one sentence, for who cannot see it: a line falls with the group size.",
-        STEM,
-        y=Axis("mean squared error", scale="log"),
-        lines=("grpo",),
-        by="problem",
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The points of the figure: what is predicted, and what is measured, against G."""
-    for entry, _ in suite.shown:
-        for group_size in suite.curve_sizes:
-            value = gradient_mse(entry.problem, "grpo", group_size).mse
-            cell = GradientCell(entry.problem, group_size)
-            at = {"problem": entry.name, "group_size": group_size}
-            yield Point(STEM, "grpo", at, value, mean_of(cell, mse_of("grpo")))
-'''
-
-
-class _Page(Template):
-    """A page has dollar signs of its own."""
-
-    delimiter = "@"
-
-
-_PAGE = r"""---
-file_format: mystnb
-kernelspec:
-  name: python3
----
-
-# @heading
-
-*@label · stem `@stem` · TODO: exact, or not*
-
-## Statement
-
-TODO: the result, and what it needs.
-
-$$
-\MSE = \frac{\tr \Sigma}{G} + \frac{\sigma^2 \tr F + \norm{g}^2}{G (G-1)} .
-$$
-
-## Derivation
-
-TODO.
-
-## On numbers
-
-```{code-cell} ipython3
-from simulations.problems import two_valued
-from ustat_pg.predictions import gradient_mse
-
-problem = two_valued([0.25] * 4, [1, 0, 0, 0])
-gradient_mse(problem, "grpo", 4)
-```
-
-## Figure
-
-:::{figure} ../figures/@stem.svg
-:alt: TODO: what is seen.
-
-TODO: what it means.
-:::
-
-```{code-cell} ipython3
-:tags: [hide-input]
-
-from slider import slider
-
-
-def numbers(size):
-    return {"error of grpo": gradient_mse(problem, "grpo", size).mse}
-
-
-slider("Group size G", [2, 4, 8, 16], numbers, start=4)
-```
-
-## Break it
-
-TODO: each rival's number beside the right one.
-
-## What `verify` checks
-
-*Rivals, and why they are wrong.*
-
-- `no second-order term`: TODO, a line like this for each rival of the claim.
-
-:::{dropdown} What is asked, how closely, and what is not
-*Asked.* TODO.
-
-*Own error.* TODO: none, where the formula is exact.
-
-*Not asked.* TODO.
-:::
-
-## In practice
-
-- TODO: what a reader should do otherwise.
-
-:::{admonition} Exercise
-TODO: a question with one number for an answer.
-:::
-
-```{code-cell} ipython3
-:tags: [remove-input]
-
-from exercise import graded
-
-graded("TODO: the question?", gradient_mse(problem, "grpo", 2).mse, "TODO: a hint.")
-```
-
-:::{dropdown} Answer
-TODO.
-:::
-"""
 
 NEXT = """\
 {file} asks what Theorem 2 does, until you put your own result in its place. Written too:
@@ -218,6 +52,12 @@ What is left to write, and to run:
 
 CONTRIBUTING.md, "Add a claim", says what else belongs to one; the tests ask for it.
 """
+
+
+class _Text(Template):
+    """Text with @ before what is filled in: a page has dollar signs of its own."""
+
+    delimiter = "@"
 
 
 def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = ROOT) -> str:
@@ -245,11 +85,11 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
     words = {"stem": stem, "label": label, "title": title, "heading": heading}
     index, at = root / _INDEX[0], _INDEX[1]
     readme, end = root / _README[0], _README[1]
-    entry = Template(_ENTRY).substitute(words) + _BEFORE
+    entry = _Text(_ENTRY).substitute(words) + _BEFORE
     row = f"| {label} | {title} | TODO: the run's verdict | and its evidence |\n{end}"
     written = {
-        file: Template(_CLAIM).substitute(words),
-        page: _Page(_PAGE).substitute(words),
+        file: _filled("claim.txt", words),
+        page: _filled("page.txt", words),
         paper: _replaced(paper, _BEFORE, entry),
         index: _listed(_replaced(index, at, f"\n{stem}{at}"), words, index),
         readme: _replaced(readme, end, row),
@@ -263,6 +103,11 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
     }
     more = " (--title; now TODO)" if title == TITLE else ""
     return NEXT.format(stem=stem, more=more, **places)
+
+
+def _filled(name: str, words: dict[str, str]) -> str:
+    """A template's text with these words."""
+    return _Text((_TEMPLATES / name).read_text(encoding="utf-8")).substitute(words)
 
 
 def _replaced(path: Path, old: str, new: str) -> str:

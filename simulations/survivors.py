@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GroupSize, SquaredError, SurvivorCell
+from ustat_pg.engines import GroupSize, SquaredError, SurvivorCell
 from ustat_pg.experiment import Check, Point, mean_of
 from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from ustat_pg.policies import TabulatedPolicy
@@ -31,6 +31,7 @@ from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded
 from .shared.peers import telling, weight_in
+from .shared.runs import GRPO
 
 STEM = "survivors"
 
@@ -44,7 +45,6 @@ DROPPED = "a lone survivor's reward taken as dropped"
 NONE_LOST = "the error of full groups"
 RIVALS = (UNCHANGED, OVER_ALL, NO_PAIR, BLIND, DROPPED, NONE_LOST)
 
-GRPO = Estimator("grpo")
 G = 3
 """The group size: small, so that groups of one survivor and of none count."""
 
@@ -161,10 +161,8 @@ def curves(suite: Suite) -> Iterator[Point]:
             problem = two_valued([p, 1 - p], [1, 0])
             survival = np.where(problem.reward_values > 0.5, *chances)
             twice, fates = doubled(problem, survival)
-            mean, gradient = (
-                survivor_mse(survivor_moments(problem, survival), 4).mean,
-                problem.gradient(),
-            )
+            mean = survivor_mse(survivor_moments(problem, survival), 4).mean
+            gradient = problem.gradient()
             cell = SurvivorCell(twice, 4, survives=fates)
             drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
             weight = float(mean @ gradient) / float(gradient @ gradient)

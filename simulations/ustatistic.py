@@ -43,6 +43,7 @@ from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_comp
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
 from .shared.peers import COARSE, scale
+from .shared.runs import GRPO, ORACLE, VANILLA
 
 Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
@@ -189,20 +190,20 @@ def _estimated(entry: BanditEntry) -> Iterator[Check]:
             mean_of(cell, mse_of("grpo")),
             equal(
                 float(probs[ways].prod(axis=1) @ variances.sum(axis=-1)),
-                scale=scale(cell, Estimator("grpo")),
+                scale=scale(cell, GRPO),
                 relative_margin=COARSE,
             ),
         )
 
 
-SECOND = Distance(Estimator("grpo"), Estimator("oracle"))
+SECOND = Distance(GRPO, ORACLE)
 
 
 def _uncorrelated(entry: BanditEntry, group_size: int) -> Check:
     """The parts are uncorrelated: their errors add up."""
     cell = GradientCell(entry.problem, group_size)
     weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))
-    nothing = equal(0.0, scale=scale(cell, Estimator("grpo")), relative_margin=COARSE)
+    nothing = equal(0.0, scale=scale(cell, GRPO), relative_margin=COARSE)
     return entry.check(f"G={group_size}: parts uncorrelated", Linear(cell, weights), nothing)
 
 
@@ -212,7 +213,7 @@ def _pairs(entry: BanditEntry, group_size: int) -> Check:
     second = gradient_mse(entry.problem.moments(), "grpo", group_size).second_order_term
     # Of the other pairs, 2 (G - 2) have one output in common with a pair.
     wrong = {SHARED: second * (1 + CORRELATION * 2 * (group_size - 2))}
-    size = scale(cell, Estimator("vanilla")) / (group_size - 1)
+    size = scale(cell, VANILLA) / (group_size - 1)
     statement = equal(second, wrong, scale=size, relative_margin=COARSE)
     return entry.check(f"G={group_size}: pairs uncorrelated", mean_of(cell, SECOND), statement)
 
@@ -231,7 +232,7 @@ def _shared(entry: BanditEntry) -> Check:
         equal(
             sum(share * second for share, second in zip(shares, seconds, strict=True)),
             {SHARED: CORRELATION * seconds[1]},
-            scale=scale(cells[1], Estimator("vanilla")),
+            scale=scale(cells[1], VANILLA),
             relative_margin=COARSE,
         ),
     )
@@ -268,15 +269,12 @@ def curves(suite: Suite) -> Iterator[Point]:
         problem = prompts(entry, 1)[0].problem
         moments = problem.moments()
         for group_size in suite.curve_sizes:
-            predicted, cell = (
-                gradient_mse(moments, "grpo", group_size),
-                GradientCell(problem, group_size),
-            )
+            predicted = gradient_mse(moments, "grpo", group_size)
+            cell = GradientCell(problem, group_size)
             at = {"problem": entry.name, "group_size": group_size}
-            second = Distance(Estimator("grpo"), Estimator("oracle"))
             for part, value, quantity in (
                 ("first", predicted.first_order_term, mse_of("oracle")),
-                ("second", predicted.second_order_term, second),
+                ("second", predicted.second_order_term, SECOND),
                 ("grpo", predicted.mse, mse_of("grpo")),
             ):
                 yield Point("parts", part, at, value, mean_of(cell, quantity))

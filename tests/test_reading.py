@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import figures.__main__
-import simulations.__main__
 from tests.support.commands import refusal_of
 from tests.support.hostile import Runs
 from tests.support.refusals import refuses
@@ -51,7 +50,6 @@ JSON = {
         '{"rewards": [[1, 0, 1, 0.5]]}',
     ),
     "verdicts": ("verdicts.json", figures.__main__.main, "FILE", ""),
-    "report": ("verdicts.json", simulations.__main__.main, "report FILE", ""),
 }
 LINES = {
     "rollouts": (

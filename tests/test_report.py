@@ -20,6 +20,8 @@ from ustat_pg.results import load_run
 
 pytest.importorskip("seaborn")
 
+from figures.__main__ import main as figures
+
 VOID = {"meta", "img", "br", "link", "input", "hr"}
 HOSTILE = "<script>alert('x')</script>\"' onload=x &amp; {{ 7 * 7 }} `rm`"
 
@@ -61,7 +63,7 @@ def folder(tmp_path_factory):
     words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--seed", "3"]
     # In this process: others would load the library anew.
     assert main([*words, "--workers", "1", "--out", str(folder)]) == 0
-    assert main(["report", str(folder)]) == 0
+    assert figures([str(folder), "--report"]) == 0
     return folder
 
 
@@ -213,7 +215,7 @@ def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
     if text is not None:
         (tmp_path / "verdicts.json").write_text(text)
     refuses(re.escape(message), load_run, tmp_path)
-    assert message in refusal_of(capsys, main, "report", tmp_path)
+    assert message in refusal_of(capsys, figures, tmp_path, "--report")
     assert not (tmp_path / "report.html").exists()
 
 

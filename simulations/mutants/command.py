@@ -57,6 +57,7 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
            "refuted is not, and nowhere else")  # fmt: skip
     option("--verified", action="store_true", help="the true program is confirmed already, by verify at "
            "this size: it is not run again")  # fmt: skip
+    command.set_defaults(run=lambda options: run(options, stems))
 
 
 def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedError]:

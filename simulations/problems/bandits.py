@@ -72,11 +72,8 @@ def graded(context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generato
 def rare(probs: Any, rewards: Any, *others: np.ndarray) -> SoftmaxBandit:
     """One prompt of three arms; the first pulls one way, the second the other, each a bit to a side."""
     features = np.column_stack([[1.0, -1.0, 0.0], *others])[None]
-    values, sure, theta = (
-        np.reshape(rewards, (1, 3, 1)),
-        np.ones((1, 3, 1)),
-        np.zeros(1 + len(others)),
-    )
+    values, theta = np.reshape(rewards, (1, 3, 1)), np.zeros(1 + len(others))
+    sure = np.ones_like(values, dtype=float)
     return SoftmaxBandit.linear([1.0], features, theta, values, sure, np.log([probs]))
 
 
@@ -139,10 +136,8 @@ class Bandits:
     def repeats(self) -> Iterator[BanditEntry]:
         """Four arms, two of them alike in their rewards; each reward's law names one value twice."""
         for name, rng in self._streams("repeated", 8):
-            probs, values = (
-                rng.dirichlet([6.0] * 3),
-                rng.uniform(-0.5, 1.0, size=(3, 4, 3)).round(2),
-            )
+            probs = rng.dirichlet([6.0] * 3)
+            values = rng.uniform(-0.5, 1.0, size=(3, 4, 3)).round(2)
             values[..., 1], values[:, 2] = values[..., 0], values[:, 1]
             law = rng.dirichlet([2.0, 2.0, 2.0], size=(3, 4))
             features = rng.normal(size=(3, 4, 3))

@@ -126,12 +126,11 @@ class Basin:
         near = np.abs(scan.away) <= reach
         return {"pl": float(scan.ratios[near].max()), "smoothness": float(scan.bend[near].min())}
 
-    def least_mse(self, reach: float, baseline: str, group_size: int, batch_size: int = 1) -> float:
+    def least_mse(self, reach: float, baseline: str, group_size: int) -> float:
         """The least MSE of a gradient within a reach of the optimum, on a grid."""
         problems = map(self.scan.at, np.linspace(-reach, reach, 9))
         return min(
-            gradient_mse(problem.moments(), baseline, group_size, batch_size).mse
-            for problem in problems
+            gradient_mse(problem.moments(), baseline, group_size).mse for problem in problems
         )
 
     def runs(

@@ -4,6 +4,7 @@ those of grpo exceed the oracle's.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,47 +63,48 @@ def solved(landscape: Landscape, matrix: Any, c: float) -> np.ndarray:
     return np.asarray(basis @ solve_continuous_lyapunov(drift, right) @ basis.T)
 
 
-def predicted_difference(
-    landscape: Landscape,
-    worse: Estimator,
-    better: Estimator,
-    axis: Any,
-    c: float,
-    *,
-    group_size: int,
-    batch_size: int = 1,
-    away: Any = 0.0,
-) -> float:
-    """The :func:`weight_difference` by the closed forms of the weight and of the covariances."""
-    moments = moments_of(landscape, away)
-    high, low = (
-        whole_covariance(moments, estimator, group_size, batch_size)
-        for estimator in (worse, better)
-    )
-    form = weight_form(landscape.curvatures, landscape.identifiable, axis, c)
-    return float(np.trace(form @ (high - low)))
+@dataclass(frozen=True)
+class Difference:
+    """The limit weight of one estimator less that of another, to first order in the noise: from gradients
+    at the optimum, or ``away`` from it.
 
+    Arguments:
+        axis: eigenvector of the weight.
+        c: number of the rates c/t.
+    """
 
-def weight_difference(
-    landscape: Landscape,
-    worse: Estimator,
-    better: Estimator,
-    axis: Any,
-    c: float,
-    *,
-    group_size: int,
-    batch_size: int = 1,
-    away: Any = 0.0,
-    times: float = 1.0,
-) -> Linear:
-    """``times`` the limit weight of one estimator less that of another, from the same gradients."""
-    terms = [
-        (quantity, sign * times * share)
-        for estimator, sign in ((worse, 1.0), (better, -1.0))
-        for quantity, share in weight_terms(landscape, estimator, axis, c, away)
-    ]
-    cell = GradientCell(landscape.at(landscape.maximiser + away), group_size, batch_size)
-    return Linear(cell, tuple(terms))
+    landscape: Landscape
+    worse: Estimator
+    better: Estimator
+    axis: Any
+    c: float
+    group_size: int
+    batch_size: int = 1
+    away: Any = 0.0
+
+    @property
+    def predicted(self) -> float:
+        """The difference by the closed forms of the weight and of the covariances."""
+        moments = moments_of(self.landscape, self.away)
+        high, low = (
+            whole_covariance(moments, estimator, self.group_size, self.batch_size)
+            for estimator in (self.worse, self.better)
+        )
+        landscape = self.landscape
+        form = weight_form(landscape.curvatures, landscape.identifiable, self.axis, self.c)
+        return float(np.trace(form @ (high - low)))
+
+    def measured(self, times: float = 1.0) -> Linear:
+        """``times`` the difference, both from the same gradients."""
+        terms = [
+            (quantity, sign * times * share)
+            for estimator, sign in ((self.worse, 1.0), (self.better, -1.0))
+            for quantity, share in weight_terms(
+                self.landscape, estimator, self.axis, self.c, self.away
+            )
+        ]
+        problem = self.landscape.at(self.landscape.maximiser + self.away)
+        return Linear(GradientCell(problem, self.group_size, self.batch_size), tuple(terms))
 
 
 def scale(entry: LandscapeEntry) -> float:
@@ -134,23 +136,8 @@ def axes(entry: LandscapeEntry) -> np.ndarray:
 
 
 def difference(
-    entry: LandscapeEntry,
-    group_size: int,
-    batch_size: int = 1,
-    weight: int = 0,
-    away: float | np.ndarray = 0.0,
-    times: float = 1,
-) -> Linear:
-    """``times`` w_k(grpo) - w_k(oracle) to first order, from gradients at the optimum + ``away``."""
-    return weight_difference(
-        entry.problem, GRPO, ORACLE, axes(entry)[:, weight], scale(entry),
-        group_size=group_size, batch_size=batch_size, away=away, times=times,
-    )  # fmt: skip
-
-
-def predicted(entry: LandscapeEntry, group_size: int, batch_size: int = 1) -> float:
-    """The first weight's :func:`difference` at the optimum, by closed forms."""
-    return predicted_difference(
-        entry.problem, GRPO, ORACLE, axes(entry)[:, 0], scale(entry),
-        group_size=group_size, batch_size=batch_size,
-    )  # fmt: skip
+    entry: LandscapeEntry, group_size: int, batch_size: int = 1, weight: int = 0, away: Any = 0.0
+) -> Difference:
+    """That of a weight of grpo and of the oracle."""
+    axis, c = axes(entry)[:, weight], scale(entry)
+    return Difference(entry.problem, GRPO, ORACLE, axis, c, group_size, batch_size, away)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import mse_kernel, plans, trajectories, weighted_chi2
+from benchmarks import mse_kernel, trajectories
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -35,25 +35,6 @@ def test_trajectories(monkeypatch, capsys):
         trajectories.measure(case, 10_000, 60, 1)
 
 
-def test_weighted_chi2(monkeypatch, capsys):
-    (pair,) = (case for case in weighted_chi2.cases(20) if case.name == "pairs_3_1_0.2")
-    monkeypatch.setattr(weighted_chi2, "cases", lambda most: (pair,))
-    assert weighted_chi2.main(["--quick"]) == 0
-    out = capsys.readouterr().out
-    assert "- pairs_3_1_0.2: the peer" in out
-    assert out.count("| pairs_3_1_0.2") == len(weighted_chi2.PROGRAMS)
-
-
-def test_llm_pool(capsys):
-    pytest.importorskip("transformers")
-    from benchmarks import llm_pool
-
-    assert llm_pool.main(["--quick"]) == 0
-    out = capsys.readouterr().out
-    rows = ("| vanilla", "| grpo", "| oracle")
-    assert sum(line.startswith(rows) for line in out.splitlines()) == 6
-
-
 def test_noise(monkeypatch, capsys):
     pytest.importorskip("trl")
     from benchmarks import noise
@@ -62,11 +43,3 @@ def test_noise(monkeypatch, capsys):
     monkeypatch.setattr(noise, "language_model", lambda: load_model("embedded:strong"))
     noise.main(["--pairs", "2", "--tokens", "4"])
     assert "mean of 2 ratios of pairs" in capsys.readouterr().out
-
-
-def test_plans(monkeypatch, capsys):
-    assert plans.main(["--rounds", "1"]) == 0
-    assert capsys.readouterr().out.count("| ") > 2 * len(plans.PLANS)
-    monkeypatch.setattr(plans, "plan_weight", lambda words, name, p: 1.01 * p)
-    with pytest.raises(SystemExit, match="enumeration computes something else"):
-        plans.main(["--rounds", "1"])

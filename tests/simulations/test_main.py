@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from figures.__main__ import main as figures
 from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, minibatch
 from simulations.__main__ import main
 from tests.support.claims import GRADIENTS
@@ -152,7 +153,7 @@ def test_another_seed_confirms_too(tmp_path):
 def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_path, capsys):
     words = ["--size", "smoke", "--engine", "exact", "--out", str(tmp_path)]
     assert main(["verify", "minibatch", *words]) == 0
-    assert main(["report", str(tmp_path)]) == 0
+    assert figures([str(tmp_path), "--report"]) == 0
     page, picture = tmp_path / "report.html", tmp_path / "figures/mse.svg"
     alone = load_run(tmp_path).claims
     assert main(["verify", "minibatch", *words]) == 0

@@ -11,13 +11,13 @@ from pathlib import Path
 from ..validation import InputError
 
 COMMANDS = {
-    "verify": ("simulations", "every result of the paper, by enumeration and by simulation"),
-    "plan": ("simulations", "what verify would draw, and how long that takes"),
-    "check": ("simulations", "one line of a run's report again"),
-    "report": ("simulations", "a run as one HTML page"),
+    "verify": ("simulations verify", "every result of the paper, by enumeration and by simulation"),
+    "plan": ("simulations plan", "what verify would draw, and how long that takes"),
+    "check": ("simulations check", "one line of a run's report again"),
+    "report": ("figures --report", "a run as one HTML page"),
     "figures": ("figures", "a run's figures"),
 }
-"""The module that runs each command, and what it is for."""
+"""The module that runs each command and its first words, and what it is for."""
 
 
 def _root() -> Path | None:
@@ -34,8 +34,7 @@ def run(command: str, words: Sequence[str]) -> int:
         command: one of :data:`COMMANDS`.
         words: its arguments, which are not looked at here.
     """
-    module, root = COMMANDS[command][0], _root()
-    called = [module, *([] if module == command else [command])]
+    called, root = COMMANDS[command][0].split(), _root()
     if root is None:
         raise InputError(
             f"{command} needs the repository, whose experiments are not in the package: clone it, "
