@@ -28,8 +28,6 @@ from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES
 from ..validation import InputError, integer
 
-__all__ = ["NoiseMonitor"]
-
 try:
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState

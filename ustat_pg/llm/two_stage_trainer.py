@@ -35,8 +35,6 @@ from .trl_trainers import (
     _settings,
 )
 
-__all__ = ["TwoStageTrainer"]
-
 _NEWEST = 0.2
 """The weight of the newest step in the running share of mixed pilots."""
 

@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, integer
 
-__all__ = ["SENTENCES", "Alarms"]
-
 Array = NDArray[np.float64]
 
 SENTENCES = {

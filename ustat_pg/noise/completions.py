@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from ..validation import InputError, integer
 from .estimate import Interval, NoiseEstimate, estimate_noise, log_ratio
 
-__all__ = ["Alternative", "Blocks", "alternatives", "group_blocks"]
-
 Array = NDArray[np.float64]
 
 _ALIKE = 5e-3

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from ..validation import InputError
 
-__all__ = ["Layers"]
-
 _ALIKE = 0.05
 """Distance of the sum over completions from a gradient, over its norm, that is rounding of bfloat16."""
 _SLIGHT = 1e-6

@@ -16,8 +16,6 @@ from typing import Any
 from ..validation import InputError
 from .meter import NoiseMeter
 
-__all__ = ["measured"]
-
 _FEWEST = 10
 """Steps before anything is reported."""
 
