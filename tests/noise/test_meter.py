@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from tests.support.commands import two_processes
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 from ustat_pg.noise import NoiseMeter  # noqa: E402
 from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
@@ -487,62 +492,50 @@ def test_torch_and_numpy_alone_will_do():
     assert float(done.stdout) == 24
 
 
-PROCESSES = """
-import json, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from ustat_pg.noise import NoiseMeter
+def by_two(kind):
+    """What a meter says, and what one says without a process group; by one of two processes."""
+    dist.init_process_group("gloo")
+    kind, _, layers = kind.partition(" ")
 
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank, out = dist.get_rank(), Path(sys.argv[1])
-kind, _, layers = sys.argv[2].partition(" ")
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-if kind == "fsdp":
-    from torch.distributed.fsdp import fully_shard
-    model = fully_shard(model)
-elif kind == "ddp":
-    model = torch.nn.parallel.DistributedDataParallel(model)
-meter = NoiseMeter(model if layers else model.parameters(), numbers=16)
-one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-torch.manual_seed(0)
-one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-from unittest.mock import patch
-alone = NoiseMeter(one if layers else one.parameters(), numbers=16)
-for step in range(3):
-    rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
-    loss = lambda m, r: m(r).square().sum() / 12
-    for k in range(4):
-        with meter.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
-            loss(model, rows[rank, k]).backward()
-    meter.step()
-    model.zero_grad()
-    order = [(p, k) for p in range(2) for k in range(4)]
-    if kind == "ddp" or layers:
-        for p, k in order:
-            with alone.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
-                (loss(one, rows[p, k]) / 2).backward()
-    else:
+    def made():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+    def loss(model, rows):
+        return model(rows).square().sum() / 12
+
+    model, one = made(), made()
+    if kind == "fsdp":
+        model = fully_shard(model)
+    elif kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    meter = NoiseMeter(model if layers else model.parameters(), numbers=16)
+    alone = NoiseMeter(one if layers else one.parameters(), numbers=16)
+    names = [[k // 2 if kind == "ddp" else f"p{k // 2}"] for k in range(4)]
+    for step in range(3):
+        rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
         for k in range(4):
-            with alone.micro_batch([f"p{k // 2}"] * 6):
-                ((loss(one, rows[0, k]) + loss(one, rows[1, k])) / 2).backward()
-    with patch("torch.distributed.is_initialized", return_value=False):
-        alone.step()
-    one.zero_grad()
-out.with_suffix(f".{rank}").write_text(json.dumps([meter.estimate().metrics(), alone.estimate().metrics()]))
-dist.destroy_process_group()
-"""
+            with meter.micro_batch(names[k] * 3):
+                loss(model, rows[dist.get_rank(), k]).backward()
+        meter.step()
+        model.zero_grad()
+        if kind == "ddp" or layers:
+            for p, k in itertools.product(range(2), range(4)):
+                with alone.micro_batch(names[k] * 3):
+                    (loss(one, rows[p, k]) / 2).backward()
+        else:
+            for k in range(4):
+                with alone.micro_batch(names[k] * 6):
+                    ((loss(one, rows[0, k]) + loss(one, rows[1, k])) / 2).backward()
+        with patch("torch.distributed.is_initialized", return_value=False):
+            alone.step()
+        one.zero_grad()
+    dist.destroy_process_group()
+    return meter.estimate().metrics(), alone.estimate().metrics()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp layers", "fsdp layers"])
 def test_two_processes_give_the_numbers_of_one(tmp_path, kind):
-    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
-    script.write_text(PROCESSES)
-    two_processes(script, out, kind)
-    (first, alone), (second, _) = (
-        json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)
-    )
+    (first, alone), (second, _) = two_processes(by_two, tmp_path, kind)
     assert first == second
     assert first == pytest.approx(alone, rel=1e-3)

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES
+from ..noise.onlooker import Onlooker
 from ..validation import InputError, integer
 
 try:
@@ -42,7 +42,7 @@ _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
 
 
-class NoiseMonitor(TrainerCallback, ExportableState):
+class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
     They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
@@ -98,7 +98,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._meter: NoiseMeter | None = None
         self._head: _Head | None = None
         self._open = self._partial = False
-        self._off = self._on = False
+        self._on = False
         self._sentence = ""
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
@@ -166,18 +166,6 @@ class NoiseMonitor(TrainerCallback, ExportableState):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
         self._stop()
-
-    def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-        """Act; an error switches the monitor off."""
-        if self._off:
-            return None
-        try:
-            return act(*given)
-        except Exception as error:
-            self._off = True
-            self._stop()
-            warnings.warn(f"NoiseMonitor is off, the training goes on: {error}", stacklevel=2)
-            return None
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
         if self._trainer is None:
