@@ -62,6 +62,12 @@ def two_processes(program, folder, *words) -> list:
     return [json.loads((folder / f"outcome.{rank}").read_text()) for rank in range(2)]
 
 
+def jsonl(path, *rows):
+    """The file of one JSON object a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
 def strict(text):
     """The value of JSON without NaN and infinities."""
 
