@@ -26,12 +26,6 @@ from ustat_pg.noise.estimate import estimate_noise, step_sums  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
 
-@pytest.fixture(scope="module")
-def task():
-    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
-    return Task("sums", prompts, letters, LONGEST)
-
-
 GRPO = {"name": "grpo-stock"}
 RUNS = {
     "rloo": {},

@@ -33,12 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:Futur
 WEIGHTED = ("norm-weighted", "length-weighted", "token-weighted")
 
 
-@pytest.fixture(scope="module")
-def task():
-    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
-    return Task("sums", prompts, letters, LONGEST)
-
-
 def cosine(a, b):
     return float(a @ b / (a.norm() * b.norm()))
 

@@ -210,8 +210,7 @@ class Room:
                     ) from None
             # Out here the error no longer keeps the arrays alive that it was raised among.
             self.most = max(tried // 2, 1)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
             warnings.warn(
                 f"out of memory with {tried} completions at once: going on with {self.most}",
                 ChunkWarning,
