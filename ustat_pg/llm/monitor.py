@@ -104,19 +104,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
 
-    def watch(self, trainer: Any) -> NoiseMonitor:
-        """Become this trainer's callback, where it was not given as one.
-
-        Raises:
-            InputError: this monitor has another trainer.
-        """
-        if self._trainer not in (None, trainer):
-            raise InputError("this monitor watches a trainer already: make another")
-        self._trainer = trainer
-        if self not in trainer.callback_handler.callbacks:
-            trainer.add_callback(self)
-        return self
-
     def estimate(self) -> NoiseEstimate:
         """Signal and noise over the steps in the window.
 
@@ -168,9 +155,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._stop()
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
-        if self._trainer is None:
-            self._trainer = _caller()
-        trainer = self._trainer
+        trainer = self._trainer = _caller()
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
         loss, loo = _kinds(trainer)
@@ -416,7 +401,7 @@ def _caller() -> Any:
         if isinstance(trainer, Trainer):
             return trainer
         frame = frame.f_back  # type: ignore[assignment]
-    raise InputError("no trainer calls it: call monitor.watch(trainer) before trainer.train()")
+    raise InputError("no trainer calls it: give it to one as a callback")
 
 
 def _kinds(trainer: Any) -> tuple[str, bool]:
