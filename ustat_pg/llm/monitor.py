@@ -24,8 +24,8 @@ import torch
 from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
-from ..noise.alarms import SENTENCES
-from ..noise.onlooker import Onlooker
+from ..noise.alarms import SENTENCES, TOLERANCE
+from ..noise.onlooker import FEWEST, Onlooker
 from ..validation import InputError, integer
 
 try:
@@ -34,10 +34,6 @@ try:
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
-_FEWEST = 10
-"""Steps before anything is logged, if the window has as many."""
-_TOLERANCE = 1e-3
-"""How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
 
@@ -324,7 +320,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             values = advantages[rows]
             if len(values) != self._size:
                 continue
-            if abs(values.sum()) > _TOLERANCE * len(values) * values.abs().max():
+            if abs(values.sum()) > TOLERANCE * len(values) * values.abs().max():
                 # They are not leave-one-out: c₁, c₂ and c₃ have no meaning.
                 self._meter.leave_one_out = False
                 return
@@ -354,7 +350,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._shares, self._partial = np.zeros(2), False
 
     def _metrics(self) -> dict[str, float]:
-        if self._meter is None or self._meter.steps < min(_FEWEST, self.window):
+        if self._meter is None or self._meter.steps < min(FEWEST, self.window):
             return {}
         estimate = self.estimate()
         sentence = estimate.sentence()

@@ -6,6 +6,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+FEWEST = 10
+"""Steps before anything is reported."""
+
 
 class Onlooker:
     """A part of a training loop that an error of its own switches off, with one warning."""

@@ -14,10 +14,7 @@ from typing import Any
 
 from ..validation import InputError
 from .meter import NoiseMeter
-from .onlooker import Onlooker
-
-_FEWEST = 10
-"""Steps before anything is reported."""
+from .onlooker import FEWEST, Onlooker
 
 
 def measured(engine: Any) -> Any:
@@ -90,7 +87,7 @@ def measured(engine: Any) -> Any:
             self._rows = set()
 
         def _metrics(self) -> dict[str, float]:
-            if self._meter is None or self._meter.steps < _FEWEST:
+            if self._meter is None or self._meter.steps < FEWEST:
                 return {}
             return self._meter.estimate().metrics(detail=False)
 
