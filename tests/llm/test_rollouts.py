@@ -489,8 +489,6 @@ def test_rewards_alone(small, tmp_path, store):
     ids, rewards = load_rewards(path)
     assert ids == ("a", "b")
     assert rewards.tolist() == lists
-    one = jsonl(tmp_path / "one.jsonl", {"rewards": lists})
-    assert load_rewards(one)[0] == ("0", "1")
     each = jsonl(tmp_path / "each.jsonl", *({"rewards": row} for row in lists))
     assert load_rewards(each)[1].tolist() == lists
     mine = jsonl(tmp_path / "mine.jsonl", {**GOOD, "id": "x"}, {**GOOD, "id": "y"})
