@@ -64,9 +64,7 @@ def vowels(*, completions: list[str], **_: Any) -> list[float]:
 class InTurns(TrainerCallback):
     """Processor seconds of each step; the monitor sees the steps of ``watched`` alone."""
 
-    def __init__(self, trainer: Any, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
-        monitor.watch(trainer)
-        trainer.remove_callback(monitor)
+    def __init__(self, monitor: NoiseMonitor, watched: Sequence[bool]) -> None:
         self.monitor, self.watched = monitor, watched
         self.seconds: list[float] = []
         self.on = False
@@ -119,7 +117,7 @@ def seconds(
             processing_class=model.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        clock = InTurns(trainer, NoiseMonitor(10, per_completion=apart), watched)
+        clock = InTurns(NoiseMonitor(10, per_completion=apart), watched)
         trainer.add_callback(clock)
         trainer.train()
     return clock.seconds

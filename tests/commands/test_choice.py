@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,21 +87,12 @@ def test_options_without_a_closed_form_are_refused(spec, said):
 
 def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
     pytest.importorskip("torch")
-    from tests.llm.test_looks import pool_of
+    from tests.support.listed_pools import many_contexts, sampled
     from ustat_pg.llm.advise import advise_pool
     from ustat_pg.llm.estimates import compared, noise_to_signal
-    from ustat_pg.problems import SoftmaxBandit
 
-    rng = np.random.default_rng(0)
-    rewards = (rng.random((12, 4, 1)) < 0.4).astype(float)
-    bandit = SoftmaxBandit.linear(
-        np.full(12, 1 / 12),
-        rng.normal(size=(12, 4, 3)),
-        [0.5, -0.4, 0.3],
-        rewards,
-        np.ones_like(rewards),
-    )
-    pool = pool_of(bandit, 200, 0)
+    bandit = many_contexts()
+    pool = replace(sampled(bandit, 200, 6, 0), gram=None)
     frame = noise_to_signal(pool, [4], ["std-ddof1", "grpo"]).iloc[1]
     first, same, smaller, missing = compared(
         pool, [("std-ddof1", 4), ("grpo", 4), ("grpo", 2), ("norm-weighted", 2)]

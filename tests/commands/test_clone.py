@@ -9,11 +9,11 @@ import sys
 from tests.support.commands import ROOT
 
 
-def ustat_pg(*words, folder, path=ROOT):
+def ustat_pg(*words, folder):
     return subprocess.run(
         [sys.executable, "-m", "ustat_pg.cli", *map(str, words)],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(path)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=600,
@@ -22,19 +22,8 @@ def ustat_pg(*words, folder, path=ROOT):
 
 def test_verify_is_that_of_the_repository(tmp_path):
     """From another folder; its exit code and its messages are those of python -m simulations."""
-    words = (
-        "Theorem",
-        "2",
-        "--size",
-        "smoke",
-        "--engine",
-        "exact",
-        "--workers",
-        "1",
-        "--out",
-        "run",
-    )
-    done = ustat_pg("verify", *words, folder=tmp_path)
+    words = ("Theorem", "2", "--size", "smoke", "--engine", "exact", "--workers", "1")
+    done = ustat_pg("verify", *words, "--out", "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Theorem 2" in done.stdout
     assert (tmp_path / "run/verdicts.json").exists()

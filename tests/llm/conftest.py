@@ -32,6 +32,16 @@ def small(tmp_path_factory):
     return load_model(str(save_tiny(folder, characters="0123456789+=abcd")))
 
 
+@pytest.fixture(scope="session")
+def task():
+    """Sums of two lengths, each completion rewarded by its letters."""
+    from tests.support.trainers import LONGEST, letters
+    from ustat_pg.llm.prompts import Prompt, Task
+
+    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
+    return Task("sums", prompts, letters, LONGEST)
+
+
 @pytest.fixture
 def rows(monkeypatch):
     """The completions that are drawn: (prompt's id, which of its completions)."""

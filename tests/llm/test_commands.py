@@ -39,8 +39,8 @@ ANSWER |= {"c1", "c2", "c3", "gradient_sq", "k_crit"}
 def place(tmp_path_factory):
     """Prompts and a verifier."""
     folder = tmp_path_factory.mktemp("commands")
-    rows = [json.dumps({"prompt": f"{a}+{b}="}) for a in (1, 2) for b in (3, 4)]
-    (folder / "prompts.jsonl").write_text("\n".join(rows) + "\n")
+    prompts = ({"prompt": f"{a}+{b}="} for a in (1, 2) for b in (3, 4))
+    commands.jsonl(folder / "prompts.jsonl", *prompts)
     (folder / "verifier.py").write_text(VERIFIER)
     return folder
 
@@ -312,9 +312,8 @@ def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, m
 
 
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
-    file = tmp_path / "rewards.jsonl"
     rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
-    file.write_text("\n".join(json.dumps({"rewards": row}) for row in rewards) + "\n")
+    file = commands.jsonl(tmp_path / "rewards.jsonl", *({"rewards": row} for row in rewards))
     words = ("rewards", file, "--group-sizes", "2,4,8")
     text = out_of(capsys, *words)
     assert "A group size takes the scores" in text

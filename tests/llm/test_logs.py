@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 
+from tests.support.commands import jsonl
 from ustat_pg.llm.files import LogWarning, groups_of_log, load_rewards, load_rollouts
 from ustat_pg.validation import InputError
 
@@ -23,16 +22,15 @@ def rows(prompt="prompt", completion="completion", reward="reward", **more):
     ]
 
 
-def jsonl(path, found):
-    path.write_text("\n".join(json.dumps(row) for row in found) + "\n", encoding="utf-8")
-    return path
-
-
 def writers():
-    yield "plain.jsonl", rows(), jsonl
-    yield "verl.jsonl", rows("input", "output", "score", step=3, gts="4"), jsonl
+    yield "plain.jsonl", rows(), lines
+    yield "verl.jsonl", rows("input", "output", "score", step=3, gts="4"), lines
     yield "plain.csv", rows(), lambda path, found: pd.DataFrame(found).to_csv(path, index=False)
     yield "trl.parquet", rows(reward="even", step=3, advantage=0.5), parquet
+
+
+def lines(path, found):
+    return jsonl(path, *found)
 
 
 def parquet(path, found):
@@ -55,7 +53,7 @@ def test_every_kind_of_log_gives_its_groups_and_their_rewards(tmp_path, name, fo
 
 def test_a_folder_of_steps_is_one_log_and_a_prompt_of_two_steps_two_groups(tmp_path):
     for step in (1, 2):
-        jsonl(tmp_path / f"{step}.jsonl", rows(step=step))
+        jsonl(tmp_path / f"{step}.jsonl", *rows(step=step))
     assert load_rewards(tmp_path)[1].shape == (6, 4)
     ids, rewards = load_rewards(tmp_path, group_by=["prompt"])
     assert ids == ("q0", "q1", "q2")
@@ -76,7 +74,7 @@ def test_messages_group_by_what_they_say_and_completions_are_their_last_text(tmp
 
 
 def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
-    path = jsonl(tmp_path / "torn.jsonl", rows()[:-1])
+    path = jsonl(tmp_path / "torn.jsonl", *rows()[:-1])
     with pytest.warns(LogWarning, match="1 of 3 groups do not have 4 completions"):
         ids, rewards = load_rewards(path)
     assert ids == ("0", "1")
@@ -95,7 +93,7 @@ def test_groups_of_another_size_are_left_out_and_counted(tmp_path):
     ],
 )  # fmt: skip
 def test_what_is_no_log_is_refused_by_name(tmp_path, found, options, said):
-    path = jsonl(tmp_path / "log.jsonl", found)
+    path = jsonl(tmp_path / "log.jsonl", *found)
     with pytest.raises(InputError, match=said):
         load_rewards(path, **options)
 
@@ -117,7 +115,7 @@ def test_the_log_of_a_trainer_is_scored_as_its_store_is(tmp_path, small):
         for text, reward in zip(pool.texts, pool.rewards, strict=True)
     ]
     for pool, again in zip(
-        drawn, load_rollouts(jsonl(tmp_path / "log.jsonl", log), small), strict=True
+        drawn, load_rollouts(jsonl(tmp_path / "log.jsonl", *log), small), strict=True
     ):
         assert again.prompt_ids == pool.prompt_ids
         np.testing.assert_array_equal(again.rewards, pool.rewards)

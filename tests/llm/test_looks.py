@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +13,7 @@ pytest.importorskip("transformers")
 
 from tests.support import commands
 from tests.support.commands import strict
+from tests.support.listed_pools import many_contexts, sampled
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates
 from ustat_pg.llm.advise import decide, timed
@@ -22,9 +22,9 @@ from ustat_pg.llm.model_pool import look_sizes
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import mse_constants, optimal_group_size
-from ustat_pg.problems import SoftmaxBandit
 
-RUNS, CONTEXTS, ARMS, ROLLOUTS = 400, 12, 4, 6
+RUNS, ROLLOUTS = 400, 6
+BANDIT = many_contexts()
 MODEL = ("--model", "embedded:short", "--samples", "4", "--budget", "64")
 """Of the 48 prompts that --limit takes there are two looks, at 32 and at all."""
 
@@ -42,35 +42,18 @@ def advice(capsys, *words, of=MODEL):
 # Statistics.
 
 
-@pytest.fixture(scope="module")
-def bandit():
-    """A problem whose constants are known."""
-    rng = np.random.default_rng(1)
-    rewards = (rng.random((CONTEXTS, ARMS, 1)) < 0.4).astype(float)
-    features, probs = rng.normal(size=(CONTEXTS, ARMS, 3)), np.full(CONTEXTS, 1 / CONTEXTS)
-    return SoftmaxBandit.linear(probs, features, [0.5, -0.4, 0.3], rewards, np.ones_like(rewards))
-
-
-def pool_of(bandit, prompts, seed):
+def pool_of(prompts, seed):
     """So many prompts drawn anew, and rollouts of each."""
-    rng = np.random.default_rng(seed)
-    contexts = rng.integers(CONTEXTS, size=prompts)
-    below = bandit.policy.probs.cumsum(axis=1)[contexts][:, None]
-    arms = (rng.random((prompts, ROLLOUTS, 1)) > below).sum(axis=2).clip(max=ARMS - 1)
-    scores = np.stack([bandit.policy.scores(x) for x in range(CONTEXTS)])
-    pool = ScoredPool.from_scores(
-        bandit.mean_rewards[contexts[:, None], arms], scores[contexts[:, None], arms]
-    )
-    return replace(pool, gram=None)
+    return replace(sampled(BANDIT, prompts, ROLLOUTS, seed), gram=None)
 
 
-def test_whichever_look_is_the_last_its_interval_holds_its_level(bandit):
+def test_whichever_look_is_the_last_its_interval_holds_its_level():
     """A rule that stopped where the interval misses could do no worse than all looks together."""
-    star = optimal_group_size(mse_constants(bandit))
+    star = optimal_group_size(mse_constants(BANDIT))
     sizes = look_sizes(500)
     missed = {1: 0, len(sizes): 0}
     for run in range(RUNS):
-        pool = pool_of(bandit, 500, run)
+        pool = pool_of(500, run)
         for looks in missed:
             grown = replace(pool, config={"looks": looks})
             ends = [
@@ -83,8 +66,8 @@ def test_whichever_look_is_the_last_its_interval_holds_its_level(bandit):
     assert missed[1] > most
 
 
-def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
-    once = pool_of(bandit, 60, 0)
+def test_all_intervals_of_a_pool_share_the_errors_of_its_looks():
+    once = pool_of(240, 0)
     grown = replace(once, config={"looks": 5})
 
     def widths(pool):
@@ -104,15 +87,15 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks(bandit):
 
     (alone, others), (shared, wider) = widths(once), widths(grown)
     wide = (alone > 0) & (alone < 0.99)
-    # Student's quantiles of 99% and of 95%, 59 degrees of freedom; shares are cut to 0 to 1.
+    # Student's quantiles of 99% and of 95%, 239 degrees of freedom; shares are cut to 0 to 1.
     assert wide.sum() > 10
-    np.testing.assert_allclose(shared[wide] / alone[wide], 2.6618 / 2.0010, rtol=1e-3)
+    np.testing.assert_allclose(shared[wide] / alone[wide], 2.5966 / 1.9699, rtol=1e-3)
     varied = others > 1e-9
     assert (wider[varied] > 1.2 * others[varied]).all()
 
 
-def test_a_decision_is_what_its_words_say(bandit):
-    pool = replace(pool_of(bandit, 500, 3), config={"looks": 5})
+def test_a_decision_is_what_its_words_say():
+    pool = replace(pool_of(500, 3), config={"looks": 5})
     result = decide(pool.select_prompts(range(32)), 1024)
     assert result.settles(result.worst - 1)
     assert result.worst > 1
@@ -175,9 +158,9 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
         "    return [float(n not in FIRST and i % 2) for i, n in enumerate(name)]\n"
     )
     asked = {prompt.id: prompt.text for prompt in load_task("embedded:short").prompts}
-    lines = [json.dumps({"id": name, "prompt": asked[name], "name": name}) for name in order]
-    (tmp_path / "prompts.jsonl").write_text("\n".join(lines) + "\n")
-    words = ("--prompts", tmp_path / "prompts.jsonl", "--verifier", f"{file}:late")
+    prompts = ({"id": name, "prompt": asked[name], "name": name} for name in order)
+    prompts = commands.jsonl(tmp_path / "prompts.jsonl", *prompts)
+    words = ("--prompts", prompts, "--verifier", f"{file}:late")
     result = advice(capsys, *words, "--max-new-tokens", "4", "--until", "1%")
     assert [look["prompts"] for look in result["looks"]] == [32, 48]
     assert set(result["looks"][0]) == {"prompts", "settled"}

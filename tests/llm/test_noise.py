@@ -20,15 +20,10 @@ pytest.importorskip("trl")
 from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
 from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
+from ustat_pg.llm.models import load_model  # noqa: E402
 from ustat_pg.noise.estimate import estimate_noise, step_sums  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
-
-
-@pytest.fixture(scope="module")
-def task():
-    prompts = tuple(Prompt(f"q{i}", f"{i}+{i + 1}=" * (1 + i % 2), {}) for i in range(8))
-    return Task("sums", prompts, letters, LONGEST)
 
 
 GRPO = {"name": "grpo-stock"}
@@ -141,49 +136,29 @@ def test_it_never_stops_a_run(small, task, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_keeps_the_window(small, task, tmp_path):
-    monitor, trainer, _ = watched(small, task, tmp_path)
+    monitor, _, _ = watched(small, task, tmp_path)
     state = json.loads(json.dumps(monitor.state()))
     again = NoiseMonitor.from_state(state)
     refuses("0 steps count", again.estimate)
     resumed = trl_trainer(
         fresh(small), task, tmp_path, callbacks=[again], max_steps=1, per_device_train_batch_size=4
     )
-    assert again.watch(resumed) is again
     resumed.train()
     assert again.estimate().steps == 3
-    refuses("watches a trainer already", again.watch, trainer)
     refuses("window is 1: it must be a whole number of at least 2", NoiseMonitor, 1)
 
 
-TWO_PROCESSES = """
-import json, sys
-from pathlib import Path
-
-import torch
-
-from tests.support import noise, trainers
-from ustat_pg.llm.models import load_model
-from ustat_pg.llm.prompts import Prompt, Task
-
-torch.set_num_threads(1)
-folder, out = map(Path, sys.argv[1:])
-small = load_model(str(folder))
-task = Task("sums", tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(8)), trainers.letters, 6)
-monitor, trainer, _ = noise.watched(
-    small, task, out.parent / "run", num_generations=8, budget=32, per_device_train_batch_size=4
-)
-out.with_suffix(f".{trainer.accelerator.process_index}").write_text(
-    json.dumps(monitor.estimate().metrics())
-)
-"""
+def measured(model, folder):
+    """By one of two processes."""
+    task = Task("sums", tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(8)), letters, LONGEST)
+    options = {"num_generations": 8, "budget": 32, "per_device_train_batch_size": 4}
+    monitor, _, _ = watched(load_model(model), task, folder, **options)
+    return monitor.estimate().metrics()
 
 
 def test_two_processes(small, tmp_path):
     """Both have the same estimate; the numbers are the meter's (tests/noise)."""
-    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
-    script.write_text(TWO_PROCESSES)
-    two_processes(script, small.name, out)
-    first, second = (json.loads(out.with_suffix(f".{i}").read_text()) for i in range(2))
+    first, second = two_processes(measured, tmp_path, small.name, tmp_path / "run")
     assert first == second
     assert first["steps"] == 3
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.commands import jsonl
 from tests.support.models import fresh, random_model, save_tiny
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt, Task, load_verifier
@@ -419,14 +420,9 @@ def test_a_verifier_that_raises_costs_its_prompt_only(small, rows, store):
     assert pools(load_rollouts(store)) == pools(last) == pools(sample(small, task, 4))
 
 
-def write(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_a_users_file_of_texts(small, tmp_path):
     row = {"prompt": "1+1=", "completions": ["2", "3", "", "22"], "rewards": [1, 0, 0, 0.5]}
-    path = write(tmp_path / "r.jsonl", row, {**row, "finished": [True, False, True, False]})
+    path = jsonl(tmp_path / "r.jsonl", row, {**row, "finished": [True, False, True, False]})
     first, second = load_rollouts(path, small)
     assert first.prompt == Prompt("0", "1+1=")
     assert first.completion_ids == ((4, 1), (5, 1), (1,), (4, 4, 1))
@@ -441,7 +437,7 @@ def test_a_users_file_of_tokens_rewarded_by_the_task(small, tmp_path):
         return [float(c == a) for c, a in zip(completions, answer, strict=True)]
 
     tokens = [[4, 1], [5, 1], [4, 4], [1]]
-    path = write(
+    path = jsonl(
         tmp_path / "r.jsonl",
         {"prompt": "1+1=", "completion_ids": tokens, "answer": "22", "id": "own"},
         {"completion_ids": tokens, "id": "p0"},
@@ -468,19 +464,19 @@ GOOD = {"prompt": "1+1=", "completions": ["2"] * 4, "rewards": [1, 0, 0, 1]}
     ],
 )
 def test_users_files_that_are_none_are_refused(small, tmp_path, change, said):
-    path = write(tmp_path / "r.jsonl", GOOD | change)
+    path = jsonl(tmp_path / "r.jsonl", GOOD | change)
     refuses(said, load_rollouts, path, small)
 
 
 def test_further_refusals_of_files(small, tmp_path, store):
     path = tmp_path / "r.jsonl"
-    write(path, GOOD)
+    jsonl(path, GOOD)
     refuses("give the model that drew them", load_rollouts, path)
-    write(path, {**GOOD, "id": 3}, {**GOOD, "id": "3"})
+    jsonl(path, {**GOOD, "id": 3}, {**GOOD, "id": "3"})
     refuses(r"line 2: a prompt with the id '3' stood before", load_rollouts, path, small)
-    write(path, {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
+    jsonl(path, {"rewards": [1, 0, 1, 0]}, {"prompt": "x"})
     refuses(r"line 2, has no rewards: it has \['prompt'\]", load_rewards, path)
-    write(path, {"rewards": [1, 0, 1, 0]}, {"rewards": [1, 0, 1, 0, 1]})
+    jsonl(path, {"rewards": [1, 0, 1, 0]}, {"rewards": [1, 0, 1, 0, 1]})
     refuses("prompt '1' .* 5 rewards and prompt '0'", load_rewards, path)
     sample(small, task_of(), 4, store=store)
     refuses("has other weights", load_rollouts, store, of_other_weights(small))
@@ -493,21 +489,11 @@ def test_rewards_alone(small, tmp_path, store):
     ids, rewards = load_rewards(path)
     assert ids == ("a", "b")
     assert rewards.tolist() == lists
-    one = write(tmp_path / "one.jsonl", {"rewards": lists})
-    assert load_rewards(one)[0] == ("0", "1")
-    each = write(tmp_path / "each.jsonl", *({"rewards": row} for row in lists))
+    each = jsonl(tmp_path / "each.jsonl", *({"rewards": row} for row in lists))
     assert load_rewards(each)[1].tolist() == lists
-    mine = write(tmp_path / "mine.jsonl", {**GOOD, "id": "x"}, {**GOOD, "id": "y"})
+    mine = jsonl(tmp_path / "mine.jsonl", {**GOOD, "id": "x"}, {**GOOD, "id": "y"})
     assert load_rewards(mine)[0] == ("x", "y")
     pool = sample(small, task_of(), 4, store=store)
     ids, rewards = load_rewards(store)
     assert ids == ("p0", "p1", "p2")
     assert np.array_equal(rewards, [r.rewards for r in pool])
-
-
-def test_uniforms_are_addressed():
-    one = generation.uniforms(3, "p", range(6), 4)
-    assert one.shape == (6, 4)
-    assert ((one >= 0) & (one < 1)).all()
-    assert np.array_equal(generation.uniforms(3, "p", [4, 1], 2), one[[4, 1], :2])
-    assert not np.array_equal(generation.uniforms(3, "q", range(6), 4), one)

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.support.models import fresh
-from tests.support.pools import ARRAYS, of_rollouts, same
+from tests.support.pools import ARRAYS, drawn_tokens, of_rollouts, same
 from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
 from ustat_pg.llm.estimates import constants, prompt_moments
@@ -29,15 +29,11 @@ N = 5
 def pool_of(prompts, *, count=N, seed=0):
     """Rollouts that nobody sampled: random tokens and rewards."""
     generator = np.random.default_rng(seed)
-
-    def tokens(low, high):
-        return tuple(generator.integers(2, 60, generator.integers(low, high)).tolist())
-
     return [
         Rollouts(
             prompt=Prompt(f"prompt {x}", "text"),
-            prompt_ids=tokens(2, 6),
-            completion_ids=tuple(tokens(1, 6) for _ in range(count)),
+            prompt_ids=drawn_tokens(generator, 2, 6),
+            completion_ids=tuple(drawn_tokens(generator, 1, 6) for _ in range(count)),
             texts=("",) * count,
             rewards=generator.integers(0, 2, count).astype(float),
         )

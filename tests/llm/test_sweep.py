@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.support.commands import refusal_of
+from tests.support.commands import jsonl, refusal_of
 from tests.support.models import save_tiny
 from tests.support.refusals import refuses
 
@@ -42,8 +42,8 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sweep")
     save_tiny(folder / "model", characters="0123456789+=")
     for name, first, count in (("train", 1, 8), ("test", 8, 5)):
-        lines = [json.dumps({"prompt": f"{i}+{i}="}) for i in range(first, first + count)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        prompts = ({"prompt": f"{i}+{i}="} for i in range(first, first + count))
+        jsonl(folder / f"{name}.jsonl", *prompts)
     (folder / "first_digit_verifier.py").write_text(VERIFIER)
     return folder
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from tests.support.commands import jsonl
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import Prompt, Task, VerifierError, load_verifier
 from ustat_pg.llm.tasks import drawn, jsonl_task, load_task, mathematics
@@ -102,11 +102,6 @@ def test_prompts_tasks_and_names_that_are_none_are_refused(call, arguments, said
     refuses(said, call, *arguments)
 
 
-def lines(path, *rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
     """By module in the current folder, and by file."""
     (tmp_path / "my_rewards_h.py").write_text(
@@ -114,7 +109,7 @@ def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):
         "    return [float(c == a) for c, a in zip(completions, answer)]\n"
         "class Judge:\n    exact = staticmethod(exact)\n"
     )
-    path = lines(
+    path = jsonl(
         tmp_path / "sums.jsonl",
         {"prompt": "1 + 1 =", "answer": "2"},
         {"prompt": MESSAGES, "answer": "2", "id": 7},
@@ -170,7 +165,7 @@ def dataset_files(tmp_path, monkeypatch):
         data = datasets.Dataset.from_list(rows)
         path = tmp_path / f"{kind}-data"
         if kind == "jsonl":
-            path = lines(tmp_path / "data.jsonl", *rows)
+            path = jsonl(tmp_path / "data.jsonl", *rows)
         elif kind == "parquet":
             path = tmp_path / "data.parquet"
             data.to_parquet(path)

@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,6 +18,10 @@ from tests.support.commands import two_processes
 from tests.support.refusals import refuses
 
 torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
 from ustat_pg.noise import NoiseMeter  # noqa: E402
 from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
@@ -90,6 +95,16 @@ def enumerated(kind):
     return float(alpha), float((total - GROUP * alpha) / (GROUP * (GROUP - 1))), float(mean @ mean)
 
 
+def products(kind):
+    """Means of products of completions of two groups, (2G, 2G)."""
+    probs, v, _ = terms(kind)
+    within = torch.einsum("xn,xnid,xnjd->ij", probs, v, v) / 2
+    mean = torch.einsum("xn,xnid->id", probs, v) / 2
+    whole = torch.block_diag(within, within)
+    whole[:GROUP, GROUP:] = whole[GROUP:, :GROUP] = mean @ mean.T
+    return whole.numpy()
+
+
 KINDS = ["rloo", "std", "std-ddof1", "clipped", "lengths", "k3"]
 DEALS = {
     "one": [1] * 8,
@@ -105,23 +120,17 @@ DEALS = {
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_expectations_are_those_of_enumeration(kind, deal, shuffled):
     """Mean products over all pairs of groups, weighed by their probability: no randomness is left."""
-    probs, v, _ = terms(kind)
     alpha, beta, gamma = enumerated(kind)
     if deal == "most" and not shuffled:
         pytest.skip("one pair of micro-batches, with both kinds of pairs of completions")
-    # Means of products of completions: of one group, and of two groups.
-    within = torch.einsum("xn,xnid,xnjd->ij", probs, v, v) / 2
-    mean = torch.einsum("xn,xnid->id", probs, v) / 2
-    whole = torch.block_diag(within, within)
-    whole[:GROUP, GROUP:] = mean @ mean.T
-    whole[GROUP:, :GROUP] = mean @ mean.T
     dealt = []
     for seed in range(4):
         order = np.random.default_rng(seed).permutation(8) if shuffled else np.arange(8)
         parts = np.split(order, np.cumsum(DEALS[deal])[:-1])
         indicator = np.array([[i in part for i in range(8)] for part in parts], dtype=float)
-        products = indicator @ whole.numpy() @ indicator.T
-        dealt.append(step_sums(products, [part // GROUP for part in parts]))
+        dealt.append(
+            step_sums(indicator @ products(kind) @ indicator.T, [part // GROUP for part in parts])
+        )
     sums = np.mean(dealt, axis=0)
     got_beta, got_gamma = _slopes(sums)
     estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=False)
@@ -178,12 +187,7 @@ def test_a_plain_loop_measures_its_own_gradients(deal, scale):
 
 def test_constants_of_leave_one_out_are_those_of_enumeration():
     alpha, beta, gamma = enumerated("rloo")
-    probs, v, _ = terms("rloo")
-    within = torch.einsum("xn,xnid,xnjd->ij", probs, v, v) / 2
-    mean = torch.einsum("xn,xnid->id", probs, v) / 2
-    whole = torch.block_diag(within, within)
-    whole[:GROUP, GROUP:] = whole[GROUP:, :GROUP] = mean @ mean.T
-    sums = step_sums(whole.numpy(), [np.array([i // GROUP]) for i in range(8)])
+    sums = step_sums(products("rloo"), [np.array([i // GROUP]) for i in range(8)])
     estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=True, phi_over_tau=0.8)
     from ustat_pg.predictions import paired_constants
 
@@ -192,23 +196,31 @@ def test_constants_of_leave_one_out_are_those_of_enumeration():
     assert estimate.g_star == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
 
 
+def drawn(rng, steps, signal=1.0, tails=0.0):
+    """Sums of steps of 8 prompts and 4 completions in 20 dimensions."""
+    sums = []
+    for _ in range(steps):
+        scales = [1.0, 1.0]
+        if tails:
+            scales = [
+                np.exp(tails * rng.standard_normal(shape) - tails**2)
+                for shape in ((8, 1, 1), (8, 4, 1))
+            ]
+        v = 0.7 * scales[0] * rng.standard_normal((8, 1, 20))
+        v = v + 1.5 * scales[1] * rng.standard_normal((8, 4, 20))
+        v[..., 0] += signal
+        h = v.reshape(-1, 2, 20).sum(1)
+        sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
+    return np.array(sums)
+
+
 @pytest.mark.parametrize("tails", [0.0, 0.7, 1.0])
 def test_intervals_cover(tails):
     """95% intervals of 300 windows of 50 steps, where the largest 1% of ‖v‖² hold 2%, 14% and 29%."""
-    rng, d, count = np.random.default_rng(1), 20, 300
-    missed = np.zeros(2)
-    crit = 0.49 * d + 2.25 * d + 3 * 0.49 * d
-    for _ in range(count):
-        sums = []
-        for _ in range(50):
-            prompts = np.exp(tails * rng.standard_normal((8, 1, 1)) - tails**2)
-            own = np.exp(tails * rng.standard_normal((8, 4, 1)) - tails**2)
-            v = 0.7 * prompts * rng.standard_normal((8, 1, d))
-            v = v + 1.5 * own * rng.standard_normal((8, 4, d))
-            v[..., 0] += 1
-            h = v.reshape(-1, 2, d).sum(1)
-            sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
-        estimate = estimate_noise(np.array(sums))
+    rng, missed = np.random.default_rng(1), np.zeros(2)
+    crit = 20 * (0.49 + 2.25 + 3 * 0.49)
+    for _ in range(300):
+        estimate = estimate_noise(drawn(rng, 50, tails=tails))
         intervals = estimate.signal_interval, estimate.k_crit_interval
         missed += [not low <= true <= high for (low, high), true in zip(intervals, (1, crit))]  # noqa: B905
     # 15 of 300 are meant; beyond 29 has a chance of 5e-4, below 4 one of 5e-4.
@@ -420,17 +432,6 @@ def test_the_share_of_the_largest_hundredth():
     assert math.isnan(few.estimate().top_share)
 
 
-def drawn(rng, steps, signal=1.0):
-    """Sums of steps of 8 prompts and 4 completions in 20 dimensions."""
-    sums = []
-    for _ in range(steps):
-        v = 0.7 * rng.standard_normal((8, 1, 20)) + 1.5 * rng.standard_normal((8, 4, 20))
-        v[..., 0] += signal
-        h = v.reshape(-1, 2, 20).sum(1)
-        sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
-    return np.array(sums)
-
-
 def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
     """The same steps over and over: an error falls with the root of their number."""
     rng = np.random.default_rng(2)
@@ -487,62 +488,50 @@ def test_torch_and_numpy_alone_will_do():
     assert float(done.stdout) == 24
 
 
-PROCESSES = """
-import json, sys
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from ustat_pg.noise import NoiseMeter
+def by_two(kind):
+    """What a meter says, and what one says without a process group; by one of two processes."""
+    dist.init_process_group("gloo")
+    kind, _, layers = kind.partition(" ")
 
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank, out = dist.get_rank(), Path(sys.argv[1])
-kind, _, layers = sys.argv[2].partition(" ")
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-if kind == "fsdp":
-    from torch.distributed.fsdp import fully_shard
-    model = fully_shard(model)
-elif kind == "ddp":
-    model = torch.nn.parallel.DistributedDataParallel(model)
-meter = NoiseMeter(model if layers else model.parameters(), numbers=16)
-one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-torch.manual_seed(0)
-one = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh(), torch.nn.Linear(7, 3))
-from unittest.mock import patch
-alone = NoiseMeter(one if layers else one.parameters(), numbers=16)
-for step in range(3):
-    rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
-    loss = lambda m, r: m(r).square().sum() / 12
-    for k in range(4):
-        with meter.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
-            loss(model, rows[rank, k]).backward()
-    meter.step()
-    model.zero_grad()
-    order = [(p, k) for p in range(2) for k in range(4)]
-    if kind == "ddp" or layers:
-        for p, k in order:
-            with alone.micro_batch([k // 2] * 3 if kind == "ddp" else [f"p{k // 2}"] * 3):
-                (loss(one, rows[p, k]) / 2).backward()
-    else:
+    def made():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+
+    def loss(model, rows):
+        return model(rows).square().sum() / 12
+
+    model, one = made(), made()
+    if kind == "fsdp":
+        model = fully_shard(model)
+    elif kind == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    meter = NoiseMeter(model if layers else model.parameters(), numbers=16)
+    alone = NoiseMeter(one if layers else one.parameters(), numbers=16)
+    names = [[k // 2 if kind == "ddp" else f"p{k // 2}"] for k in range(4)]
+    for step in range(3):
+        rows = torch.randn(2, 4, 3, 5, generator=torch.Generator().manual_seed(step))
         for k in range(4):
-            with alone.micro_batch([f"p{k // 2}"] * 6):
-                ((loss(one, rows[0, k]) + loss(one, rows[1, k])) / 2).backward()
-    with patch("torch.distributed.is_initialized", return_value=False):
-        alone.step()
-    one.zero_grad()
-out.with_suffix(f".{rank}").write_text(json.dumps([meter.estimate().metrics(), alone.estimate().metrics()]))
-dist.destroy_process_group()
-"""
+            with meter.micro_batch(names[k] * 3):
+                loss(model, rows[dist.get_rank(), k]).backward()
+        meter.step()
+        model.zero_grad()
+        if kind == "ddp" or layers:
+            for p, k in itertools.product(range(2), range(4)):
+                with alone.micro_batch(names[k] * 3):
+                    (loss(one, rows[p, k]) / 2).backward()
+        else:
+            for k in range(4):
+                with alone.micro_batch(names[k] * 6):
+                    ((loss(one, rows[0, k]) + loss(one, rows[1, k])) / 2).backward()
+        with patch("torch.distributed.is_initialized", return_value=False):
+            alone.step()
+        one.zero_grad()
+    dist.destroy_process_group()
+    return meter.estimate().metrics(), alone.estimate().metrics()
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "ddp layers", "fsdp layers"])
 def test_two_processes_give_the_numbers_of_one(tmp_path, kind):
-    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
-    script.write_text(PROCESSES)
-    two_processes(script, out, kind)
-    (first, alone), (second, _) = (
-        json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)
-    )
+    (first, alone), (second, _) = two_processes(by_two, tmp_path, kind)
     assert first == second
     assert first == pytest.approx(alone, rel=1e-3)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,19 +10,15 @@ from tests.support.commands import two_processes
 
 torch = pytest.importorskip("torch")
 
-ENGINE = """
-import json, sys, warnings
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-import torch
-import torch.distributed as dist
-from torch.distributed.fsdp import fully_shard
-from ustat_pg.noise.verl import measured
+import torch.distributed as dist  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
 
-torch.set_num_threads(1)
+from ustat_pg.noise.verl import measured  # noqa: E402
 
 
-class Engine:  # verl/workers/engine/fsdp/transformer_impl.py and base.py, at 1dda039
+class Engine:
+    """verl/workers/engine/fsdp/transformer_impl.py and base.py, at 1dda039."""
+
     def __init__(self, module, size):
         self.module, self.size = module, size
         self.optimizer = torch.optim.AdamW(module.parameters(), lr=1e-12)
@@ -72,8 +68,7 @@ class Batch(dict):
 def micro_batches(step):
     rows = torch.randn(4, 4, 5, generator=torch.Generator().manual_seed(step))
     for k in range(4):
-        uid = [f"{step} {k // 2}", f"{step} {k // 2}", f"{step} {2 + k // 2}", f"{step} {2 + k // 2}"]
-        yield rows[k], uid
+        yield rows[k], [f"{step} {2 * part + k // 2}" for part in (0, 0, 1, 1)]
 
 
 def run(size, rank):
@@ -82,34 +77,33 @@ def run(size, rank):
     if size > 1:
         module = fully_shard(module)
     engine = measured(Engine)(module, size)
+
+    def loss(y, batch):
+        return size * y.square().sum() / 16
+
     part = slice(2 * rank, 2 * rank + 2) if size > 1 else slice(None)
-    own = slice(part.start, part.stop)
     for step in range(12):
-        data = [Batch(input_ids=x[own], uid=u[own]) for x, u in micro_batches(step)]
-        for epoch in range(2):  # of which the second does not count
-            loss = lambda y, batch: size * y.square().sum() / 16
+        data = [Batch(input_ids=x[part], uid=u[part]) for x, u in micro_batches(step)]
+        # Of two epochs the second does not count.
+        for _ in range(2):
             outputs = engine.train_batch(data, loss)
         engine.lr_scheduler_step()
     return outputs["metrics"]
 
 
-alone = run(1, 0)  # before there is a process group
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-together = run(2, rank)
-Path(sys.argv[1]).with_suffix(f".{rank}").write_text(json.dumps([alone, together]))
-dist.destroy_process_group()
-"""
+def alone_and_together():
+    """The metrics before there is a process group, and those of one of two processes."""
+    alone = run(1, 0)
+    dist.init_process_group("gloo")
+    together = run(2, dist.get_rank())
+    dist.destroy_process_group()
+    return alone, together
 
 
 def test_two_processes_of_fsdp2_give_the_numbers_of_one(tmp_path):
     """Although verl's own loop reduces gradients after the last micro-batch alone."""
-    script, out = tmp_path / "two.py", tmp_path / "outcome.json"
-    script.write_text(ENGINE)
-    two_processes(script, out)
-    outcomes = [json.loads(out.with_suffix(f".{rank}").read_text()) for rank in range(2)]
-    alone, together = outcomes[0]
-    assert together == outcomes[1][1]
+    (alone, together), (_, again) = two_processes(alone_and_together, tmp_path)
+    assert together == again
     assert alone["noise/steps"] == [12]
     assert alone.keys() == together.keys()
     for name, value in alone.items():

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,17 +38,34 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def two_processes(script, *words) -> None:
-    """Run a script as both processes of a distributed program."""
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+def two_processes(program, folder, *words) -> list:
+    """What both processes of a distributed program return: a function of a module, called with words."""
+    launch = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        __name__,
+    ]
+    call = [program.__module__, program.__name__, folder, *words]
     done = subprocess.run(
-        [sys.executable, *launch, str(script), *map(str, words)],
+        [sys.executable, *launch, *map(str, call)],
+        cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=1200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((folder / f"outcome.{rank}").read_text()) for rank in range(2)]
+
+
+def jsonl(path, *rows):
+    """The file of one JSON object a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def strict(text):
@@ -57,3 +75,9 @@ def strict(text):
         raise AssertionError(f"{word} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
+
+
+if __name__ == "__main__":
+    module, name, folder, *words = sys.argv[1:]
+    outcome = getattr(import_module(module), name)(*words)
+    Path(folder, f"outcome.{os.environ['RANK']}").write_text(json.dumps(outcome))

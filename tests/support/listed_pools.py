@@ -29,6 +29,14 @@ def bandit():
     return linear(features, [[1.0, 0.3, -0.5], [0.2, 1.5, 0.9]])
 
 
+def many_contexts():
+    """Twelve contexts of four arms with sure rewards 0 and 1."""
+    rng = np.random.default_rng(1)
+    rewards = (rng.random((12, 4, 1)) < 0.4).astype(float)
+    features, probs = rng.normal(size=(12, 4, 3)), np.full(12, 1 / 12)
+    return SoftmaxBandit.linear(probs, features, [0.5, -0.4, 0.3], rewards, np.ones_like(rewards))
+
+
 def ordered_pools(problem, context, rollouts=4):
     """Every ordered pool of one context: arms (n, N) and probabilities (n,)."""
     probs = problem.policy.probs[context]

@@ -25,9 +25,7 @@ SETTINGS = {
 """Settings of trainers by name that are not plain."""
 
 
-def trl_trainer(
-    model, task, folder, name="rloo", *, budget=16, callbacks=(), scores=None, **settings
-):
+def trl_trainer(model, task, folder, name="rloo", *, budget=16, callbacks=(), **settings):
     """The trainer of a name, of :func:`ustat_pg.llm.training.trainer_class`, ``dr-grpo`` or
     ``grpo-stock``; by default one step of 4 prompts with 4 completions each.
 
@@ -38,7 +36,6 @@ def trl_trainer(
         name: of the trainer.
         budget: completions of one step, over all processes.
         callbacks: of transformers' kind.
-        scores: of a BaselineTrainer.
         settings: TRL's, before those of ``PLAIN``.
     """
     made, configuration, more = trainer_class(
@@ -66,7 +63,6 @@ def trl_trainer(
         processing_class=model.tokenizer,
         callbacks=list(callbacks),
         **more,
-        **({"scores": scores} if scores else {}),
     )
 
 

@@ -27,13 +27,6 @@ _WIDTH = 100
 _NAMED = 12
 """Names that were passed over and are shown; JSON has all."""
 
-_FIELDS = (
-    *("name", "unbiased", "weight", "scale", "silent_share", "mse", "noise_to_signal", "cosine"),
-    *("best_table", "group_size", "pass_rates", "mean_factor", "noise_to_rloo"),
-    *("noise_to_oracle", "best_noise_to_rloo", "assumed"),
-)
-"""The fields of an explanation that JSON holds, in its order."""
-
 
 def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
@@ -91,8 +84,8 @@ def _numbers(text: str) -> list[float]:
 
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """The explanation as one JSON object has it."""
-    plain = {name: getattr(explanation, name) for name in _FIELDS}
-    meaning = explanation.meaning
+    plain = dict(vars(explanation))
+    meaning = plain.pop("meaning")
     if meaning is not None:
         plain["framework"] = meaning.framework.name
         plain["own_name"] = meaning.row.name

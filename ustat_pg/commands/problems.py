@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from importlib.resources import files
 
 from ..predictions import MseConstants, optimal_group_size
 from ..problems import NamedProblem, named_problem, named_problems
@@ -12,7 +13,8 @@ from ..problems import NamedProblem, named_problem, named_problems
 def run(options: argparse.Namespace) -> None:
     """Print the list of problems, or the file of one."""
     if options.name is not None:
-        print(json.dumps(document(named_problem(options.name)), indent=None))
+        name = named_problem(options.name).name
+        print((files("ustat_pg.problems") / "named" / f"{name}.json").read_text(encoding="utf-8"))
         return
     named = named_problems()
     if options.json:
@@ -47,14 +49,3 @@ def _facts(each: NamedProblem) -> dict[str, object]:
         "g_star": star if star != float("inf") else None,
         **each.constants,
     }
-
-
-def document(each: NamedProblem) -> dict[str, object]:
-    """The contents of a problem's file."""
-    plain = {name: getattr(each, name) for name in NamedProblem.__annotations__}
-    plain["problem"] = {name: array.tolist() for name, array in each.problem.arrays().items()}
-    plain["moments"] = {
-        name: value if isinstance(value, float) else value.tolist()
-        for name, value in each.moments.items()
-    }
-    return plain

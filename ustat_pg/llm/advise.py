@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .constants import ConstantsEstimate
     from .rollouts import Progress
 
-__all__ = ["PoolAdvice", "advise_model", "advise_pool", "decide"]
 
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""

@@ -140,7 +140,5 @@ def ratio_interval(both: Means) -> tuple[float, float]:
     (2.307, 4.186)
     """
     width = quantile(len(both.without), both.looks)
-    if not math.isfinite(width):
-        return 0.0, math.inf
     numerator, denominator = both.full
-    return fieller(float(numerator), float(denominator), both.covariance, -width, width)
+    return fieller(numerator, denominator, both.covariance, -width, width)

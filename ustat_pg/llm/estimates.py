@@ -5,20 +5,16 @@ Every conditional MSE of Theorem 2 (mse) is linear in moments of one prompt,
     MSE_b(G)    = (E[‖s‖² (z-b)²] - ‖g‖²) / G                      vanilla, oracle, any constant
     MSE_grpo(G) = (τ - ‖g‖²) / G + (φ + ‖g‖²) / (G (G-1)),
 
-with τ = E[‖s‖² a²], φ = σ² tr F. Each moment is a mean over tuples of *different* rollouts, a
-U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so each is unbiased however few rollouts there are, and so is
-the whole curve. Advantages that go by the number of successes (std, MaxRL, the best table), weighted
-baselines and the best constant are not linear: :mod:`ustat_pg.llm.tables` has them. Ratios of unbiased
-estimates are biased by a term of order 1/P, P the number of prompts.
-
-Errors are those of a jackknife that deletes a prompt; they hold the noise of rollouts and of random groups
-too, since both are drawn anew for each prompt.
+with τ = E[‖s‖² a²], φ = σ² tr F. Each moment is unbiased however few rollouts there are, and so is the whole
+curve; moments and errors are those of :mod:`ustat_pg.llm.moments`. Advantages that go by the number of
+successes (std, MaxRL, the best table), weighted baselines and the best constant are not linear:
+:mod:`ustat_pg.llm.tables` has them. Ratios of unbiased estimates are biased by a term of order 1/P, P the
+number of prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -255,39 +251,30 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
             if not ratios:
                 raise
             continue
-        ratios[name, size] = _both(pool, group).apply(partial(_scaled, size))
+
+        def scaled(both: Array, size: int = size) -> Array:
+            return size * _divided(both)
+
+        ratios[name, size] = _both(pool, group).apply(scaled)
     first, missing = ratios[pairs[0]], (np.nan,) * 4
-    return [_beside(ratios[pair], first) if pair in ratios else missing for pair in pairs]
 
+    def row(ratio: Means) -> Ratio:
+        value, low, high = (float(end[0]) for end in _exponential(log_ratio(ratio, first)))
+        return float(ratio.full[0]), value, low, high
 
-def _beside(ratio: Means, first: Means) -> Ratio:
-    value, low, high = (float(end[0]) for end in _exponential(log_ratio(ratio, first)))
-    return float(ratio.full[0]), value, low, high
-
-
-def _scaled(size: int, both: Array) -> Array:
-    return size * _divided(both)
+    return [row(ratios[pair]) if pair in ratios else missing for pair in pairs]
 
 
 def _both(pool: ScoredPool, group: GroupMoments) -> Means:
-    """tr Cov ĝ and ‖E ĝ‖²."""
-    square = means(group.second[:, None], pool.looks)
-    return beside(square, _signal(pool, group)).apply(_noise_and_signal)
-
-
-def _signal(pool: ScoredPool, group: GroupMoments) -> Means:
-    """‖E ĝ‖², from pairs of different prompts."""
+    """tr Cov ĝ and ‖E ĝ‖², the latter from pairs of different prompts."""
     if group.sketches is not None:
         vectors = np.einsum("pr,prk->pk", group.factor, group.sketches)
     else:
         vectors = gradients(pool) * group.factor[:, None]
-    return pairs(vectors, pool.looks)
-
-
-def _noise_and_signal(both: Array) -> Array:
-    """tr Cov ĝ and ‖E ĝ‖² of E‖ĝ‖² and ‖E ĝ‖²."""
-    square, signal = np.moveaxis(both, -1, 0)
-    return np.stack([square - signal, signal], axis=-1)
+    square = means(group.second[:, None], pool.looks)
+    return beside(square, pairs(vectors, pool.looks)).apply(
+        lambda both: np.stack([both[..., 0] - both[..., 1], both[..., 1]], axis=-1)
+    )
 
 
 def _divided(both: Array) -> Array:

@@ -308,23 +308,21 @@ def load_rewards(
 def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
-    """The prompts of a file of rewards, which one object may hold together."""
-    whole = path.suffix == ".json" and not is_log(path)
-    rows = [(str(path), read_json(path))] if whole else _rows(path, group_by, reward)
-    first = rows[0][1]
-    if whole or (len(rows) == 1 and _all(first.get("rewards"), list)):
-        if not isinstance(first, dict) or not isinstance(first.get("rewards"), list):
+    """The prompts of a file of rewards, which one object of JSON may hold together."""
+    if path.suffix == ".json" and not path.is_dir():
+        whole = read_json(path)
+        if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
-        ids = first.get("ids", list(range(len(first["rewards"]))))
-        if not isinstance(ids, list) or len(ids) != len(first["rewards"]):
+        ids = whole.get("ids", list(range(len(whole["rewards"]))))
+        if not isinstance(ids, list) or len(ids) != len(whole["rewards"]):
             raise InputError(f"{path} must have one id for each of its lists of rewards")
-        pairs = zip(ids, first["rewards"], strict=True)
+        pairs = zip(ids, whole["rewards"], strict=True)
         return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in pairs]
-    if _is_store(rows):
-        pools = read_store(path)[1].items()
-        kept = {name: pool.rewards for name, pool in pools if len(pool.rewards)}
-        return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in kept.items()]
-    return rows
+    rows = _rows(path, group_by, reward)
+    if not _is_store(rows):
+        return rows
+    pools = read_store(path)[1].items()
+    return [(str(path), {"id": n, "rewards": p.rewards}) for n, p in pools if len(p.rewards)]
 
 
 PROMPTS = ("prompt", "input")

@@ -123,14 +123,6 @@ def transformers_draw(
             yield Drawn(tokens, logs)
 
 
-def empty_cache(language_model: LanguageModel) -> None:
-    """Give back the memory that torch holds of a device and does not use."""
-    if language_model.device.startswith("cuda"):
-        import torch
-
-        torch.cuda.empty_cache()
-
-
 def _generate(
     language_model: LanguageModel,
     rows: Sequence[tuple[str, tuple[int, ...], int]],

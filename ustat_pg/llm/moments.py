@@ -3,7 +3,7 @@
 Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
 each is unbiased however few rollouts there are. Of K it takes the diagonal and two sums, which a pool
 has. Prompts are compared by sketches of their gradients. Errors are those of a jackknife that deletes a
-prompt; they hold the noise of rollouts too, which are drawn anew for each.
+prompt; they hold the noise of rollouts and of random groups too, which are drawn anew for each.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
-from ..noise.alarms import SENTENCES
+from ..noise.alarms import SENTENCES, TOLERANCE
+from ..noise.onlooker import FEWEST, Onlooker
 from ..validation import InputError, integer
-
-__all__ = ["NoiseMonitor"]
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -36,15 +34,11 @@ try:
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
-_FEWEST = 10
-"""Steps before anything is logged, if the window has as many."""
-_TOLERANCE = 1e-3
-"""How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
 
 
-class NoiseMonitor(TrainerCallback, ExportableState):
+class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
     They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
@@ -100,24 +94,11 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._meter: NoiseMeter | None = None
         self._head: _Head | None = None
         self._open = self._partial = False
-        self._off = self._on = False
+        self._on = False
         self._sentence = ""
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
-
-    def watch(self, trainer: Any) -> NoiseMonitor:
-        """Become this trainer's callback, where it was not given as one.
-
-        Raises:
-            InputError: this monitor has another trainer.
-        """
-        if self._trainer not in (None, trainer):
-            raise InputError("this monitor watches a trainer already: make another")
-        self._trainer = trainer
-        if self not in trainer.callback_handler.callbacks:
-            trainer.add_callback(self)
-        return self
 
     def estimate(self) -> NoiseEstimate:
         """Signal and noise over the steps in the window.
@@ -169,22 +150,8 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         """Take the hooks away."""
         self._stop()
 
-    def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-        """Act; an error switches the monitor off."""
-        if self._off:
-            return None
-        try:
-            return act(*given)
-        except Exception as error:
-            self._off = True
-            self._stop()
-            warnings.warn(f"NoiseMonitor is off, the training goes on: {error}", stacklevel=2)
-            return None
-
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
-        if self._trainer is None:
-            self._trainer = _caller()
-        trainer = self._trainer
+        trainer = self._trainer = _caller()
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
         loss, loo = _kinds(trainer)
@@ -353,7 +320,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
             values = advantages[rows]
             if len(values) != self._size:
                 continue
-            if abs(values.sum()) > _TOLERANCE * len(values) * values.abs().max():
+            if abs(values.sum()) > TOLERANCE * len(values) * values.abs().max():
                 # They are not leave-one-out: c₁, c₂ and c₃ have no meaning.
                 self._meter.leave_one_out = False
                 return
@@ -383,7 +350,7 @@ class NoiseMonitor(TrainerCallback, ExportableState):
         self._shares, self._partial = np.zeros(2), False
 
     def _metrics(self) -> dict[str, float]:
-        if self._meter is None or self._meter.steps < min(_FEWEST, self.window):
+        if self._meter is None or self._meter.steps < min(FEWEST, self.window):
             return {}
         estimate = self.estimate()
         sentence = estimate.sentence()
@@ -430,7 +397,7 @@ def _caller() -> Any:
         if isinstance(trainer, Trainer):
             return trainer
         frame = frame.f_back  # type: ignore[assignment]
-    raise InputError("no trainer calls it: call monitor.watch(trainer) before trainer.train()")
+    raise InputError("no trainer calls it: give it to one as a callback")
 
 
 def _kinds(trainer: Any) -> tuple[str, bool]:

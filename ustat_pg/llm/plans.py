@@ -24,8 +24,6 @@ from .moments import Means, beside, gradients, means, pairs, prompt_moments
 from .pool import ScoredPool
 from .tables import _Counts
 
-__all__ = ["adaptive_pool_advice", "plan_costs"]
-
 Array = NDArray[np.float64]
 
 _CLASSES = 8

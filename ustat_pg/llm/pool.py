@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..estimators import KL_KINDS, RATIOS, clipped_weights, importance_weights, kl_values
+from ..estimators import RATIOS, clipped_weights, importance_weights
 from ..reading import json_value, read_arrays
 from ..validation import InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
@@ -65,7 +65,8 @@ class ScoredPool:
         length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2).
         length_sketches: sketches of the same two sums, (P, 2, k).
         total_sketches: sketches of Σ s, (P, k), of a pool whose scores are Σ_t w_t s_t, of mean not 0.
-        divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3); of such a pool.
+        divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3), summed over its tokens; of
+            such a pool. k1 and k3 are unbiased for the divergence of whole completions; k2 is not.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
 
@@ -344,16 +345,3 @@ class TokenWeights:
         """How many tokens of each completion have another weight than their ratio, (N,)."""
         free = TokenWeights(ratio=self.ratio).of(log_ratio, mask, rewards)
         return np.asarray((self.of(log_ratio, mask, rewards) != free).sum(axis=1), dtype=float)
-
-
-def divergences(log_ratio: ArrayLike) -> Array:
-    """k1, k2 and k3 of KL(π_old ‖ π_θ), summed over each completion's tokens, (N, 3).
-
-    ``log_ratio`` is log π_θ - log π_old of each token of completions that π_old drew, 0 past their ends,
-    (N, T). k1 and k3 are unbiased for the divergence of whole completions; k2 is not.
-
-    >>> divergences(np.log([[2.0, 1.0]])).round(4).tolist()
-    [[-0.6931, 0.2402, 0.3069]]
-    """
-    logs = np.asarray(log_ratio, dtype=np.float64)
-    return np.stack([kl_values(logs, kind).sum(axis=-1) for kind in KL_KINDS], axis=-1)

@@ -9,18 +9,6 @@ import numpy as np
 
 from .pool import ScoredPool
 
-__all__ = [
-    "errors_table",
-    "facts",
-    "finite",
-    "interval_lines",
-    "noise_table",
-    "percent",
-    "reading",
-    "records",
-    "stale_facts",
-]
-
 _ROUNDING = 1e-9
 """Half-width of a ratio's interval below which it is not shown."""
 

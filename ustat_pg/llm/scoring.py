@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..digests import source_digest
+from ..estimators import KL_KINDS, kl_values
 from ..reading import read_arrays
 from ..validation import InputError
 from ..whole_files import versions
@@ -28,7 +29,6 @@ from .pool import (
     LEAST_ROLLOUTS,
     ScoredPool,
     TokenWeights,
-    divergences,
     length_weights,
     moment_weights,
     write_arrays,
@@ -193,8 +193,9 @@ def _stale(
     new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
     log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(logs) for logs in old])
     factors = token_weights.of(log_ratio, mask, rollouts.rewards)
+    kinds = [kl_values(log_ratio, kind).sum(axis=1) for kind in KL_KINDS]
     entry = {
-        "divergences": divergences(log_ratio),
+        "divergences": np.stack(kinds, axis=1),
         "bound": token_weights.bound(log_ratio, mask, rollouts.rewards),
     }
     return [row[here] for row, here in zip(factors, mask, strict=True)], entry

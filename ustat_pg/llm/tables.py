@@ -23,6 +23,7 @@ from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
 from ..estimators import norm_weighted
 from ..moments import Moments
+from ..noise.completions import coefficients
 from ..predictions import CountTable, best_table, count_table
 from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
@@ -161,14 +162,10 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
             "weights of this pool are clipped by the sign that centred advantages have: a success above 0, "
             "a failure below; this table has others"
         )
-    second = counts.alone(table)
-    if size > 1:
-        both, none, one = counts.blocks
-        products = both * counts.beside(2, 2, won[2:] ** 2)
-        products += none * counts.beside(2, 0, lost[:-2] ** 2)
-        products += one * counts.beside(2, 1, won[1:-1] * lost[1:-1])
-        second += products * (size - 1) / (size * room * (room - 1))
-    of_won, of_lost = counts.beside(1, 1, won[1:]) / room, counts.beside(1, 0, lost[:-1]) / room
+    rows = coefficients(table, room)[counts.won.astype(int)]
+    both, none, one = counts.blocks
+    parts = np.stack([*counts.diagonals, both, none, one / 2], axis=1)
+    second, of_won, of_lost = (rows[:, :5] * parts).sum(axis=1), rows[:, 5], rows[:, 6]
     share = counts.won / room
     factor = np.stack([of_won * share + of_lost * (1 - share), of_won - of_lost], axis=1)
     return GroupMoments(second, np.full(pool.size, np.nan), factor, sketches)

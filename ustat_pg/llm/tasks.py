@@ -23,10 +23,13 @@ from .rollouts import lines
 
 T = TypeVar("T")
 
+_LONGEST = 256
+"""Tokens of a completion, where nobody says how many."""
+
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
-def jsonl_task(path: str | Path, verifier: str | Verifier, *, max_new_tokens: int = 256) -> Task:
+def jsonl_task(path: str | Path, verifier: str | Verifier) -> Task:
     """A task of your own: a JSONL file of prompts and a verifier.
 
     Arguments:
@@ -34,7 +37,6 @@ def jsonl_task(path: str | Path, verifier: str | Verifier, *, max_new_tokens: in
             columns that the verifier reads.
         verifier: ``module:function``, ``file.py:function`` or a function, with the signature of
             TRL's reward functions.
-        max_new_tokens: the longest completion.
     """
     path = Path(path)
     function = load_verifier(verifier)
@@ -51,7 +53,7 @@ def jsonl_task(path: str | Path, verifier: str | Verifier, *, max_new_tokens: in
             prompts.append(Prompt(str(name), row["prompt"], columns))
         except InputError as error:
             raise InputError(f"{place}: {error}") from None
-    return Task(path.stem, tuple(prompts), function, max_new_tokens)
+    return Task(path.stem, tuple(prompts), function, _LONGEST)
 
 
 def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, Any]]:

@@ -37,8 +37,6 @@ from .models import check_lengths, load_model, tokenise
 from .prompts import Task
 from .tasks import load_task
 
-__all__ = ["FINISHED", "PLAIN", "RunArguments", "dataset", "main", "trainer_class"]
-
 FINISHED = "finished.json"
 """The file of a finished run: its settings, TRL's log, and the versions that made it."""
 

@@ -38,8 +38,6 @@ from .models import sharded
 from .scores import Scores
 from .scores.tokens import of_tokens
 
-__all__ = ["BaselineTrainer"]
-
 TRL = "1.16"
 """The version whose trainers are derived from here, private members included."""
 

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from trl import RLOOConfig
 
 from ..estimators import grpo, two_stage
@@ -34,8 +35,6 @@ from .trl_trainers import (
     _replace_advantages,
     _settings,
 )
-
-__all__ = ["TwoStageTrainer"]
 
 _NEWEST = 0.2
 """The weight of the newest step in the running share of mixed pilots."""
@@ -159,18 +158,13 @@ class TwoStageTrainer(BaselineTrainer):
             -sum(len(part["old_logps"]) for part in outputs) % trainer.args.steps_per_generation
         )
         joined = {"old_logps": torch.cat([part["old_logps"] for part in outputs])}
-        for kind in ("prompt", "completion"):
-            longest = max(part[f"{kind}_ids"].shape[1] for part in outputs)
+        for kind, side in (("prompt", "left"), ("completion", "right")):
             for name, value in (
                 (f"{kind}_ids", trainer._tokenizer.pad_token_id),
                 (f"{kind}_mask", 0),
             ):
-                rows = []
-                for part in outputs:
-                    short = longest - part[name].shape[1]
-                    sides = (short, 0) if kind == "prompt" else (0, short)
-                    rows.append(pad(part[name], sides, value=value))
-                joined[name] = torch.cat(rows)
+                rows = [row for part in outputs for row in part[name]]
+                joined[name] = pad_sequence(rows, True, value, side)
         if fillers:
             joined = {
                 k: torch.cat([v, v[:1].repeat(fillers, *[1] * (v.ndim - 1))])

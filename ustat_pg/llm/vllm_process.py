@@ -24,7 +24,7 @@ from typing import Any
 
 from ..rng import cell_key
 from ..validation import InputError
-from .generation import Drawn, empty_cache, stripped
+from .generation import Drawn, stripped
 from .models import LanguageModel, end_tokens
 
 AT_ONCE = 2**14
@@ -95,8 +95,11 @@ def vllm_draw(
 @contextmanager
 def _off_the_device(language_model: LanguageModel) -> Iterator[None]:
     """The model in the host's memory, so that the engine has its device."""
+    import torch
+
     language_model.model.to("cpu")
-    empty_cache(language_model)
+    # What torch holds of a device and does not use.
+    torch.cuda.empty_cache()
     try:
         yield
     finally:

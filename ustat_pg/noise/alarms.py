@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, integer
 
-__all__ = ["SENTENCES", "Alarms"]
-
 Array = NDArray[np.float64]
 
 SENTENCES = {
@@ -24,7 +22,7 @@ SENTENCES = {
     "survivors": "Outputs are dropped by their reward or length: those that are left are biased.",
     "rollouts": "Rollouts are not of this policy: temperature, truncated sampling, or an older policy.",
 }
-_TOLERANCE = 4e-3
+TOLERANCE = 4e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 _ERRORS = 4.0
 """Standard errors beyond which chance is ruled out: 1 window in 15,000 by the normal law."""
@@ -104,12 +102,12 @@ class Alarms:
             sums, top = np.bincount(places, a), np.zeros(places.max() + 1)
             np.maximum.at(top, places, np.abs(a))
             counts = np.bincount(places)
-            broken = np.abs(sums) > _TOLERANCE * counts * top
+            broken = np.abs(sums) > TOLERANCE * counts * top
             if self.group_size is not None:
                 broken |= counts % self.group_size > 0
             if z is not None:
                 order = np.lexsort((a, z, places))
-                falls = (np.diff(a[order]) < -_TOLERANCE * top[places[order][1:]]) & np.isfinite(
+                falls = (np.diff(a[order]) < -TOLERANCE * top[places[order][1:]]) & np.isfinite(
                     z[order][:-1] + z[order][1:]
                 )
                 broken[places[order][1:][falls & (np.diff(places[order]) == 0)]] = True

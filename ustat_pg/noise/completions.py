@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from ..validation import InputError, integer
 from .estimate import Interval, NoiseEstimate, estimate_noise, log_ratio
 
-__all__ = ["Alternative", "Blocks", "alternatives", "group_blocks"]
-
 Array = NDArray[np.float64]
 
 _ALIKE = 5e-3
@@ -116,9 +114,8 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
 @cache
 def _beside(others: int, won: int, drawn: int) -> Array:
     """P(m) of the successes m among ``drawn`` of ``others``, ``won`` of them successes, (drawn + 1,)."""
-    return np.array(
-        [math.comb(won, m) * math.comb(others - won, drawn - m) for m in range(drawn + 1)]
-    ) / math.comb(others, drawn)  # fmt: skip
+    ways = [math.comb(won, m) * math.comb(others - won, drawn - m) for m in range(drawn + 1)]
+    return np.array([way / math.comb(others, drawn) for way in ways])
 
 
 def coefficients(table: Any, room: int) -> Array:

@@ -21,8 +21,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError
 
-__all__ = ["NoiseEstimate", "estimate_noise", "fieller", "step_sums"]
-
 Array = NDArray[np.float64]
 Interval = tuple[float, float]
 

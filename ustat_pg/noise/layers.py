@@ -19,16 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from ..validation import InputError
-
-__all__ = ["Layers"]
+from .uses import Maker, Matrix, Vector, makers
 
 _ALIKE = 0.05
 """Distance of the sum over completions from a gradient, over its norm, that is rounding of bfloat16."""
 _SLIGHT = 1e-6
 """Share of the squared norm of all gradients below which nothing is compared: such as of a key's bias."""
 
-Kept = tuple[int, int | None, Any]
-"""A parameter's place, the side of a matrix that was read, and its vectors; of a norm how to make them."""
+Kept = tuple[int, Maker, Any]
+"""A parameter's place, how its use is made, and what that takes of a layer's input."""
 
 
 class Layers:
@@ -54,12 +53,9 @@ class Layers:
         self._known: set[int] = set()
         self._hooks = []
         for module in model.modules():
-            makers = _makers(module)
-            own = {
-                places[id(p)]: makers[name]
-                for name, p in module.named_parameters(recurse=False)
-                if id(p) in places and name in makers
-            }
+            trained = {n: places[id(p)] for n, p in module._parameters.items() if id(p) in places}
+            made = makers(module) if trained else {}
+            own = {place: made[name] for name, place in trained.items() if name in made}
             if own:
                 hook = module.register_forward_hook(partial(self._read, own), with_kwargs=True)
                 self._hooks.append(hook)
@@ -159,70 +155,36 @@ class Layers:
         return signs.T[values] if units else nn.functional.linear(values.float(), signs)
 
     @torch.no_grad()
-    def _read(self, own: dict[int, Any], module: Any, given: Any, named: Any, output: Any) -> None:
+    def _read(
+        self, own: dict[int, Maker], module: Any, given: Any, named: Any, output: Any
+    ) -> None:
         if self.rows is None or not isinstance(output, Tensor) or not output.requires_grad:
             return
         read = (*given, *named.values())[0]
         if len(read) != self.rows or len(output) != self.rows:
             return
         with torch.autocast(output.device.type, enabled=False):
-            kept = [make(self, place, module, read) for place, make in own.items()]
+            kept = [(place, make, self._taken(place, make, read)) for place, make in own.items()]
         output.register_hook(partial(self._wrote, kept))
+
+    def _taken(self, place: int, make: Maker, read: Tensor) -> Any:
+        """What the use of a parameter takes of a layer's input, a matrix's side projected."""
+        if isinstance(make, Matrix):
+            return self._projected(place, make.side, read)
+        return None if isinstance(make, Vector) and make.factor is None else read.detach()
 
     @torch.no_grad()
     def _wrote(self, kept: list[Kept], slope: Tensor) -> None:
-        slope = _tokens(slope)
         with torch.autocast(slope.device.type, enabled=False):
-            for place, side, read in kept:
-                if side is None:
-                    each = (slope.float() if read is None else slope.float() * read()).sum(dim=1)
+            for place, make, read in kept:
+                if isinstance(make, Matrix):
+                    use = make(read, self._projected(place, 1 - make.side, slope))
+                    left, right = use.left, use.right
                 else:
-                    sides = [read, self._projected(place, 1 - side, slope)]
-                    left, right = sides[::-1] if side else sides
-                    each = (left.mT @ right).flatten(1)
+                    use = make(read, slope)
+                    left, right = use.left, use.right
+                    if left is not None:
+                        left = self._projected(place, 0, left)
+                        right = self._projected(place, 1, right)
+                each = right if left is None else (left.mT @ right).flatten(1)
                 self._found[place] = self._found.get(place, 0) + each
-
-
-def _tokens(values: Tensor) -> Tensor:
-    """(rows, ..., size) as (rows, tokens, size)."""
-    return values.unsqueeze(1).flatten(1, -2)
-
-
-def _normalised(module: Any, read: Tensor) -> Tensor:
-    """What the weight of a norm multiplies."""
-    x = _tokens(read.float())
-    eps: Any = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if isinstance(module, nn.LayerNorm):
-        return nn.functional.layer_norm(x, x.shape[-1:], eps=eps)
-    return nn.functional.rms_norm(x, x.shape[-1:], eps=eps)
-
-
-def _makers(module: nn.Module) -> dict[str, Any]:
-    """What is kept of a layer's input for each of its parameters, by name."""
-
-    def bias(layers: Layers, place: int, module: Any, read: Tensor) -> Kept:
-        return place, None, None
-
-    def matrix(side: int, layers: Layers, place: int, module: Any, read: Tensor) -> Kept:
-        return place, side, layers._projected(place, side, _tokens(read))
-
-    def table(layers: Layers, place: int, module: Any, read: Tensor) -> Kept:
-        vectors = layers._projected(place, 0, read.flatten(1) if read.ndim > 1 else read[:, None])
-        if module.padding_idx is not None:
-            # Autograd gives this row no gradient.
-            vectors = vectors * (read != module.padding_idx).reshape(*vectors.shape[:2], 1)
-        return place, 0, vectors
-
-    def scale(layers: Layers, place: int, module: Any, read: Tensor) -> Kept:
-        return place, None, partial(_normalised, module, read.detach())
-
-    if isinstance(module, nn.Linear):
-        return {"weight": partial(matrix, 1), "bias": bias}
-    if isinstance(module, nn.Embedding):
-        return {"weight": table}
-    if type(module).__name__ == "Conv1D":
-        return {"weight": partial(matrix, 0), "bias": bias}
-    norm = isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("RMSNorm")
-    if norm and getattr(getattr(module, "weight", None), "ndim", 0) == 1:
-        return {"weight": scale, "bias": bias}
-    return {}

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from ..compiled import body
 
-__all__ = ["by_loops"]
-
 
 def by_loops(table: Tensor, values: Tensor, start: int, draws: tuple[Tensor, ...]) -> None:
     """Add ``values`` (r, m), from entry ``start`` on, to a table (r, M, k) on a CPU."""

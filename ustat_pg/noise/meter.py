@@ -22,8 +22,6 @@ from .estimate import NoiseEstimate, estimate_noise, step_sums
 from .layers import Layers
 from .sketch import Sketch
 
-__all__ = ["NoiseMeter"]
-
 
 class NoiseMeter:
     """Signal and noise of the steps of a training, from the gradients that it makes anyway.

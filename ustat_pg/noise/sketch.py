@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["Draws", "Sketch", "by_windows"]
-
 Draws = tuple[Tensor, Tensor, Tensor, Tensor]
 """t, ρ and ε, (C,) each, and η, (C + k,), for C stretches."""
 

@@ -8,26 +8,21 @@ lost otherwise. After an error the engine warns once and goes on as verl's.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ..validation import InputError
 from .meter import NoiseMeter
-
-__all__ = ["measured"]
-
-_FEWEST = 10
-"""Steps before anything is reported."""
+from .onlooker import FEWEST, Onlooker
 
 
 def measured(engine: Any) -> Any:
     """A class of verl's FSDP engines with a meter in its loop over micro-batches."""
 
-    class Measured(engine):
+    class Measured(Onlooker, engine):
         _meter: NoiseMeter | None = None
-        _open = _off = False
+        _open = False
         _seen: set[tuple[str, bytes]]
         _rows: set[tuple[str, bytes]]
 
@@ -58,17 +53,9 @@ def measured(engine: Any) -> Any:
             self._seen = set()
             return super().lr_scheduler_step()
 
-        def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-            if self._off:
-                return None
-            try:
-                return act(*given)
-            except Exception as error:
-                self._off = True
-                if self._meter is not None:
-                    self._meter.remove()
-                warnings.warn(f"noise is off, the training goes on: {error}", stacklevel=2)
-                return None
+        def _stop(self) -> None:
+            if self._meter is not None:
+                self._meter.remove()
 
         def _begin(self, micro_batch: Any) -> None:
             if self._meter is None:
@@ -100,7 +87,7 @@ def measured(engine: Any) -> Any:
             self._rows = set()
 
         def _metrics(self) -> dict[str, float]:
-            if self._meter is None or self._meter.steps < _FEWEST:
+            if self._meter is None or self._meter.steps < FEWEST:
                 return {}
             return self._meter.estimate().metrics(detail=False)
 

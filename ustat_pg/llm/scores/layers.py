@@ -1,21 +1,17 @@
-"""Layers that hooks know: from a layer's input and the gradient of its output to its parameters' scores.
-
-The score in a layer's weight is s_i = Σ_t left_i[t] ⊗ right_i[t] over tokens, with gradients on one
-side and inputs on the other. A parameter that is used twice, such as an embedding tied to the head,
-has the terms of both uses in one sum, so that inner products have the cross terms.
-"""
+"""Hooks on the layers of a model: every parameter's scores, by completions, as soon as they are there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...noise import uses
+from ...noise.uses import Maker, Use
 from ...validation import InputError
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -23,19 +19,6 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
 COARSE = 5e-2
 """The same of 16-bit arithmetic."""
-
-
-@dataclass
-class Use:
-    """One use of a parameter: scores Σ_t left[t] ⊗ right[t] of n completions.
-
-    ``left`` is (n, t, rows), or (n, t) where it is one-hot and holds the rows' numbers, or None
-    where ``right`` (n, size) holds the scores themselves, as for biases and norms.
-    """
-
-    left: Tensor | None
-    right: Tensor
-    rows: int = 1
 
 
 Uses = list[Use]
@@ -83,8 +66,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-_Maker = Callable[[Tensor, Tensor], Use]
-Layer = dict[int, _Maker]
+Layer = dict[int, Maker]
 """How the use of each parameter that is scored, by its number, is made in a module."""
 
 
@@ -96,7 +78,7 @@ def layers(
     layers = []
     for module in model.modules():
         scored = {n: number[id(p)] for n, p in module._parameters.items() if id(p) in number}
-        makers = (_makers(module, dtype) or {}) if scored else {}
+        makers = uses.makers(module, dtype) if scored else {}
         if unknown := [k for name, k in scored.items() if name not in makers]:
             raise InputError(
                 f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the "
@@ -105,85 +87,6 @@ def layers(
         if scored:
             layers.append((module, {k: makers[name] for name, k in scored.items()}))
     return layers
-
-
-def _makers(module: nn.Module, dtype: torch.dtype) -> dict[str, _Maker] | None:
-    """How the uses of a layer's parameters are made, by their names in it; None for other layers."""
-
-    def summed(read: Tensor, slope: Tensor) -> Use:
-        return Use(None, slope.to(dtype).flatten(1, -2).sum(dim=1))
-
-    from transformers.pytorch_utils import Conv1D
-
-    forward = type(module).forward
-    if forward is nn.Linear.forward:
-        return {"weight": lambda read, slope: _outer(slope, read), "bias": summed}
-    if forward is Conv1D.forward:
-        return {"weight": lambda read, slope: _outer(read, slope), "bias": summed}
-    if forward is nn.Embedding.forward:
-        return _embedding(module)
-    normalise = _normalisation(module, dtype)
-    if normalise is None:
-        return None
-
-    def scaled(read: Tensor, slope: Tensor) -> Use:
-        return Use(None, (slope.to(dtype) * normalise(read)).flatten(1, -2).sum(dim=1))
-
-    return {"weight": scaled, "bias": summed}
-
-
-def _outer(left: Tensor, right: Tensor) -> Use:
-    return Use(left.flatten(1, -2), right.flatten(1, -2), left.shape[-1])
-
-
-def _embedding(module: Any) -> dict[str, _Maker] | None:
-    if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-        return None
-    padding, rows = module.padding_idx, module.num_embeddings
-
-    def looked_up(read: Tensor, slope: Tensor) -> Use:
-        # Autograd gives the padding row no gradient, so neither does training.
-        slope = slope if padding is None else slope * (read != padding)[..., None]
-        return Use(read.flatten(1), slope.flatten(1, -2), rows)
-
-    return {"weight": looked_up}
-
-
-def _normalisation(module: Any, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
-    """The factor of a norm's weight, for LayerNorm and for classes named RMSNorm."""
-    weight = getattr(module, "weight", None)
-    if weight is None or weight.ndim != 1:
-        return None
-    if type(module).forward is nn.LayerNorm.forward:
-        eps = module.eps
-
-        def centred(read: Tensor) -> Tensor:
-            x = read.to(dtype)
-            variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
-            return (x - mean) * torch.rsqrt(variance + eps)
-
-        return centred
-    if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
-        return None
-    # The class itself runs, with other weights: it may well compute in another precision.
-    one, zero = torch.ones_like(weight, dtype=dtype), torch.zeros_like(weight, dtype=dtype)
-
-    def with_weight(value: Tensor, read: Tensor) -> Tensor:
-        return torch.func.functional_call(module, {"weight": value}, (read,)).to(dtype)
-
-    def scaled(read: Tensor) -> Tensor:
-        # The second is zero, but for classes that multiply by 1 + weight.
-        return with_weight(one, read) - with_weight(zero, read)
-
-    # Classes of that name differ, so their output is compared, not their name.
-    with torch.no_grad():
-        probe = torch.linspace(-2, 3, 2 * len(weight), device=weight.device).view(1, 2, -1)
-        probe = probe.to(weight.dtype)
-        other = torch.linspace(-1, 2, len(weight), device=weight.device).to(dtype)
-        written = with_weight(other, probe)
-        slack = 1e-4 if weight.dtype in TOLERANCE else COARSE
-        affine = with_weight(zero, probe) + other * scaled(probe)
-    return scaled if torch.allclose(written, affine, rtol=slack, atol=slack) else None
 
 
 class Hooks:

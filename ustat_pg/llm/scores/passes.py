@@ -264,7 +264,7 @@ class Scores:
 
         def pass_on(parameter: Tensor) -> None:
             if parameter.grad is not None:
-                slope, parameter.grad = parameter.grad, None
+                slope, parameter.grad = parameter.grad.to_dense(), None
                 take(self._number[id(parameter)], slope.flatten()[None].to(self.dtype))
 
         before = [p.grad for p in self._parameters]

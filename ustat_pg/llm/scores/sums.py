@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...noise.sketch import Sketch
-from .layers import Use, Uses
+from ...noise.uses import Use
+from .layers import Uses
 
 Array = NDArray[np.float64]
 

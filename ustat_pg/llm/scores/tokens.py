@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from ...memory import ChunkWarning, free_memory, out_of_memory
 from ...validation import InputError, integer
@@ -79,12 +80,9 @@ def padded(
     rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long
 ) -> tuple[Tensor, Tensor]:
     """Rows of tokens, or of numbers of them, padded on the right by 0, and their mask."""
-    ids = torch.zeros(len(rows), max(map(len, rows)), dtype=dtype)
-    mask = torch.zeros(ids.shape, dtype=torch.long)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row, dtype=dtype)
-        mask[i, : len(row)] = 1
-    return ids, mask
+    ids = pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    return ids, (torch.arange(ids.shape[1]) < lengths[:, None]).long()
 
 
 def of_tokens(
@@ -212,8 +210,7 @@ class Room:
                     ) from None
             # Out here the error no longer keeps the arrays alive that it was raised among.
             self.most = max(tried // 2, 1)
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
             warnings.warn(
                 f"out of memory with {tried} completions at once: going on with {self.most}",
                 ChunkWarning,

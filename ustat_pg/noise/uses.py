@@ -1,0 +1,124 @@
+"""The gradient in each parameter of a layer, from the layer's input and the gradient of its output.
+
+In a layer's weight it is Σ_t left_i[t] ⊗ right_i[t] over the tokens of completion i, with gradients on one
+side and inputs on the other. A parameter that is used twice, such as an embedding tied to the head,
+has the terms of both uses in one sum, so that inner products have the cross terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class Use:
+    """One use of a parameter: gradients Σ_t left[t] ⊗ right[t] of n completions.
+
+    ``left`` is (n, t, rows), or (n, t) where it is one-hot and holds the rows' numbers, or None
+    where ``right`` (n, size) holds the gradients themselves, as for biases and norms.
+    """
+
+    left: Tensor | None
+    right: Tensor
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Makes the use of a matrix, the left side (0) or the right side (1) of which is read."""
+
+    side: int
+
+    def __call__(self, read: Tensor, slope: Tensor) -> Use:
+        left, right = (read, slope) if self.side == 0 else (slope, read)
+        return Use(of_tokens(left), of_tokens(right), left.shape[-1])
+
+
+@dataclass(frozen=True)
+class Table:
+    """Makes the use of an embedding."""
+
+    padding: int | None
+    rows: int
+
+    def __call__(self, read: Tensor, slope: Tensor) -> Use:
+        # Autograd gives the padding row no gradient, so neither does training.
+        slope = slope if self.padding is None else slope * (read != self.padding)[..., None]
+        return Use(read.reshape(len(read), -1), of_tokens(slope), self.rows)
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Makes the use of a bias, or of a norm's weight, which multiplies ``factor`` of what is read."""
+
+    dtype: torch.dtype
+    factor: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, read: Tensor, slope: Tensor) -> Use:
+        slope = slope.to(self.dtype)
+        each = slope if self.factor is None else slope * self.factor(read)
+        return Use(None, of_tokens(each).sum(dim=1))
+
+
+Maker = Matrix | Table | Vector
+
+
+def of_tokens(values: Tensor) -> Tensor:
+    """(n, ..., size) as (n, tokens, size)."""
+    return values.unsqueeze(1).flatten(1, -2)
+
+
+def makers(module: nn.Module, dtype: torch.dtype = torch.float32) -> dict[str, Maker]:
+    """How the uses of a layer's parameters are made, by their names in it; none of other layers."""
+    forward = type(module).forward
+    if forward is nn.Linear.forward:
+        return {"weight": Matrix(1), "bias": Vector(dtype)}
+    if type(module).__name__ == "Conv1D":
+        return {"weight": Matrix(0), "bias": Vector(dtype)}
+    if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward:
+        whole = module.max_norm is None and not module.scale_grad_by_freq
+        return {"weight": Table(module.padding_idx, module.num_embeddings)} if whole else {}
+    factor = _normalisation(module, dtype)
+    return {"weight": Vector(dtype, factor), "bias": Vector(dtype)} if factor else {}
+
+
+def _normalisation(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor] | None:
+    """The factor of a norm's weight, for LayerNorm and for classes named RMSNorm."""
+    weight = getattr(module, "weight", None)
+    if weight is None or weight.ndim != 1:
+        return None
+    if isinstance(module, nn.LayerNorm) and type(module).forward is nn.LayerNorm.forward:
+        eps = module.eps
+
+        def centred(read: Tensor) -> Tensor:
+            x = read.to(dtype)
+            variance, mean = torch.var_mean(x, dim=-1, keepdim=True, correction=0)
+            return (x - mean) * torch.rsqrt(variance + eps)
+
+        return centred
+    if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
+        return None
+    # The class itself runs, with other weights: it may well compute in another precision.
+    one, zero, other = (
+        torch.linspace(*ends, len(weight), dtype=dtype, device=weight.device)
+        for ends in ((1, 1), (0, 0), (-1, 2))
+    )
+
+    def with_weight(value: Tensor, read: Tensor) -> Tensor:
+        return torch.func.functional_call(module, {"weight": value}, (read.to(dtype),)).to(dtype)
+
+    def scaled(read: Tensor) -> Tensor:
+        # The second is zero, but for classes that multiply by 1 + weight.
+        return with_weight(one, read) - with_weight(zero, read)
+
+    # Classes of that name differ, so their output is compared, not their name.
+    with torch.no_grad():
+        probe = torch.linspace(-2, 3, 2 * len(weight), dtype=dtype, device=weight.device)
+        probe = probe.view(1, 2, -1)
+        affine = with_weight(zero, probe) + other * scaled(probe)
+        alike = torch.allclose(with_weight(other, probe), affine, rtol=1e-4, atol=1e-4)
+    return scaled if alike else None
