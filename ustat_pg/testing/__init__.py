@@ -15,9 +15,10 @@ A torch trainer's function in five lines::
         assert_finite(my_advantages, array=torch.tensor)
 
 :func:`assert_is` asks whether it is what a trainer's options mean, biased or not.
-:func:`assert_invariances` tests properties that hold reward by reward, and :func:`rewards` is a
-Hypothesis strategy for tests of your own (``pip install 'ustat_pg[testing]'``; nothing else here needs
-Hypothesis). What an unbiased function still gains or loses against others, :func:`ustat_pg.compare` says.
+:func:`assert_invariances` tests properties that hold reward by reward, and :func:`rewards`,
+:func:`scores` and :func:`problems` are Hypothesis strategies for tests of your own
+(``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). What an unbiased function
+still gains or loses against others, :func:`ustat_pg.compare` says.
 
 How the function is called is its *layout*:
 
@@ -52,7 +53,7 @@ from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
 from .registered import registered
 from .row import assert_is
-from .strategies import rewards
+from .strategies import problems, rewards, scores
 from .unbiased import assert_unbiased, default_problems
 
 __all__ = [
@@ -64,6 +65,8 @@ __all__ = [
     "assert_is",
     "assert_unbiased",
     "default_problems",
+    "problems",
     "registered",
     "rewards",
+    "scores",
 ]
