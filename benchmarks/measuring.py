@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ustat_pg.whole_files import versions
 
-__all__ = ["clock", "in_turn", "machine"]
+__all__ = ["clock", "duration", "in_turn", "machine", "number"]
 
 
 def clock(function: Callable[[], object], at_least: float = 5e-3) -> float:
@@ -28,6 +28,18 @@ def in_turn(programs: Sequence[Callable[[], object]], rounds: int) -> NDArray[np
     """Seconds (rounds, programs) of one call each, in interleaved rounds: other work falls on all alike."""
     once = [timeit.Timer(program) for program in programs]
     return np.array([[timer.timeit(1) for timer in once] for _ in range(rounds)])
+
+
+def number(ratio: float) -> str:
+    """A ratio, whole from 10 on."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"
+
+
+def duration(value: float) -> str:
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
 
 
 def machine(*packages: str) -> str:

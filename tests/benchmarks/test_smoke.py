@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import mse_kernel, trajectories
+from benchmarks import mse_kernel, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -33,6 +33,25 @@ def test_trajectories(monkeypatch, capsys):
     monkeypatch.setattr(trajectories, "peers", lambda _: {"planted": slower})
     with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
         trajectories.measure(case, 10_000, 60, 1)
+
+
+def test_weighted_chi2(monkeypatch, capsys):
+    (pair,) = (case for case in weighted_chi2.cases(20) if case.name == "pairs_3_1_0.2")
+    monkeypatch.setattr(weighted_chi2, "cases", lambda most: (pair,))
+    assert weighted_chi2.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    assert "- pairs_3_1_0.2: the peer" in out
+    assert out.count("| pairs_3_1_0.2") == len(weighted_chi2.PROGRAMS)
+
+
+def test_llm_pool(capsys):
+    pytest.importorskip("transformers")
+    from benchmarks import llm_pool
+
+    assert llm_pool.main(["--quick"]) == 0
+    out = capsys.readouterr().out
+    rows = ("| vanilla", "| grpo", "| oracle")
+    assert sum(line.startswith(rows) for line in out.splitlines()) == 6
 
 
 def test_noise(monkeypatch, capsys):
