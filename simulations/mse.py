@@ -94,22 +94,23 @@ OF_ERRORS = (
 RIVALS = (*OF_ERRORS, SHORT)
 
 
-def checks(suite: Suite) -> Iterator[Check]:
+def checks(suite: Suite) -> list[Check]:
     """Single prompts; errors, means and noise of bandits made for what these leave open."""
-    yield from on_networks(suite)
-    yield from _of_bandits(suite)
+    return on_networks(suite) + _of_bandits(suite)
 
 
 RIVALS_ON_NETWORKS = OF_ERRORS
 
 
-def on_networks(suite: Suite) -> Iterator[Check]:
+def on_networks(suite: Suite) -> list[Check]:
     """Every single prompt at every group size; the other baselines and matrices at small ones."""
+    made: list[Check] = []
     for entry in suite.single_prompts:
         few = entry.problem.outcomes.counts[0] <= LARGE_OUTCOMES
         sizes = dict.fromkeys((*suite.group_sizes, 8, *((LARGE,) if few else ())))
-        yield from (_grpo(entry, group_size) for group_size in sizes)
-        yield from _others(entry, suite.group_sizes[0])
+        made += [_grpo(entry, group_size) for group_size in sizes]
+        made += _others(entry, suite.group_sizes[0])
+    return made
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:
@@ -136,27 +137,28 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
         return at_most(bound, second, {TIGHTER: bound / 4})
 
     apart = Distance(GRPO, ORACLE)
-    return [
-        *(check for peer in others for check in (error(at, peer), along(matrices, peer, 0))),
-        *(along(matrices, grpo, number) for number in (0, 1)),
-        entry.check(f"{at.name}: explicit bound", lambda: mean_of(at.cell, apart), bounded),
-    ]
+    made = [check for peer in others for check in (error(at, peer), along(matrices, peer, 0))]
+    made += [along(matrices, grpo, number) for number in (0, 1)]
+    made.append(entry.check(f"{at.name}: explicit bound", lambda: mean_of(at.cell, apart), bounded))
+    return made
 
 
-def _of_bandits(suite: Suite) -> Iterator[Check]:
+def _of_bandits(suite: Suite) -> list[Check]:
     """The checks of bandits alone: anchors, records of one prompt of several, bounds."""
     repeated, coins = [suite.repeated, *suite.repeats()], [*suite.coins()]
+    made: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
-        yield from _anchors(entry, 8)
-    yield from map(_bounded, (suite.skewed, *coins, *repeated))
+        made += _anchors(entry, 8)
+    made += map(_bounded, (suite.skewed, *coins, *repeated))
     for entry in (suite.several, *repeated):
         for x, baseline in product(range(entry.problem.contexts), ("grpo", "group-mean")):
-            yield _alone(entry, x, baseline)
+            made.append(_alone(entry, x, baseline))
     for entry in (suite.skewed, *repeated, *coins):
-        yield from _reinforce(entry)
+        made += _reinforce(entry)
     for entry in (*suite.sure_coins(), *repeated):
-        yield from _terms(entry, suite.group_sizes[0])
-    yield from (_mixed(entry, 3) for entry in (suite.skewed, *coins))
+        made += _terms(entry, suite.group_sizes[0])
+    made += [_mixed(entry, 3) for entry in (suite.skewed, *coins)]
+    return made
 
 
 def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:

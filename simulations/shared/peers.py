@@ -98,15 +98,15 @@ def within(problem: SoftmaxBandit, places: tuple[float, ...]) -> tuple[float, ..
 NAMED = ("grpo", "vanilla", "oracle", "minimum-variance", "group-mean")
 
 
-def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> tuple[Peer, ...]:
+def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> list[Peer]:
     """Every baseline with a closed form, a critic that is not the value among them."""
     low, high = problem.reward_range
     constant = low + (high - low) * CONSTANT
-    return (
-        *(Peer(name, name, problem) for name in names),
+    return [
+        *[Peer(name, name, problem) for name in names],
         Peer("constant", f"constant {constant:.4g}", problem, constant),
         Peer("critic", "critic", problem),
-    )
+    ]
 
 
 def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
