@@ -345,6 +345,8 @@ FAMILIES = {
     "disagreement": Family(disagreement, (12,), {"tilt": (0.17, 0.21), "far": (1.1, 1.3)}),
     # More parameters than the return sees: one direction is flat.
     "tilted": Family(tilted, (13,), {"angle": (0.9, 1.2), "tilt": (0.17, 0.21)}),
+    # Two directions of very different noise, of a page.
+    "plane": Family(plane, (14,), {"ratio": (0.28, 0.34), "angle": (0.0, 1.5)}),
     # Two and three directions whose noise is strongly correlated; and curvatures that are equal.
     "twisted": Family(
         twisted, (51,), {"angle": (0.5, 1.1), "reach": (2.2, 2.8), "side": (0.05, 0.2)}
