@@ -78,13 +78,17 @@ def _log_probs(model: Any, prompt: Sequence[int], completions: Completions, devi
 
 
 def _gradients(
-    model: Any, parameters: Sequence[Any], prompt: Sequence[int], own: Completions, weights: Array
+    model: Any,
+    parameters: Sequence[Any],
+    prompt: Sequence[int],
+    completions: Completions,
+    weights: Array,
 ) -> Any:
     """Σ_i w_i ∇ log π(y_i | x) for each row of weights, (rows, d)."""
     total: Any = 0
-    for start in range(0, len(own), _BATCH):
+    for start in range(0, len(completions), _BATCH):
         part = slice(start, start + _BATCH)
-        logs = _log_probs(model, prompt, own[part], parameters[0].device)
+        logs = _log_probs(model, prompt, completions[part], parameters[0].device)
         rows = torch.as_tensor(weights[:, part], dtype=logs.dtype, device=logs.device)
         slopes = [
             torch.autograd.grad(logs, parameters, row, retain_graph=True, materialize_grads=True)

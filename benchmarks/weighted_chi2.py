@@ -144,8 +144,8 @@ def measure(case: Case, rounds: int) -> tuple[list[list[str]], str]:
     if accuracy[peer][0] > VALID:
         return rows, f"- {case.name}: the peer is not valid."
     one, many = least[peer] / least["WeightedChi2"]
-    said = f"one point {number(one)}, {POINTS:,} {number(many)}"
-    return rows, f"- {case.name}: the peer's time over ours, {said}."
+    times = f"one point {number(one)}, {POINTS:,} {number(many)}"
+    return rows, f"- {case.name}: the peer's time over ours, {times}."
 
 
 HEADER = [

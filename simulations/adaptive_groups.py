@@ -251,9 +251,9 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
     yield direction.check(entry, what, over_all, grpo, mean, {ALIKE: alike}, scale=_size(pooled))
 
 
-def _size(found: Any) -> float:
+def _size(prediction: Any) -> float:
     """The size of an estimate: the root of its largest second moment at a prompt."""
-    return float(found.second_moment.max()) ** 0.5
+    return float(prediction.second_moment.max()) ** 0.5
 
 
 def _mean(entry: BanditEntry, weight: Array) -> Array:

@@ -234,7 +234,7 @@ class Pull:
         return {rival: self.slope(objective, u) for rival, objective in self.afar.items()}
 
     @property
-    def own(self) -> Objective:
+    def objective(self) -> Objective:
         return climbed("std", self.group_size)
 
     @property
@@ -246,7 +246,7 @@ class Pull:
 
     def checks(self, both: bool) -> Iterator[Check]:
         """Where the mean estimate is 0, alone and against one penalty or both, and where runs end."""
-        top, size = self.best(self.own), self.group_size
+        top, size = self.best(self.objective), self.group_size
         cell = GradientCell(self.landscape.at([top]), size)
         yield self.entry.check(
             f"G={size}: mean at the maximiser",
@@ -264,8 +264,8 @@ class Pull:
     def balance(self, kind: str, place: str) -> Iterator[Check]:
         """At the maximiser rewards and penalty pull alike: as hard as the objective rises there."""
         size = self.group_size
-        top = self.best(self.own, partial(self.penalty, kind, place))
-        force = self.slope(self.own, top)
+        top = self.best(self.objective, partial(self.penalty, kind, place))
+        force = self.slope(self.objective, top)
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
         pull = WeightedBandit.of(
@@ -288,7 +288,7 @@ class Pull:
         by how much it is then off the maximiser, and as it is measured.
         """
         size, off = self.group_size, float(self.landscape.maximiser[0]) - top
-        slope = partial(self.slope, self.own)
+        slope = partial(self.slope, self.objective)
         curvature = -derivative(slope, top)
         bend = derivative(partial(derivative, slope), top)
         moments, square = self.landscape.at([top]).moments(), off**2
@@ -407,7 +407,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     landscape = suite.landscapes["lenient"][0]
     for group_size in (2, 4, 8, 16, 32):
         pull, at = Pull(landscape, group_size, 600), {"panel": "ends", "group_size": group_size}
-        predicted, _, drawn = pull.end(pull.best(pull.own))
+        predicted, _, drawn = pull.end(pull.best(pull.objective))
         yield Point(STEM, "std", at, predicted, drawn)
         for rival, objective in pull.afar.items():
             yield Point(STEM, f"rival: {rival}", at, pull.best(objective))

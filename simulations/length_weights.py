@@ -274,7 +274,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
             entry, what, plain_cell, Estimator(name), mean, scale=size, relative_margin=0.3
         )
     what, wrong = f"bias with {batch} prompts", {UNBIASED: none, ROOT: root, OWN_GROUP: one}
-    cell, own = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")
+    cell, by_mean = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")
     yield direction.check(entry, f"token mean: {what}", cell, GRPO, more, wrong)
     # The leading term is c/B: B times the bias has c as its limit.
     later, error = later_terms(lambda size: size / batch * along(scaled_bias(moments, size)), batch)
@@ -289,7 +289,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
     )
     bias = scaled_bias(moments, batch, "prompt-mean")
     what = f"a divisor for each group: {what}"
-    yield direction.check(entry, what, own, GRPO, bias, {OWN_GROUP: more})
+    yield direction.check(entry, what, by_mean, GRPO, bias, {OWN_GROUP: more})
 
 
 def spread_alone(moments: LengthMoments, batch_size: int) -> Array:

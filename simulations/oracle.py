@@ -69,7 +69,7 @@ def _of_one_output(problem: SoftmaxBandit) -> float:
     return float(GradientCell(problem, 1).measure("exact", [mse_of("oracle")]).mean[0])
 
 
-def _asked(cell: GradientCell) -> bool:
+def _has_error(cell: GradientCell) -> bool:
     """Whether the oracle has an error to divide by: a design's own question, whatever is predicted."""
     return oracle_error(cell) > LEAST * noise(cell, Estimator("oracle"))
 
@@ -77,7 +77,7 @@ def _asked(cell: GradientCell) -> bool:
 def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
     """The ratio; nothing where the oracle has no error at all, or a share too small to divide by."""
     cell = GradientCell(entry.problem, group_size, batch_size)
-    if not _asked(cell):
+    if not _has_error(cell):
         return
     ratio = oracle_ratio(entry.problem.moments(), group_size, batch_size)
     wrong = {SHARE: 1 / group_size, SQUARE: (group_size / (group_size - 1)) ** 2 - 1}
@@ -94,7 +94,7 @@ def _slope(
 ) -> Iterator[Check]:
     """The order of the excess between group sizes; nothing where the oracle has no error."""
     cells = [GradientCell(entry.problem, g, batch_size) for g in group_sizes]
-    if not all(map(_asked, cells)):
+    if not all(map(_has_error, cells)):
         return
     moments, shift = entry.problem.moments(), 1 if entry.problem.contexts == 1 else 0
     abscissae = tuple(log(g - shift) for g in group_sizes)

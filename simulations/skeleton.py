@@ -71,7 +71,7 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
         )
     file, paper = root / "simulations" / f"{stem}.py", root / "ustat_pg" / "paper.py"
     page = root / "theory" / f"{stem}.md"
-    taken = next((each for each in (file, file.parent / stem, page) if each.exists()), paper)
+    taken = next((path for path in (file, file.parent / stem, page) if path.exists()), paper)
     if stem in RESULTS or taken != paper:
         raise InputError(f"stem {stem!r} is taken: see {taken}")
     labels = {result.label for result in RESULTS.values()}

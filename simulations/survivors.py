@@ -102,7 +102,7 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     }
     if how == "by reward":
         wrong[BLIND] = float(entry.problem.context_probs @ prediction.weight) * target
-    direction = telling(twice, (each - prediction.mean for each in wrong.values()))
+    direction = telling(twice, (vector - prediction.mean for vector in wrong.values()))
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
     size = float(prediction.second_moment.max()) ** 0.5

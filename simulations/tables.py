@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ustat_pg.experiment import Plan
 from ustat_pg.paper import RESULTS
-from ustat_pg.report import as_table, number, said, says
+from ustat_pg.report import as_table, in_words, number, says
 from ustat_pg.results import CheckResult
 
 __all__ = ["check_table", "plan_table"]
@@ -15,8 +15,8 @@ __all__ = ["check_table", "plan_table"]
 def check_table(stem: str, check: CheckResult) -> str:
     """One check as a small table: each kind of evidence, then each rival."""
     rows = []
-    for kind, findings in check.found.items():
-        estimate, ends = said(check, findings, 12)
+    for kind, findings in check.findings.items():
+        estimate, ends = in_words(check, findings, 12)
         error = number(findings.standard_error, "∞", 2)
         replications = f"{findings.replications:,}" if findings.replications else "-"
         rows.append([kind, estimate, error, ends, replications, findings.verdict])
@@ -26,11 +26,11 @@ def check_table(stem: str, check: CheckResult) -> str:
     if check.not_enumerated:
         lines += ["", f"not enumerated: {check.not_enumerated}"]
     rivals = [
-        [name, says(values), *(found.rivals[name] for found in check.found.values())]
+        [name, says(values), *(findings.rivals[name] for findings in check.findings.values())]
         for name, values in check.rivals.items()
     ]
     if rivals:
-        lines += ["", as_table(rivals, ["rival", "says", *check.found])]
+        lines += ["", as_table(rivals, ["rival", "says", *check.findings])]
     return "\n".join(lines)
 
 

@@ -213,7 +213,7 @@ def _off(
         return nan, nan
     if not length:
         return nan, nan
-    mean = sum(problem.policy.combine(x, own) for x, own in enumerate(weights))
+    mean = sum(problem.policy.combine(x, shares) for x, shares in enumerate(weights))
     off = float(np.linalg.norm(mean - gradient))
     factor = float(mean @ gradient) / length**2
     # The MSE about g holds ‖g‖² and twice the mean along it.

@@ -174,7 +174,7 @@ def number(value: float, none: str = "-", digits: int = 6) -> str:
     return f"{value:.{digits}g}" if isfinite(value) else none
 
 
-def said(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
+def in_words(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
     """The estimate and the interval in words: 0 where they differ from a predicted 0 by rounding alone."""
     low, high = findings.interval.low, findings.interval.high
     rounding = check.rounding if findings.standard_error else findings.smallest_discrepancy
@@ -206,13 +206,13 @@ def remarks(
 
 def _remarks(claim: ClaimResult) -> Iterator[str]:
     for check in claim.checks:
-        for kind, findings in check.found.items():
+        for kind, findings in check.findings.items():
             if findings.verdict == Verdict.CONFIRMED:
                 continue
             if not check.coherent:
                 yield f"{check.name} is REFUTED by its own formula: {_contradiction(check)}"
                 break
-            estimate, ends = said(check, findings)
+            estimate, ends = in_words(check, findings)
             line = f"{check.name} is {findings.verdict} by {kind}: {estimate} in {ends}"
             line += f", predicted {number(check.prediction)}"
             needed = findings.replications_needed
@@ -340,7 +340,7 @@ def shown(check: CheckResult) -> dict[str, str]:
     exact, drawn = check.exact, check.simulation
     words = dict.fromkeys(("simulated", "error", "interval", "replications", "sees"), "-")
     if drawn is not None:
-        words["simulated"], words["interval"] = said(check, drawn)
+        words["simulated"], words["interval"] = in_words(check, drawn)
         words["error"] = number(drawn.standard_error, "∞", 2)
         words["replications"] = f"{drawn.replications:,}"
         words["sees"] = number(drawn.smallest_discrepancy, "∞", 2)
@@ -348,7 +348,7 @@ def shown(check: CheckResult) -> dict[str, str]:
         "name": check.name,
         "verdict": check.verdict or "-",
         "predicted": number(check.prediction),
-        "exact": "not enumerated" if exact is None else said(check, exact)[0],
+        "exact": "not enumerated" if exact is None else in_words(check, exact)[0],
         **words,
     }
 
@@ -379,7 +379,7 @@ def _strip(check: CheckResult) -> dict[str, Any] | None:
         # A discrepancy is shown against the rounding that is allowed.
         region = check.region.high if isfinite(check.region.high) else 0.0
         unit = min(gaps) / 3 if gaps else (region if not unit > 0 else unit) or 1.0
-    estimate, ends = said(check, findings)
+    estimate, ends = in_words(check, findings)
     return {
         "from": (interval.low - prediction) / unit if isfinite(interval.low) else None,
         "to": (interval.high - prediction) / unit if isfinite(interval.high) else None,

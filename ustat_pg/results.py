@@ -144,13 +144,13 @@ class CheckResult:
         name: str,
         origin: str,
         statement: Statement,
-        found: Mapping[str, Findings],
+        findings: Mapping[str, Findings],
         not_enumerated: str | None,
         planned_for: Iterable[str] = (),
         design: Design = Design(),
     ) -> CheckResult:
         """The record of a check's statement and of the findings on it, by kind."""
-        rivals = dict.fromkeys(name for findings in found.values() for name in findings.rivals)
+        rivals = dict.fromkeys(name for one in findings.values() for name in one.rivals)
         return cls(
             name,
             origin,
@@ -158,9 +158,9 @@ class CheckResult:
             statement.tolerance,
             statement.region,
             statement.scale,
-            found.get("exact"),
+            findings.get("exact"),
             not_enumerated,
-            found.get("simulation"),
+            findings.get("simulation"),
             tuple(planned_for),
             {rival: statement.rivals.get(rival) for rival in rivals},
             design,
@@ -172,7 +172,7 @@ class CheckResult:
         return self.region.widened(self.rounding).contains(self.prediction)
 
     @property
-    def found(self) -> dict[str, Findings]:
+    def findings(self) -> dict[str, Findings]:
         """The findings by kind, of the kinds that there are."""
         kinds = {"exact": self.exact, "simulation": self.simulation}
         return {kind: findings for kind, findings in kinds.items() if findings is not None}
@@ -181,7 +181,7 @@ class CheckResult:
         """The probability that evidence as sharp as this says REFUTED were the quantity off by an
         effect, a share of the prediction, in the direction in which the statement ends first.
         """
-        findings = self.found[kind]
+        findings = self.findings[kind]
         by = effect * (abs(self.prediction) or self.scale)
         ends = (self.region.low - self.prediction, self.prediction - self.region.high)
         beyond = by + max(ends)
@@ -195,7 +195,7 @@ class CheckResult:
     @property
     def verdict(self) -> Verdict | None:
         """The worst verdict of any kind of evidence; None without any."""
-        return worst(f.verdict for f in self.found.values()) if self.found else None
+        return worst(f.verdict for f in self.findings.values()) if self.findings else None
 
     def rival_end(self, rival: str) -> float | None:
         """The finite end of what a rival allows, the lower if both are; None if there is none."""
@@ -252,7 +252,9 @@ def _first(verdicts: Iterable[RivalVerdict], order: Sequence[RivalVerdict]) -> R
 
 def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> RivalResult:
     def verdict(kind: str, origin: str) -> RivalVerdict:
-        regions = [c.found[kind].rivals for c in checks if c.origin == origin and kind in c.found]
+        regions = [
+            c.findings[kind].rivals for c in checks if c.origin == origin and kind in c.findings
+        ]
         return _first((rivals[name] for rivals in regions if name in rivals), ON_ONE_ORIGIN)
 
     origins = {
@@ -348,7 +350,7 @@ class ClaimResult:
 
 
 def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
-    chances = [check.detects(kind, effect) for check in checks if kind in check.found] or [0.0]
+    chances = [check.detects(kind, effect) for check in checks if kind in check.findings] or [0.0]
     return Power(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
 
 
@@ -361,7 +363,7 @@ def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
 
 
 def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
-    heard = [check.found[kind].verdict for check in checks if kind in check.found]
+    heard = [check.findings[kind].verdict for check in checks if kind in check.findings]
     return worst(heard) if heard else None
 
 
@@ -453,7 +455,7 @@ class Results:
             }
             for claim in self.claims
             for check in claim.checks
-            for kind, findings in check.found.items()
+            for kind, findings in check.findings.items()
         ]
         for row in rows:
             del row["rivals"]

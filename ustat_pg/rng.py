@@ -77,7 +77,7 @@ def words(
     Returns:
         int64, S + (count,).
     """
-    numbers, places = (np.asarray(each, dtype=np.int64) for each in (replications, slots))
+    numbers, places = (np.asarray(values, dtype=np.int64) for values in (replications, slots))
     replications, slots = np.broadcast_arrays(numbers[..., None], places[..., None])
     low, high = first // 4, -(-(first + count) // 4)
     blocks = np.arange(low, high)

@@ -34,8 +34,8 @@ def whole_file(path: Path, *, lasting: bool = True) -> Iterator[IO[bytes]]:
 
 def versions(*packages: str) -> dict[str, str]:
     """Python's version, and those of the packages that are installed, by name."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in packages:
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            installed[name] = version(name)
+    return installed

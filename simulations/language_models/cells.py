@@ -216,7 +216,7 @@ class LmCell(Cell):
         """At least the blocks that verdicts take."""
         return max(blocks, 6.0)
 
-    def engine(self, asked: str) -> str:
+    def engine(self, name: str) -> str:
         return "autograd"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:

@@ -199,8 +199,10 @@ def untouched(planted: Iterable[PlantedError]) -> list[str]:
     for room in dict.fromkeys(error.file.removesuffix(".py").split("/")[1] for error in planted):
         public = import_module(f"ustat_pg.{room}")
         # A module without a list offers what it defines.
-        own = (n for n, f in vars(public).items() if getattr(f, "__module__", 0) == public.__name__)
-        for name in getattr(public, "__all__", [n for n in own if not n.startswith("_")]):
+        names = (
+            n for n, f in vars(public).items() if getattr(f, "__module__", 0) == public.__name__
+        )
+        for name in getattr(public, "__all__", [n for n in names if not n.startswith("_")]):
             function = unwrap(getattr(public, name))
             if isfunction(function):
                 file = Path(function.__code__.co_filename)

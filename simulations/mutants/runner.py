@@ -168,7 +168,7 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
         return {"verdict": str(run.claims[0].verdict)}
     by, check = [
         *((kind, check.name) for check in run.claims[0].checks
-          for kind, findings in check.found.items() if findings.verdict == "REFUTED"),
+          for kind, findings in check.findings.items() if findings.verdict == "REFUTED"),
         *(("design", why) for why in failed.values()),
         *(("control", f"{control.name}: {control.said}") for control in controls if not control.held),
     ][0]  # fmt: skip
@@ -191,7 +191,7 @@ def _first_refuted(design: Any, how: Any, store: Any) -> str:
                 tasks = [measured.exact_tasks[cell.name] for cell in check.functional.cells]
                 work.run(tasks, "enumerate")
                 sums = {task.cell.name: (task.quantities, work.sums([task])) for task in tasks}
-                findings = _settle(check, measured, plan, sums, {}, {}).found.get("exact")
+                findings = _settle(check, measured, plan, sums, {}, {}).findings.get("exact")
                 if findings is not None and findings.verdict == "REFUTED":
                     return str(check.name)
     return ""

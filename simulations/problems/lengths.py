@@ -35,7 +35,7 @@ def counting(longest: int, rates: tuple[float, ...] = (0.35, 0.65)) -> TokenProb
     )
 
 
-def _told(bandit: TokenBandit) -> bool:
+def _telling(bandit: TokenBandit) -> bool:
     """Whether 1/|y| turns the mean and the token mean is off by enough to be seen, by enumeration."""
     assert bandit.policy.space is not None
     lengths, rewards = bandit.policy.space.lengths, bandit.mean_rewards
@@ -79,7 +79,7 @@ def worded(suite: Bandits) -> list[Worded]:
             problem = counting(int(rng.integers(3, 6)), rates)
             return problem, PrefixSoftmax.random(problem.space, 2, seed=int(rng.integers(2**31)))
 
-        problem, policy = until(draw, _told)
+        problem, policy = until(draw, _telling)
         entries.append(_entry(f"counting#{suite.seed}.{number}", "generated", problem, policy))
     lengths = tuple(map(len, SPECIES))
     flowers = suite.iris.problem

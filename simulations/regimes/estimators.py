@@ -21,14 +21,16 @@ def _others(rewards: list[float], i: int) -> list[float]:
     return rewards[:i] + rewards[i + 1 :]
 
 
-def _each(function: Callable[[float, list[float]], float]) -> Callable[[list[float]], list[float]]:
+def _by_output(
+    function: Callable[[float, list[float]], float],
+) -> Callable[[list[float]], list[float]]:
     """A formula of an output's reward and those of the others, for every output."""
     return lambda rewards: [function(z, _others(rewards, i)) for i, z in enumerate(rewards)]
 
 
-def _by_others(own: float, others: list[float]) -> float:
+def _by_others(reward: float, others: list[float]) -> float:
     spread = stdev(others) if len(others) > 1 else 0.0
-    return (own - fmean(others)) / (spread or 1.0)
+    return (reward - fmean(others)) / (spread or 1.0)
 
 
 def _maxrl(rewards: list[float]) -> list[float]:
@@ -37,7 +39,7 @@ def _maxrl(rewards: list[float]) -> list[float]:
 
 
 PLAIN: dict[str, tuple[Callable[[Array], Array], Callable[[list[float]], list[float]]]] = {
-    "grpo": (estimators.grpo, _each(lambda own, others: own - fmean(others))),
+    "grpo": (estimators.grpo, _by_output(lambda reward, others: reward - fmean(others))),
     "group-mean": (estimators.group_mean, lambda z: [reward - fmean(z) for reward in z]),
     "std": (
         estimators.standardised,
@@ -51,15 +53,15 @@ PLAIN: dict[str, tuple[Callable[[Array], Array], Callable[[list[float]], list[fl
         lambda z: estimators.standardised(z, ddof=1, epsilon=0.03),
         lambda z: [(reward - fmean(z)) / (stdev(z) + 0.03) for reward in z],
     ),
-    "others-std": (estimators.others_standardised, _each(_by_others)),
+    "others-std": (estimators.others_standardised, _by_output(_by_others)),
     "maxrl": (estimators.maxrl, _maxrl),
     "bayes": (
         lambda z: estimators.bayes(z, successes=0.3, failures=2.5),
-        _each(lambda own, others: own - (sum(others) + 0.3) / (len(others) + 2.8)),
+        _by_output(lambda reward, others: reward - (sum(others) + 0.3) / (len(others) + 2.8)),
     ),
     "shrinkage": (
         lambda z: estimators.shrinkage(z, amount=0.35, mean_value=0.7),
-        _each(lambda own, others: own - 0.65 * fmean(others) - 0.35 * 0.7),
+        _by_output(lambda reward, others: reward - 0.65 * fmean(others) - 0.35 * 0.7),
     ),
 }
 """Estimators of rewards alone, and the same by a loop over plain numbers."""
@@ -89,14 +91,14 @@ def best_of_k(drawn: Drawn) -> Iterator[Check]:
         size = int(drawn.rng.integers(5, 9))
         k, some = int(drawn.rng.integers(2, size)), shift + drawn.rng.normal(size=size)
 
-        def over_subsets(own: float, others: list[float], k: int = k) -> float:
-            beside = fmean(max(own, *chosen) for chosen in combinations(others, k - 1))
+        def over_subsets(reward: float, others: list[float], k: int = k) -> float:
+            beside = fmean(max(reward, *chosen) for chosen in combinations(others, k - 1))
             return k * (beside - fmean(map(max, combinations(others, k))))
 
         yield drawn.check(
             f"G={size} k={k} about {shift:g}: pass@k",
             estimators.pass_at_k(some, k=k),
-            _each(over_subsets)(some.tolist()),
+            _by_output(over_subsets)(some.tolist()),
         )
 
 

@@ -146,8 +146,8 @@ def _of(
     design: str = "iid", **options: Any,
 ) -> Iterator[Check]:  # fmt: skip
     """The error and the covariance of an estimator, by its law in groups and batches of a size."""
-    found = gradient_mse(moments, name, *size, design, **options)
-    yield drawn.check(f"{where}: error of {name}", found.mse, law.error(size[1], design))
+    predicted = gradient_mse(moments, name, *size, design, **options)
+    yield drawn.check(f"{where}: error of {name}", predicted.mse, law.error(size[1], design))
     yield drawn.check(
         f"{where}: covariance of {name}",
         gradient_covariance(moments, name, *size, design, **options),

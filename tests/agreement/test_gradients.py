@@ -299,7 +299,7 @@ def test_the_claims_hold_and_no_rival_survives(name, stems, engine, least, tmp_p
     claims = [claim(stem, suite) for stem in stems]
     done = run_claims(claims, Options("smoke", engine=engine), Store(tmp_path)).claims
     assert [one.stem for one in done] == list(stems)
-    result = [each for one in done for check in one.checks for each in check.found.values()]
+    result = [each for one in done for check in one.checks for each in check.findings.values()]
     assert {each.verdict for each in result} == {Verdict.CONFIRMED}
     verdicts = [rival.verdict for one in done for rival in one.rivals]
     # A rival that needs a problem of its own is not tested on another.

@@ -73,7 +73,7 @@ def settled(cell, functional, margin, seed=0, **words):
     """The result of the one check that the mean is 0."""
     check = Check("mean", "made-up", functional, equal(0.0, scale=1.0, relative_margin=margin))
     run = run_claims([Claim("mse", (), (check,))], Options("smoke", seed=seed), Memory(), **words)
-    return run.claims[0].checks[0].found["simulation"]
+    return run.claims[0].checks[0].findings["simulation"]
 
 
 def refuted(looks):

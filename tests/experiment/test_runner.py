@@ -58,8 +58,8 @@ def claim(kind, monkeypatch):
 def test_a_true_claim_is_confirmed_and_its_rival_refuted(whole):
     (result,) = whole.claims
     for check in result.checks:
-        for evidence, found in check.found.items():
-            assert found.verdict == Verdict.CONFIRMED, (check.name, evidence)
+        for evidence, findings in check.findings.items():
+            assert findings.verdict == Verdict.CONFIRMED, (check.name, evidence)
     assert result.verdict == Verdict.CONFIRMED
     (rival,) = result.rivals
     assert rival.exact == rival.simulation == rival.verdict == RivalVerdict.REFUTED
@@ -75,7 +75,7 @@ def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, c
     changed = 0
     for true, text, check in zip(claim.checks, false.checks, result.checks, strict=True):
         if text.statement.prediction != true.statement.prediction:
-            verdicts = {evidence: found.verdict for evidence, found in check.found.items()}
+            verdicts = {evidence: findings.verdict for evidence, findings in check.findings.items()}
             assert verdicts == dict.fromkeys(("exact", "simulation"), Verdict.REFUTED), text.name
             changed += 1
     assert changed >= 2
@@ -118,7 +118,7 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     assert result.rivals[0].exact == RivalVerdict.REFUTED
     assert result.rivals[0].simulation == RivalVerdict.SURVIVED
     assert exit_code(run.claims) == 3
-    needed = max(check.found["simulation"].replications_needed for check in result.checks)
+    needed = max(check.findings["simulation"].replications_needed for check in result.checks)
     assert needed > Options("smoke").budget
     assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
 
@@ -147,7 +147,7 @@ def test_the_plan_is_what_the_run_does(tmp_path):
     (plan,) = plan_claims([small_claim()], Options("smoke"), Store(tmp_path / "a"))
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "b"))
     assert plan.seconds > 0
-    drawn = {c.name: c.found["simulation"] for c in run.claims[0].checks}
+    drawn = {c.name: c.findings["simulation"] for c in run.claims[0].checks}
     for name, needed in plan.needed.items():
         assert drawn[name].replications_needed == needed
         assert drawn[name].replications >= needed

@@ -346,7 +346,7 @@ def needs():
     model = built()
     scores = Scores(model, memory=2**30)
     scores.of(PROMPT, COMPLETIONS, WEIGHTS)
-    return model, scores.room.found[len(PROMPT), max(LENGTHS)], 2 * 8 * scores.d
+    return model, scores.room.bounds[len(PROMPT), max(LENGTHS)], 2 * 8 * scores.d
 
 
 def allowing(room):

@@ -279,7 +279,7 @@ def test_memory_is_asked_for_the_longest_that_may_come(tiny):
     check_memory(tiny, long, memory=10**7)
     scores = Scores(tiny.model)
     scores.require(60, 64)
-    least = scores.room.found[60, 64] + 3 * 4 * scores.d
+    least = scores.room.bounds[60, 64] + 3 * 4 * scores.d
     check_memory(tiny, short, memory=least * 8 // 7)
     text = "completions of 64 tokens after a prompt of 60 take"
     refuses(text, check_memory, tiny, long, memory=least)

@@ -33,7 +33,7 @@ def keep_formulas(
         if formula and not before:
             paragraph = FORMULA + paragraph
         elif not (formula or (indented and literal) or paragraph.startswith(">>>")):
-            paragraph = re.sub(r"(``.*?``)|\|", lambda found: found[1] or r"\|", paragraph)
+            paragraph = re.sub(r"(``.*?``)|\|", lambda match: match[1] or r"\|", paragraph)
         paragraphs.append(paragraph)
     lines[:] = [*"\n\n".join(paragraphs).split("\n"), ""]
     app.env.temp_data["docstring"] = list(lines)

@@ -126,12 +126,12 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         text = text.replace("file_format: mystnb\n", OFF, 1)
         note = NOT_RUN.format(missing=" and ".join(names))
         source[0] = re.sub(
-            r"^(# .*\n)", lambda found: f"{found[1]}\n{note}", text, count=1, flags=re.M
+            r"^(# .*\n)", lambda match: f"{match[1]}\n{note}", text, count=1, flags=re.M
         )
         print(f"{page}: not run, for want of {' and '.join(names)}", flush=True)
 
 
-def told(app: Sphinx, document: nodes.document) -> None:
+def link(app: Sphinx, document: nodes.document) -> None:
     """Link a page to its notebook, and print a line of it."""
     page = app.env.docname
     if not page.startswith("api/"):
@@ -150,5 +150,5 @@ def told(app: Sphinx, document: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", read)
-    app.connect("doctree-read", told)
+    app.connect("doctree-read", link)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -79,9 +79,13 @@ def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -
     }
 
 
-def _record(found: PlanPrediction) -> dict[str, Any]:
-    numbers = {key: getattr(found, key) for key in _ROWS}
-    return {**numbers, "mean_factor": found.mean_factor.tolist(), "sizes": found.sizes.tolist()}
+def _record(prediction: PlanPrediction) -> dict[str, Any]:
+    numbers = {key: getattr(prediction, key) for key in _ROWS}
+    return {
+        **numbers,
+        "mean_factor": prediction.mean_factor.tolist(),
+        "sizes": prediction.sizes.tolist(),
+    }
 
 
 def unbiased_plan(problem: Any, plan: str, batch_size: int = 1) -> PlanPrediction | None:

@@ -35,17 +35,17 @@ def run(options: argparse.Namespace) -> None:
     print(tabulate(rows, header, disable_numparse=True, colalign=align))
 
 
-def _facts(each: NamedProblem) -> dict[str, object]:
-    star = optimal_group_size(MseConstants(**each.constants))
+def _facts(known: NamedProblem) -> dict[str, object]:
+    star = optimal_group_size(MseConstants(**known.constants))
     return {
-        "title": each.title,
-        "origin": each.origin,
-        "source": each.source,
-        "licence": each.licence,
-        "prompts": each.problem.contexts,
-        "arms": each.problem.arms,
-        "parameters": each.problem.d,
-        "mean_reward": each.objective,
+        "title": known.title,
+        "origin": known.origin,
+        "source": known.source,
+        "licence": known.licence,
+        "prompts": known.problem.contexts,
+        "arms": known.problem.arms,
+        "parameters": known.problem.d,
+        "mean_reward": known.objective,
         "g_star": star if star != float("inf") else None,
-        **each.constants,
+        **known.constants,
     }

@@ -419,9 +419,9 @@ class PracticalCell(Cell):
         return values
 
 
-def _bound(found: Any, coefficients: _Coefficients) -> Any:
+def _bound(outcomes: Any, coefficients: _Coefficients) -> Any:
     """The estimates of some minibatches as a function of the rule alone, and the target."""
-    estimates, target, _ = found
+    estimates, target, _ = outcomes
     return lambda rule: estimates(rule, coefficients), target
 
 

@@ -64,8 +64,8 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
     array([0., 0., 0.])
     """
     first = integer("pilot", pilot, 2)
-    asks = _mixed if isinstance(trigger, str) and trigger == "mixed" else trigger
-    if not callable(asks):
+    goes_on = _mixed if isinstance(trigger, str) and trigger == "mixed" else trigger
+    if not callable(goes_on):
         raise InputError(f"trigger is {trigger!r}: it must be 'mixed' or a function of rewards")
     xp, rewards = rewards_of(rewards, "grpo")
     size = rewards.shape[-1]
@@ -74,12 +74,12 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
 
     @cache
     def by_counts(counts: Counts) -> Floats:
-        if size == first or asks is _mixed:
+        if size == first or goes_on is _mixed:
             return _mixed_subsets(counts, first)
-        return _mean_over_subsets(counts, first, asks)
+        return _mean_over_subsets(counts, first, goes_on)
 
     def weigh(row: Floats, counts: Counts) -> Floats:
-        if size > first and not asks(np.sort(row[:first])):
+        if size > first and not goes_on(np.sort(row[:first])):
             raise InputError(
                 f"a group of {size} has a pilot of rewards {row[:first].tolist()}, which would not have "
                 "asked for more: give groups in the order they were drawn"
@@ -229,13 +229,13 @@ def _mixed_subsets(counts: Counts, first: int) -> Floats:
     return np.asarray(advantages * (every / (every - silent)))
 
 
-def _mean_over_subsets(counts: Counts, first: int, asks: Trigger) -> Floats:
+def _mean_over_subsets(counts: Counts, first: int, goes_on: Trigger) -> Floats:
     """The mean of grpo's advantages over the subsets of n₁ outputs that ask for more, by reward."""
     rewards, numbers = np.array([reward for reward, _ in counts]), [n for _, n in counts]
     total, sums = 0, np.zeros(len(counts))
     for chosen in _compositions(numbers, first):
         subset = np.repeat(rewards, chosen)
-        if not asks(subset):
+        if not goes_on(subset):
             continue
         ways = prod(comb(n, c) for n, c in zip(numbers, chosen, strict=True))
         total += ways

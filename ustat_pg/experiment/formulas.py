@@ -37,7 +37,7 @@ KERNEL_VALUES = 200_000_000
 outcomes."""
 
 
-def _each(function: Callable[[Array, Array, Law], Any]) -> Callable[[Array, Array, Law], Array]:
+def _by_group(function: Callable[[Array, Array, Law], Any]) -> Callable[[Array, Array, Law], Array]:
     """A formula for one group, applied to every group."""
 
     def apply(scores: Array, rewards: Array, law: Law) -> Array:
@@ -85,11 +85,11 @@ def _given_one(scores: Array, rewards: Array, law: Law) -> Array:
 
 
 FORMULAS: dict[str, Callable[[Array, Array, Law], Array]] = {
-    "U-statistic": _each(lambda s, z, _: ustatistic(covariance_kernel, (s, z))),
+    "U-statistic": _by_group(lambda s, z, _: ustatistic(covariance_kernel, (s, z))),
     "U-statistic in O(G d)": lambda s, z, _: covariance_ustatistic(s, z),
     "(G-1)/G U-statistic": lambda s, z, _: (1 - 1 / z.shape[1]) * covariance_ustatistic(s, z),
-    "g + first + second": _each(lambda s, z, law: _parts(s, z, law).total),
-    "g + first": _each(_first_part),
+    "g + first + second": _by_group(lambda s, z, law: _parts(s, z, law).total),
+    "g + first": _by_group(_first_part),
     "mean of 2 h1 - g": _projections,
     "U-statistic + E[h2 | one output]": _given_one,
 }

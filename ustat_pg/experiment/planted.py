@@ -109,7 +109,7 @@ def _planted(options: Options, executor: Executor | None) -> Iterator[str]:
     how = replace(options, size="full", progress=False)
     for effect, by in ((0.0, how), (PLANTED, how), (SMALLEST, replace(how, engine="exact"))):
         claim = run_claims([_claim(effect)], by, Memory(), executor).claims[0]
-        verdicts = {c.name: f.verdict for c in claim.checks for f in c.found.values()}
+        verdicts = {c.name: f.verdict for c in claim.checks for f in c.findings.values()}
         for what, verdict in {**verdicts, "claim": claim.verdict}.items():
             if verdict != (Verdict.REFUTED if effect else Verdict.CONFIRMED):
                 yield f"a {what} that is off by {effect:g} is {verdict.value}"

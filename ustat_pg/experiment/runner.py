@@ -88,7 +88,8 @@ def _undecided(result: ClaimResult) -> set[str]:
     return {
         check.name
         for check in result.checks
-        if "simulation" in check.found and check.found["simulation"].verdict == Verdict.INCONCLUSIVE
+        if "simulation" in check.findings
+        and check.findings["simulation"].verdict == Verdict.INCONCLUSIVE
     }
 
 

@@ -80,11 +80,11 @@ def questions(category: str) -> tuple[Question, ...]:
     """
     numbers, signs = _SHAPES[category]
     every = product(product(range(1, 10), repeat=numbers), product((1, -1), repeat=signs))
-    asked = (pair for operands, chosen in every for pair in _asked(category, operands, chosen))
-    return tuple(Question(text, answer, category) for text, answer in asked)
+    pairs = (pair for operands, chosen in every for pair in _pairs(category, operands, chosen))
+    return tuple(Question(text, answer, category) for text, answer in pairs)
 
 
-def _asked(
+def _pairs(
     category: str, numbers: Sequence[int], signs: Sequence[int]
 ) -> Iterator[tuple[str, int]]:
     """Questions with these numbers and signs, +1 or -1, and their answers."""

@@ -188,7 +188,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self.saved:
             self._meter.load_state_dict(self.saved)
         self._shares = np.zeros(2)
-        self._own: dict[int, torch.Tensor] = {}
+        self._parts: dict[int, torch.Tensor] = {}
         self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
         # A group may lie on several processes.
@@ -275,7 +275,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
         )
         self._inputs = inputs if fresh and not self._partial else None
-        self._share = self._own.get(id(inputs)) if self._measures else None
+        self._share = self._parts.get(id(inputs)) if self._measures else None
         self._open = True
 
     def _generated(self, batches: list[Any]) -> None:
@@ -310,7 +310,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                     for batch, part in zip(batches, parts, strict=True):
                         batch[name] = part
             prompts = prompts[order]
-        self._own = {}
+        self._parts = {}
         if self._meter is None or not self._meter.leave_one_out:
             return
         advantages = torch.cat([batch["advantages"] for batch in batches]).double()
@@ -330,7 +330,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             share = spread.clamp(min=0) / (values.square() * max(self._size - 2, 1))
             shares[rows] = share.nan_to_num(0.0, 0.0, 0.0)
         parts = shares.split([len(batch["advantages"]) for batch in batches])
-        self._own = {id(batch): part for batch, part in zip(batches, parts, strict=True)}
+        self._parts = {id(batch): part for batch, part in zip(batches, parts, strict=True)}
 
     def _close(self) -> None:
         if self._open and self._meter is not None:
@@ -482,5 +482,5 @@ class _Head:
             with torch.enable_grad(), self._trainer.accelerator.autocast():
                 logits = self._head(hidden)
                 logs = (logits.float() / self._trainer.temperature).log_softmax(dim=-1)
-                own = logs.gather(-1, ids[..., None])[..., 0]
-            torch.autograd.grad(own, logits, slopes.to(own))
+                chosen = logs.gather(-1, ids[..., None])[..., 0]
+            torch.autograd.grad(chosen, logits, slopes.to(chosen))

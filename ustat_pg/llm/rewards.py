@@ -48,12 +48,12 @@ class RewardSummary:
     def __str__(self) -> str:
         from tabulate import tabulate
 
-        found, values = self.to_dict(), self.rewards.to_numpy()
-        lowest, highest, rollouts = values.min(), values.max(), found["rollouts"]
+        record, values = self.to_dict(), self.rewards.to_numpy()
+        lowest, highest, rollouts = values.min(), values.max(), record["rollouts"]
         spread = (
-            f"all rewards {lowest:g} on {found['all_lowest']:.1%} of prompts, all {highest:g} on "
+            f"all rewards {lowest:g} on {record['all_lowest']:.1%} of prompts, all {highest:g} on "
         )
-        spread += f"{found['all_highest']:.1%}"
+        spread += f"{record['all_highest']:.1%}"
         rows = [
             [
                 int(row["group_size"]),
@@ -66,8 +66,8 @@ class RewardSummary:
         header = ["G", "groups with equal rewards", "95%", "note"]
         align = ("right",) * 3 + ("left",)
         return (
-            f"{found['prompts']} prompts, {rollouts} rollouts of each; mean reward "
-            f"{found['pass_rate']:.3f}; "
+            f"{record['prompts']} prompts, {rollouts} rollouts of each; mean reward "
+            f"{record['pass_rate']:.3f}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
             "A group size takes the scores of these rollouts: ustat-pg advise --model M --rollouts FILE."

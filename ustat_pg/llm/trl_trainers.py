@@ -110,7 +110,7 @@ def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None
 class _Baseline:
     """TRL's trainer, of either kind, with the advantages of a baseline."""
 
-    _own: str | None = None
+    _native: str | None = None
 
     def __init__(
         self,
@@ -126,13 +126,13 @@ class _Baseline:
                 f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "
                 "are a trl.RLOOConfig or a trl.GRPOConfig"
             )
-        if baseline != self._own:
+        if baseline != self._native:
             _refuse_settings(args, baseline, _PLAIN[kind])
         self.ustat_pg_baseline = baseline
         self.ustat_pg_scores = dict(scores or {})
         self.ustat_pg_table: Callable[[Any], Any] | None = None
         group = integer("num_generations", args.num_generations, 2)
-        if baseline not in (self._own, "vanilla", *_WEIGHTS):
+        if baseline not in (self._native, "vanilla", *_WEIGHTS):
             self.ustat_pg_table = _table_advantages(baseline, group)
         super().__init__(*arguments, **keywords)
 
@@ -146,7 +146,7 @@ class _Baseline:
         output = above._generate_and_score_completions(inputs)
         trainer: Any = self
         # TRL's evaluation may have groups of another size, and nobody takes its advantages.
-        if self.ustat_pg_baseline == self._own or not trainer.model.training:
+        if self.ustat_pg_baseline == self._native or not trainer.model.training:
             return output
         size = trainer.num_generations
         rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
@@ -208,7 +208,7 @@ class BaselineTrainer(_Baseline, RLOOTrainer):
             ``loss_type`` in which completions have factors of their own: grpo, bnpo, sapo.
     """
 
-    _own = "grpo"
+    _native = "grpo"
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
         args = _settings(arguments, keywords)

@@ -55,11 +55,11 @@ class Layers:
         for module in model.modules():
             trained = {n: places[id(p)] for n, p in module._parameters.items() if id(p) in places}
             made = makers(module) if trained else {}
-            own = {place: made[name] for name, place in trained.items() if name in made}
-            if own:
-                hook = module.register_forward_hook(partial(self._read, own), with_kwargs=True)
+            by_place = {place: made[name] for name, place in trained.items() if name in made}
+            if by_place:
+                hook = module.register_forward_hook(partial(self._read, by_place), with_kwargs=True)
                 self._hooks.append(hook)
-                self._known |= own.keys()
+                self._known |= by_place.keys()
         self.left: set[int] | None = None
         self.begin(None)
 
@@ -83,7 +83,7 @@ class Layers:
     def begin(self, rows: int | None) -> None:
         """Look at passes over so many completions, or at none."""
         self.rows = rows
-        self._found: dict[int, Tensor] = {}
+        self._gradients: dict[int, Tensor] = {}
         self._real: dict[int, Tensor] = {}
 
     def remove(self) -> None:
@@ -108,7 +108,7 @@ class Layers:
         if self.left is None:
             self._real[place] = self._real.get(place, 0) + self.whole(place, gradient)
 
-    def found(self) -> Iterator[tuple[int, Tensor]]:
+    def gradients(self) -> Iterator[tuple[int, Tensor]]:
         """Each parameter's place and gradients of completions, (rows, numbers).
 
         Raises:
@@ -118,12 +118,14 @@ class Layers:
         if self.left is None and total > 0:
             self._check(total)
         left = self.left or set()
-        yield from ((place, each) for place, each in self._found.items() if place not in left)
+        yield from (
+            (place, values) for place, values in self._gradients.items() if place not in left
+        )
 
     def _check(self, total: float) -> None:
         shares = {}
         for place, real in self._real.items():
-            made = self._found.get(place)
+            made = self._gradients.get(place)
             apart = real if made is None else real - made.sum(dim=0)
             size, error = float(real.square().sum()), float(apart.square().sum())
             if error > max(_ALIKE**2 * size, _SLIGHT * total):
@@ -156,7 +158,7 @@ class Layers:
 
     @torch.no_grad()
     def _read(
-        self, own: dict[int, Maker], module: Any, given: Any, named: Any, output: Any
+        self, by_place: dict[int, Maker], module: Any, given: Any, named: Any, output: Any
     ) -> None:
         if self.rows is None or not isinstance(output, Tensor) or not output.requires_grad:
             return
@@ -164,7 +166,9 @@ class Layers:
         if len(read) != self.rows or len(output) != self.rows:
             return
         with torch.autocast(output.device.type, enabled=False):
-            kept = [(place, make, self._taken(place, make, read)) for place, make in own.items()]
+            kept = [
+                (place, make, self._taken(place, make, read)) for place, make in by_place.items()
+            ]
         output.register_hook(partial(self._wrote, kept))
 
     def _taken(self, place: int, make: Maker, read: Tensor) -> Any:
@@ -186,5 +190,5 @@ class Layers:
                     if left is not None:
                         left = self._projected(place, 0, left)
                         right = self._projected(place, 1, right)
-                each = right if left is None else (left.mT @ right).flatten(1)
-                self._found[place] = self._found.get(place, 0) + each
+                values = right if left is None else (left.mT @ right).flatten(1)
+                self._gradients[place] = self._gradients.get(place, 0) + values

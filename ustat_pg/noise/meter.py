@@ -208,7 +208,7 @@ class NoiseMeter:
         if self._table is None:
             raise InputError("no micro-batch is open: begin one first")
         if self._layers is not None and self._sketch is not None:
-            for place, values in self._layers.found():
+            for place, values in self._layers.gradients():
                 self._ever = True
                 values = values.to(self._table.device)
                 self._sketch.add(self._table, self._first[place], values)

@@ -60,8 +60,8 @@ class Vector:
 
     def __call__(self, read: Tensor, slope: Tensor) -> Use:
         slope = slope.to(self.dtype)
-        each = slope if self.factor is None else slope * self.factor(read)
-        return Use(None, of_tokens(each).sum(dim=1))
+        slopes = slope if self.factor is None else slope * self.factor(read)
+        return Use(None, of_tokens(slopes).sum(dim=1))
 
 
 Maker = Matrix | Table | Vector

@@ -260,8 +260,8 @@ class TransformerPolicy(SoftmaxPolicy):
     def logits(self) -> Array:
         def run(x: int, part: slice) -> Array:
             with torch.no_grad():
-                found = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
-            return found.cpu().numpy()
+                log_probs = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
+            return log_probs.cpu().numpy()
 
         out = self._tables(run)
         if not np.isfinite(out).all():
@@ -303,8 +303,8 @@ class TransformerPolicy(SoftmaxPolicy):
         for part in self._chunks(len(ways), 0):
             flat = self._tensor(self.parameters).requires_grad_()
             sequences = self.sequences(context, ways[part])
-            found = self.choice_log_probs(self.unflatten(flat), sequences)
-            (slope,) = torch.autograd.grad((found * self._tensor(weights[part])).sum(), flat)
+            log_probs = self.choice_log_probs(self.unflatten(flat), sequences)
+            (slope,) = torch.autograd.grad((log_probs * self._tensor(weights[part])).sum(), flat)
             total += slope.cpu().numpy()
         return total
 
@@ -326,9 +326,9 @@ class TransformerPolicy(SoftmaxPolicy):
         def run(x: int, part: slice) -> Array:
             flat = self._tensor(self.parameters).requires_grad_()
             sequences = self.sequences(x, self._ways[part])
-            found = self.choice_log_probs(self.unflatten(flat), sequences)
-            dual = torch.zeros_like(found, requires_grad=True)
-            (slope,) = torch.autograd.grad(found, flat, dual, create_graph=True)
+            log_probs = self.choice_log_probs(self.unflatten(flat), sequences)
+            dual = torch.zeros_like(log_probs, requires_grad=True)
+            (slope,) = torch.autograd.grad(log_probs, flat, dual, create_graph=True)
             (change,) = torch.autograd.grad((slope * along).sum(), dual)
             return change.cpu().numpy()
 

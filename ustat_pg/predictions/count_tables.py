@@ -288,11 +288,11 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
         raise InputError(f"pass-at-k needs a group of at least k = {k}: group size is {size}")
     left = size - 1.0 - np.arange(size - 1)
 
-    def found(subset: int) -> Array:
+    def chance(subset: int) -> Array:
         """The chance that a subset of the G-1 others has one of m successes, m = 0, ..., G-1."""
         return 1 - np.append(1.0, np.cumprod(np.maximum(left - subset, 0) / left))
 
-    without, beside = found(min(k, size - 1)), found(k - 1)
+    without, beside = chance(min(k, size - 1)), chance(k - 1)
     return np.append(0.0, k * (1 - without)), np.append(k * (beside - without), 0.0)
 
 

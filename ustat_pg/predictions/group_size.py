@@ -378,26 +378,26 @@ def _whole(count: Any) -> Any:
     return np.floor(count * (1 + 1e-14)).astype(np.int64)
 
 
-def _affordable(total: float, fixed: float, each: float) -> int:
+def _affordable(total: float, fixed: float, price: float) -> int:
     """The greatest group that the budget buys for one prompt."""
-    if total / each > _LARGEST:
+    if total / price > _LARGEST:
         raise InputError(
-            f"the budget pays for {total / each:.6g} outputs: it may be at most {_LARGEST:.0e}"
+            f"the budget pays for {total / price:.6g} outputs: it may be at most {_LARGEST:.0e}"
         )
-    largest = int(_whole(np.asarray((total - fixed) / each)))
+    largest = int(_whole(np.asarray((total - fixed) / price)))
     if largest < 2:
         raise InputError(
-            f"budget is {total:g}: one prompt with two outputs costs {fixed + 2 * each:g}"
+            f"budget is {total:g}: one prompt with two outputs costs {fixed + 2 * price:g}"
         )
     return largest
 
 
 def _batches(
-    sizes: NDArray[np.int64], total: float, fixed: float, each: float, population: int | None
+    sizes: NDArray[np.int64], total: float, fixed: float, price: float, population: int | None
 ) -> NDArray[np.int64]:
     """How many prompts the budget buys at these group sizes, and there are."""
     # Rounding must not take away the one prompt that an affordable group has.
-    bought: NDArray[np.int64] = np.maximum(_whole(total / (fixed + each * sizes)), 1)
+    bought: NDArray[np.int64] = np.maximum(_whole(total / (fixed + price * sizes)), 1)
     return bought if population is None else np.minimum(bought, population)
 
 

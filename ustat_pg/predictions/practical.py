@@ -33,12 +33,12 @@ from .weighted import WeightedPrediction, weighted_mse
 Array = NDArray[np.float64]
 
 _RATIOS: dict[str, Callable[[Array, Array], Any]] = {
-    "none": lambda each, inside: np.ones_like(each),
-    "token": lambda each, inside: each,
-    "prefix": lambda each, inside: np.cumprod(each, axis=-1),
-    "sequence": lambda each, inside: np.prod(each, axis=-1, keepdims=True),
-    "gspo": lambda each, inside: (
-        np.prod(each, axis=-1, keepdims=True) ** (1 / inside.sum(axis=-1, keepdims=True))
+    "none": lambda ratios, inside: np.ones_like(ratios),
+    "token": lambda ratios, inside: ratios,
+    "prefix": lambda ratios, inside: np.cumprod(ratios, axis=-1),
+    "sequence": lambda ratios, inside: np.prod(ratios, axis=-1, keepdims=True),
+    "gspo": lambda ratios, inside: (
+        np.prod(ratios, axis=-1, keepdims=True) ** (1 / inside.sum(axis=-1, keepdims=True))
     ),
 }
 """Weights of tokens from their ratios (X, K, T), 1 past an output's end."""

@@ -180,14 +180,14 @@ class Prepared:
             self.model.outputs[arms.flatten(1)],
             weights,
         )
-        found = columns(
+        values = columns(
             quantities,
             dict(zip(estimators, estimates.unbind(1), strict=True)),
             self.target,
             unequal.double().mean(-1),
             lambda number: self.model.floats(direction(self.problem, number)),
         )
-        return torch.stack(list(found), dim=-1).cpu().numpy()
+        return torch.stack(list(values), dim=-1).cpu().numpy()
 
 
 _KEPT: dict[tuple[str, str], Prepared] = {}

@@ -176,12 +176,12 @@ def takes_one_prompt(cell: GradientCell, quantities: Sequence[GradientQuantity])
 
 
 def scratch_shapes(
-    cell: GradientCell, asked: bodies.Asked, problem: bodies.Tables
+    cell: GradientCell, quantities: bodies.Quantities, problem: bodies.Tables
 ) -> dict[str, tuple[tuple[int, ...], Any]]:
     """The shapes and types of :class:`~ustat_pg.engines.gradients.scalar.Room`."""
     batch, group = cell.batch_size, cell.group_size
     ints, reals = np.int64, np.float64
-    vectors = 3 if asked.weighted else 2
+    vectors = 3 if quantities.weighted else 2
     width = problem.dense.shape[2] if problem.form == bodies.DENSE else problem.probs.shape[1]
     shuffled = cell.design == "without-replacement"
     return {
@@ -194,13 +194,15 @@ def scratch_shapes(
         "sums": ((2, batch), reals),
         "gram": ((batch, batch, vectors, vectors), reals),
         "lin": ((batch, vectors), reals),
-        "lin_along": ((max(len(asked.along), 1), batch, vectors), reals),
-        "coef": ((len(asked.kinds), batch, vectors), reals),
+        "lin_along": ((max(len(quantities.along), 1), batch, vectors), reals),
+        "coef": ((len(quantities.kinds), batch, vectors), reals),
         "diff": ((batch, vectors), reals),
     }
 
 
-def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) -> bodies.Asked:
+def quantity_tables(
+    cell: GradientCell, quantities: Sequence[GradientQuantity]
+) -> bodies.Quantities:
     """The quantities as the compiled body reads them."""
     problem, estimators = cell.problem, estimators_of(quantities)
     codes = np.array([_kind(estimator, problem) for estimator in estimators], dtype=np.int64)
@@ -221,7 +223,7 @@ def quantity_tables(cell: GradientCell, quantities: Sequence[GradientQuantity]) 
     for j, unit in enumerate(units):
         along[j] = problem.policy.inner(unit)
     kind, first, second = np.ascontiguousarray(table.T)
-    return bodies.Asked(
+    return bodies.Quantities(
         kinds=codes,
         baselines=baselines,
         by_count=by_count,

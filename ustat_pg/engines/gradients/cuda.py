@@ -25,7 +25,7 @@ from .scalar import WITHOUT_REPLACEMENT, Room, minibatches, room_of
 
 
 @cuda.jit
-def kernel(first, start, count, key, group, design, tables, asked, room, values):
+def kernel(first, start, count, key, group, design, tables, quantities, room, values):
     """Fill the first ``count`` columns of values (Q, n): one replication a thread."""
     i = cuda.grid(1)
     if i < count:
@@ -34,7 +34,7 @@ def kernel(first, start, count, key, group, design, tables, asked, room, values)
             for x in range(len(scratch.order)):
                 scratch.order[x] = x
         rep = first + start + i
-        minibatches(rep, 1, key, group, design, tables, asked, scratch, values[:, i : i + 1])
+        minibatches(rep, 1, key, group, design, tables, quantities, scratch, values[:, i : i + 1])
 
 
 def measure(

@@ -38,7 +38,7 @@ LARGEST_WORD = 0xFFFFFFFF
 
 
 @body
-def one_prompt_block(first, replications, key, group, design, tables, asked, total, products):
+def one_prompt_block(first, replications, key, group, design, tables, quantities, total, products):
     """Means and products as ``block`` fills them, for one prompt and quantities of P and Q alone.
 
     ``stats`` holds, for each of LANES replications, in units of G: Σz (SUM), the parts of P and Q
@@ -47,8 +47,8 @@ def one_prompt_block(first, replications, key, group, design, tables, asked, tot
     """
     contexts, outcomes = tables.outcomes.ends.shape
     dense = contexts == 1 and tables.distinct and outcomes <= 2 * group
-    moving = _moving(asked.kinds)
-    count = len(asked.quantity)
+    moving = _moving(quantities.kinds)
+    count = len(quantities.quantity)
     words = np.empty(((group + 3) // 4, 4 * LANES), np.uint32)
     rows = words.reshape((4 * len(words), LANES))
     counts = np.empty(((outcomes + 3) // 4 if dense else 1, 4 * LANES), np.uint32)
@@ -65,7 +65,7 @@ def one_prompt_block(first, replications, key, group, design, tables, asked, tot
     stats = np.zeros(STATS)
     stats[SCALE : SCALE + LANES] = tables.features_sq[0]
     stats[PROBS_SQ : PROBS_SQ + LANES] = tables.probs_sq[0]
-    coef = np.zeros((len(asked.kinds), LANES, 2))
+    coef = np.zeros((len(quantities.kinds), LANES, 2))
     value = np.zeros((count, LANES))
     base = np.zeros(count)
     added = np.zeros((count, ACCUMULATORS))
@@ -88,9 +88,9 @@ def one_prompt_block(first, replications, key, group, design, tables, asked, tot
         else:
             _searched(used, moving, tables, xs, rows, chosen, often, mass, stats)
         # Only the sums are read: no estimator here divides by the deviation.
-        coefficients(asked, group, xs, stats[: 2 * LANES].reshape((2, LANES)), coef)
+        coefficients(quantities, group, xs, stats[: 2 * LANES].reshape((2, LANES)), coef)
         for q in range(count):
-            _squared(asked, q, group, tables.target_sq, coef, stats, value)
+            _squared(quantities, q, group, tables.target_sq, coef, stats, value)
             # As in block: sums about the first replication's values.
             if start == 0:
                 base[q] = value[q, 0]
@@ -268,14 +268,14 @@ def _searched(used, moving, tables, xs, words, chosen, often, mass, stats):
 
 
 @body
-def _squared(asked, q, group, target_sq, coef, stats, value):
+def _squared(quantities, q, group, target_sq, coef, stats, value):
     """Quantity q of each lane: a square as in _own_gram; for an error, less 2⟨·, g⟩ - ‖g‖²."""
-    of, other = asked.first[q], asked.second[q]
+    of, other = quantities.first[q], quantities.second[q]
     for lane in range(LANES):
         stats[COEF_P + lane] = coef[of, lane, 0]
         stats[COEF_Q + lane] = coef[of, lane, 1]
     error = 1.0
-    if asked.quantity[q] == DISTANCE:
+    if quantities.quantity[q] == DISTANCE:
         error = 0.0
         for lane in range(LANES):
             stats[COEF_P + lane] -= coef[other, lane, 0]

@@ -82,11 +82,11 @@ def values_of(cell: GradientCell, quantities: Sequence[GradientQuantity], draws:
         estimator: gradient(drawn, estimator.advantages(problem, draws)).mean(axis=1)
         for estimator in estimators_of(quantities)
     }
-    found = columns(
+    values = columns(
         quantities,
         estimates,
         problem.gradient(),
         mixed(draws),
         lambda number: direction(problem, number),
     )
-    return np.stack(list(found), axis=-1)
+    return np.stack(list(values), axis=-1)

@@ -89,7 +89,7 @@ class Tables(NamedTuple):
     distinct: bool
 
 
-class Asked(NamedTuple):
+class Quantities(NamedTuple):
     """The quantities as the body reads them.
 
     Arguments:
@@ -237,21 +237,21 @@ def draw_block(first, key, design, tables, contexts, chosen):
 
 
 @body(inline=True)
-def successes(asked, x, group, whole):
+def successes(quantities, x, group, whole):
     """The rewards of 1 in a group of rewards 0 and 1, from their sum about the context's centre."""
-    return int(whole + group * asked.centre[x] + 0.5)
+    return int(whole + group * quantities.centre[x] + 0.5)
 
 
 @body
-def coefficients(asked, group, xs, sums, coef):
+def coefficients(quantities, group, xs, sums, coef):
     """Each estimator by its multiples of P, Q and W, (E, B, V), at prompts xs with reward sums."""
     coef[:] = 0.0
-    for e in range(len(asked.kinds)):
-        kind = asked.kinds[e]
+    for e in range(len(quantities.kinds)):
+        kind = quantities.kinds[e]
         for b in range(len(xs)):
             if kind == PROMPT_ONLY:
                 coef[e, b, 0] = 1.0
-                coef[e, b, 1] = -asked.baselines[e, xs[b]]
+                coef[e, b, 1] = -quantities.baselines[e, xs[b]]
             elif kind == GRPO:
                 coef[e, b, 0] = group / (group - 1.0)
                 coef[e, b, 1] = -sums[0, b] / (group - 1.0)
@@ -262,10 +262,12 @@ def coefficients(asked, group, xs, sums, coef):
                 coef[e, b, 0] = sums[1, b]
                 coef[e, b, 1] = -sums[1, b] * sums[0, b] / group
             elif kind == BY_COUNT:
-                centre = asked.centre[xs[b]]
-                won = successes(asked, xs[b], group, sums[0, b])
-                coef[e, b, 0] = asked.by_count[e, 1, won]
-                coef[e, b, 1] = asked.by_count[e, 0, won] + centre * asked.by_count[e, 1, won]
+                centre = quantities.centre[xs[b]]
+                won = successes(quantities, xs[b], group, sums[0, b])
+                coef[e, b, 0] = quantities.by_count[e, 1, won]
+                coef[e, b, 1] = (
+                    quantities.by_count[e, 0, won] + centre * quantities.by_count[e, 1, won]
+                )
             else:
                 coef[e, b, 2] = 1.0
 
@@ -355,11 +357,11 @@ def combine(coef, lin):
 
 
 @body
-def minibatches(first, count, key, group, design, tables, asked, room, out):
+def minibatches(first, count, key, group, design, tables, quantities, room, out):
     """Fill ``out`` (Q, count) with the quantities of replications ``first`` onwards."""
     # Taken out of the tuples once for many replications: each array costs a reference counted.
     form, arm, reward, norms = tables.form, tables.arm, tables.reward, tables.norms
-    dense, linear, along = tables.dense, tables.linear, asked.along
+    dense, linear, along = tables.dense, tables.linear, quantities.along
     xs, chosen, sums = room.xs, room.chosen, room.sums
     mass, weights, gram = room.mass, room.weights, room.gram
     lin, lin_along, coef, diff = room.lin, room.lin_along, room.coef, room.diff
@@ -386,7 +388,7 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
             for n in range(group):
                 own_sum += reward[x, chosen[n]]
             sums[0, b] = own_sum
-            if asked.standardised:
+            if quantities.standardised:
                 squares = 0.0
                 unequal = False
                 for n in range(group):
@@ -396,7 +398,7 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
                 sums[1, b] = 1.0 / sqrt(squares * share) if unequal else 0.0
             weight_sum = 0.0
             weighted_sum = 0.0
-            if asked.weighted:
+            if quantities.weighted:
                 for n in range(group):
                     weight_sum += norms[x, arm[x, chosen[n]]]
                     weighted_sum += norms[x, arm[x, chosen[n]]] * reward[x, chosen[n]]
@@ -447,41 +449,44 @@ def minibatches(first, count, key, group, design, tables, asked, room, out):
                 own_gram(x, b, chosen, tables, weights, mass, gram)
         if batch > 1:
             cross_gram(xs, tables, mass, gram)
-        coefficients(asked, group, xs, sums, coef)
-        for q in range(len(asked.quantity)):
-            one, other = asked.first[q], asked.second[q]
-            if asked.quantity[q] == DISTANCE:
+        coefficients(quantities, group, xs, sums, coef)
+        for q in range(len(quantities.quantity)):
+            one, other = quantities.first[q], quantities.second[q]
+            if quantities.quantity[q] == DISTANCE:
                 for b in range(batch):
                     for v in range(vectors):
                         diff[b, v] = coef[one, b, v] - coef[other, b, v]
                 out[q, r] = square(diff, gram) * per_prompt * per_prompt
-            elif asked.quantity[q] == SQUARED_ERROR:
+            elif quantities.quantity[q] == SQUARED_ERROR:
                 out[q, r] = (
                     square(coef[one], gram) * per_prompt * per_prompt
                     - 2.0 * combine(coef[one], lin) * per_prompt
                     + tables.target_sq
                 )
-            elif asked.quantity[q] == MIXED:
+            elif quantities.quantity[q] == MIXED:
                 s = 0.0
                 for b in range(batch):
-                    if 0 < successes(asked, xs[b], group, sums[0, b]) < group:
+                    if 0 < successes(quantities, xs[b], group, sums[0, b]) < group:
                         s += per_prompt
                 out[q, r] = s
             else:
-                s = combine(coef[one], lin_along[other]) * per_prompt - asked.target_along[other]
-                out[q, r] = s if asked.quantity[q] == PROJECTION else s * s
+                s = (
+                    combine(coef[one], lin_along[other]) * per_prompt
+                    - quantities.target_along[other]
+                )
+                out[q, r] = s if quantities.quantity[q] == PROJECTION else s * s
 
 
 @body
-def block(first, replications, key, group, design, tables, asked, room, total, products):
+def block(first, replications, key, group, design, tables, quantities, room, total, products):
     """Fill the quantities' means ``total`` (Q,) and centred products (Q, Q) over a block."""
-    count = len(asked.quantity)
+    count = len(quantities.quantity)
     values, base, added = np.zeros((count, CHUNK)), np.zeros(count), np.zeros(count)
     for x in range(len(room.order)):
         room.order[x] = x
     for start in range(0, replications, CHUNK):
         used = min(CHUNK, replications - start)
-        minibatches(first + start, used, key, group, design, tables, asked, room, values)
+        minibatches(first + start, used, key, group, design, tables, quantities, room, values)
         # Sums about the first replication's values, which are near the mean: no cancellation.
         if start == 0:
             for q in range(count):

@@ -149,7 +149,7 @@ class Room:
         self.device = device
         self.memory = free_memory(device) if memory is None else integer("memory", memory)
         self.most: int | None = None
-        self.found: dict[tuple[int, int], int] = {}
+        self.bounds: dict[tuple[int, int], int] = {}
         self._tried = 1
 
     @property
@@ -161,33 +161,33 @@ class Room:
     def taken(self, batch: Batch, measured: Callable[[], int]) -> int:
         """Bytes that a completion of a batch takes, of a length that fits or of just this one."""
         length, longest = len(batch.prompt), batch.longest
-        for (p, t), bound in self.found.items():
+        for (p, t), bound in self.bounds.items():
             fits = batch.count * bound <= self.memory - self.working
             if p >= length and t >= longest and fits:
                 return bound
-        if (length, longest) not in self.found:
-            self.found[length, longest] = measured()
-        return self.found[length, longest]
+        if (length, longest) not in self.bounds:
+            self.bounds[length, longest] = measured()
+        return self.bounds[length, longest]
 
     def plan(
-        self, batch: Batch, each: int, entry: int, d: int, numbers: int, most: int
+        self, batch: Batch, bytes_each: int, entry: int, d: int, numbers: int, most: int
     ) -> tuple[int, int | None]:
         """How many completions at once, and rows of the tables for sums that cannot be held whole.
 
-        ``each`` are the bytes of a completion's pass, ``entry`` those of one entry of all sums together;
+        ``bytes_each`` are those of a completion's pass, ``entry`` those of one entry of all sums together;
         a sum has ``d`` entries, a sketch ``numbers``, and ``most`` completions may be taken at once.
         """
         room, taken, table = self.memory - self.working, entry * d, None
-        if taken + each > room and d > _LEAST:
+        if taken + bytes_each > room and d > _LEAST:
             # An eighth of the rest is enough for sums, and blocks are the larger.
-            table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
+            table = max(1, max((room - bytes_each) // 8, entry * _LEAST) // (entry * numbers))
             taken = entry * numbers * table
-        fit = max(room - taken, 0) // each
+        fit = max(room - taken, 0) // bytes_each
         if not fit:
             raise InputError(
                 f"memory is {self.memory} bytes: completions of {batch.longest} tokens after a prompt "
-                f"of {len(batch.prompt)} take {taken + each + self.working} at least; raise memory=, score "
-                "fewer parameters, or take shorter completions"
+                f"of {len(batch.prompt)} take {taken + bytes_each + self.working} at least; raise memory=, "
+                "score fewer parameters, or take shorter completions"
             )
         self._tried = min(fit, most, self.most or most)
         return self._tried, table

@@ -83,7 +83,7 @@ def shuffle(words, place, order, xs):
 
 
 @body(apart=True)
-def load(table, varies, contexts, xs, own):
+def load(table, varies, contexts, xs, out):
     """The rows that differ from context to context, of each lane's own, (rows,)."""
     for row in range(len(table)):
         if not varies[row]:
@@ -92,16 +92,16 @@ def load(table, varies, contexts, xs, own):
         if contexts <= 2:
             f0, f1 = table[row, 0], table[row, 1]
             for lane in range(LANES):
-                own[to + lane] = f1 if xs[lane] & ONE else f0
+                out[to + lane] = f1 if xs[lane] & ONE else f0
         elif contexts <= FEW_CONTEXTS:
             f0, f1, f2, f3 = table[row, 0], table[row, 1], table[row, 2], table[row, 3]
             for lane in range(LANES):
                 x = xs[lane]
                 low, high = f1 if x & ONE else f0, f3 if x & ONE else f2
-                own[to + lane] = high if x & TWO else low
+                out[to + lane] = high if x & TWO else low
         else:
             for lane in range(LANES):
-                own[to + lane] = table[row, xs[lane]]
+                out[to + lane] = table[row, xs[lane]]
 
 
 @body(apart=True)
