@@ -301,8 +301,8 @@ def _sums(work: Work) -> Iterator[str]:
 
 
 def _addresses(cell: Cell, quantities: Any, work: Work, together: int = 1) -> Iterator[str]:
-    """Neither replications at a distance of a power of two nor seeds share draws; and means of blocks are
-    as far apart as the variance in them says, so that not a part is shared.
+    """Neither replications at a distance of a power of two nor seeds share draws; a block is its parts
+    merged; and means of blocks are as far apart as the variance in them says: not a part is shared.
     """
     kind = type(cell).__name__
     starts = [0, *(together << k for k in range(64 - together.bit_length()))]
@@ -310,7 +310,11 @@ def _addresses(cell: Cell, quantities: Any, work: Work, together: int = 1) -> It
     alone = {one.mean.tobytes() for one in _blocks(cell, quantities, work, places)}
     if len(alone) < len(places):
         yield f"{kind}: replications or seeds share their draws"
-    spread = _blocks(cell, quantities, work, [(k * LANES, LANES, 0) for k in range(BLOCKS)])
+    places = [*((k * LANES, LANES, 0) for k in range(BLOCKS)), (0, 2 * LANES, 0)]
+    *spread, both = _blocks(cell, quantities, work, places)
+    apart = np.abs(spread[0].merge(spread[1]).products - both.products).max()
+    if not apart <= 1e-9 * np.abs(both.products).max():
+        yield f"{kind}: a block is not its parts merged"
     between = LANES * np.var([one.mean[0] for one in spread], ddof=1)
     share = between / np.mean([one.covariance[0, 0] for one in spread])
     law = chi2(BLOCKS - 1)
