@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -266,14 +267,16 @@ class GradientCell(Cell):
             estimator.require_group(self.group_size)
 
     def require_exact(self, quantities: Sequence[Any]) -> None:
-        from .exact import require
-
         self.require_quantities(quantities)
-        require(self)
+        _engine("exact").require(self)
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        module = import_module(f".{engine}", __package__)
-        sums: MomentSums = module.measure(self, quantities, block)
+        sums: MomentSums = _engine(engine).measure(self, quantities, block)
         return sums
+
+
+def _engine(name: str) -> ModuleType:
+    """An engine: a module with ``measure``, imported late since it reads this one."""
+    return import_module(f".{name}", __package__)
