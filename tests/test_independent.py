@@ -3,6 +3,7 @@
 That the named wrong formulas differ from the truth is in ``tests/simulations/test_designs.py``.
 """
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -212,3 +213,24 @@ def test_the_engine_on_what_has_no_closed_form(problem, group_size):
     cell = GradientCell(library_problem(problem), group_size)
     exact = cell.measure("exact", [SquaredError(Estimator("norm-weighted"))]).mean[0]
     assert exact == pytest.approx(float(mse(problem, "norm-weighted", group_size)), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("group_size", "name", "published"),
+    [
+        (16, "vanilla", ".550"),
+        (16, "grpo", "10.327"),
+        (16, "oracle", "9.950"),
+        (16, "minimum-variance", ".199"),
+        (16, "norm-weighted", "1.737"),
+        (8, "norm-weighted", "12.9"),
+        (8, "grpo", "21.5"),
+        (4, "norm-weighted", "49.3"),
+        (4, "grpo", "47.3"),
+        (3, "norm-weighted", "74.9"),
+        (3, "grpo", "68.1"),
+    ],
+)
+def test_published_figures(group_size, name, published):
+    digits = len(published.split(".")[1])
+    assert round(1000 * mse(SKEWED, name, group_size), digits) == Fraction(published)
