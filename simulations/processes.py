@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
-__all__ = ["Settled", "settle", "settle_apart"]
+__all__ = ["Settled", "designs", "settle", "settle_apart"]
 
 HERE = Path(__file__).parent
 LIBRARY = Path(ustat_pg.__file__).parent
@@ -74,8 +74,8 @@ def settle(
 ) -> Settled:
     """Settle claims in this process, or with blocks on a cluster, and measure the points of their figures."""
     store = Store(folder)
-    designs, shown, failed = _designs(stems, suite)
-    run = run_claims(designs, options, store, cluster).with_failed(failed)
+    designed, shown, failed = designs(stems, suite)
+    run = run_claims(designed, options, store, cluster).with_failed(failed)
     # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
     points = tidy([run_points(claim, options, store, cluster) for claim in shown])
     return Settled(run, points)
@@ -134,11 +134,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _designs(
+def designs(
     stems: Sequence[str], suite: Suite
 ) -> tuple[list[Claim], list[Sequence[Point]], dict[str, str]]:
     """Claims, the points of each one's figures, and by stem what failed where there is no design."""
-    designs: list[Claim] = []
+    made: list[Claim] = []
     points: list[Sequence[Point]] = []
     failed: dict[str, str] = {}
     for stem in stems:
@@ -150,9 +150,9 @@ def _designs(
                 raise
             failed[stem] = message
         else:
-            designs.append(designed)
+            made.append(designed)
             points.append(shown)
-    return designs, points, failed
+    return made, points, failed
 
 
 def _formula_error(error: Exception) -> str | None:

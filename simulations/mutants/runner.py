@@ -159,11 +159,11 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
     how, store = Options(size, engine), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
     # Pools of its own: what an error makes of one is no other's prediction.
-    designs, _, failed = verify._designs([stem], Suite(size, on=kind))
-    if engine == "exact" and designs and (check := _first_refuted(designs[0], how, store)):
+    made, _, failed = verify.designs([stem], Suite(size, on=kind))
+    if engine == "exact" and made and (check := _first_refuted(made[0], how, store)):
         return {"verdict": "REFUTED", "by": "exact", "check": check}
-    run = run_claims(designs, how, store).with_failed(failed)
-    controls = run_controls(designs, how)
+    run = run_claims(made, how, store).with_failed(failed)
+    controls = run_controls(made, how)
     if exit_code(run.claims, controls) != 1:
         return {"verdict": str(run.claims[0].verdict)}
     by, check = [

@@ -149,7 +149,7 @@ class Memory(Store):
         """The description itself: it outlives no change of code."""
         return json.dumps(description, sort_keys=True)
 
-    def get(self, description: dict[str, Any]) -> None:
+    def get(self, description: dict[str, Any]) -> dict[str, Any] | None:
         """Nothing."""
 
     def put(self, description: dict[str, Any], result: dict[str, Any]) -> None:

@@ -1,0 +1,217 @@
+"""Verdicts on fresh seeds, counted: ``python -m benchmarks.seeds --seeds N [--first N] [--size S]
+[--engine exact] [--on KIND]``.
+
+Each seed is a whole run of ``verify``, its figures apart: it draws its own problems, regimes and, where it
+simulates, replications. A seed that is done is a line of a file in ``results/seeds``, so that the same
+command goes on where it was stopped; lines of other code are passed over. What it prints is Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from statsmodels.stats.proportion import proportion_confint
+from tabulate import tabulate
+
+import simulations
+from benchmarks.measuring import machine
+from simulations import ON_NETWORKS, STEMS, Suite
+from simulations.processes import designs
+from ustat_pg.checks import RivalVerdict, Verdict
+from ustat_pg.digests import source_digest
+from ustat_pg.experiment import Options, run_claims
+from ustat_pg.experiment.planted import run_controls
+from ustat_pg.experiment.store import Memory
+from ustat_pg.experiment.work import bar
+from ustat_pg.validation import InputError, integer
+
+FOLDER = Path("results/seeds")
+
+NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
+"""What differs between one seed's names of checks and another's."""
+
+Record = dict[str, Any]
+"""What came of a seed: verdicts by claim, the checks that were not confirmed, the rivals that were not
+refuted; or why it could not be run.
+"""
+
+
+class Kept(Memory):
+    """What the first seed of a process enumerated: problems that no seed draws are enumerated once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[str, Record] = {}
+        self.open = True
+
+    def get(self, description: Record) -> Record | None:
+        return self.results.get(self.key(description))
+
+    def put(self, description: Record, result: Record) -> None:
+        if self.open and description["engine"] == "exact":
+            self.results[self.key(description)] = result
+
+
+STORE = Kept()
+
+
+def code() -> str:
+    """A digest of all that verdicts depend on."""
+    return source_digest(*Path(simulations.__file__).parent.rglob("*.py"))
+
+
+def one_seed(seed: int, size: str, engine: str, on: str) -> Record:
+    """The verdicts of one seed, in this process."""
+    stems = ON_NETWORKS if on != "bandit" else STEMS
+    began = process_time()
+    record: Record = {"seed": seed, "claims": {}, "checks": [], "rivals": [], "refused": None}
+    options = Options(size, engine, seed, 1)
+    try:
+        made, _, failed = designs(stems, Suite(size, seed, on, engine == "autograd"))
+        run = run_claims(made, options, STORE).with_failed(failed)
+        run = run.controlled(run_controls(made, options))
+    except InputError as error:
+        return record | {"refused": str(error), "seconds": process_time() - began}
+    finally:
+        STORE.open = False
+    for control in run.controls:
+        if not control.held:
+            record["checks"].append(["controls", control.name, "NOT HELD"])
+    for claim in run.claims:
+        record["claims"][claim.stem] = claim.verdict.value
+        if claim.stem in failed:
+            record["checks"].append([claim.stem, failed[claim.stem], claim.verdict.value])
+        for check in claim.checks:
+            for findings in check.findings.values():
+                if findings.verdict != Verdict.CONFIRMED:
+                    record["checks"].append([claim.stem, check.name, findings.verdict.value])
+        for rival in claim.rivals:
+            if rival.verdict != RivalVerdict.REFUTED:
+                record["rivals"].append([claim.stem, rival.name, rival.verdict.value])
+    return record | {"seconds": process_time() - began}
+
+
+def done(file: Path, version: str) -> dict[int, Record]:
+    """The records of a file that this code made, by seed; a line that was cut off is none."""
+    records: dict[int, Record] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if record["code"] == version:
+            records[record["seed"]] = record
+    return records
+
+
+def upper(count: int, seeds: int) -> float:
+    """The one-sided 95% bound on a share, after Clopper and Pearson."""
+    return float(proportion_confint(count, seeds, alpha=0.1, method="beta")[1])
+
+
+def tables(records: Sequence[Record]) -> Iterator[str]:
+    """The counts by claim, and every check and rival that was not as it should be."""
+    seeds = len(records)
+    ran = [record for record in records if record["refused"] is None]
+    rows = []
+    for stem in dict.fromkeys(stem for record in ran for stem in record["claims"]):
+        verdicts = Counter(record["claims"][stem] for record in ran)
+        bad = seeds - verdicts[Verdict.CONFIRMED] - (seeds - len(ran))
+        open_rivals = sum(any(name == stem for name, *_ in record["rivals"]) for record in ran)
+        rows.append(
+            [stem, len(ran), verdicts[Verdict.REFUTED], verdicts[Verdict.INCONCLUSIVE], open_rivals,
+             f"{upper(bad, len(ran)):.3f}"]
+        )  # fmt: skip
+    whole = sum(set(record["claims"].values()) != {"CONFIRMED"} for record in ran)
+    rows.append(
+        ["a whole run", seeds,
+         sum("REFUTED" in record["claims"].values() for record in ran),
+         sum("INCONCLUSIVE" in record["claims"].values() for record in ran),
+         sum(bool(record["rivals"]) for record in ran), f"{upper(whole + seeds - len(ran), seeds):.3f}"]
+    )  # fmt: skip
+    heads = ["claim", "seeds", "REFUTED", "INCONCLUSIVE", "rivals left", "bad, 95% bound"]
+    yield tabulate(rows, heads, tablefmt="github", colalign=("left", *["right"] * 5))
+    yield f"{seeds - len(ran)} of {seeds} seeds could not be run."
+    if lines := list(_lines(records)):
+        yield "\n".join(lines)
+
+
+def _lines(records: Iterable[Record]) -> Iterator[str]:
+    """A line for each kind of check or rival, with its seeds."""
+    where: dict[tuple[str, str, str], list[int]] = {}
+    for record in records:
+        of_seed = [*record["checks"], *record["rivals"]]
+        if record["refused"] is not None:
+            of_seed.append(["refused", record["refused"], ""])
+        for stem, name, verdict in of_seed:
+            where.setdefault((stem, NUMBERS.sub("_", name), verdict), []).append(record["seed"])
+    for (stem, name, verdict), seeds in sorted(where.items()):
+        yield f"- {stem}: {name}: {verdict}: {len(seeds)}, seeds {', '.join(map(str, seeds[:20]))}"
+
+
+def _ignore_interruptions() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, required=True, help="how many")
+    parser.add_argument("--first", type=int, default=1, help="the first of them (default: 1)")
+    parser.add_argument("--size", choices=("smoke", "quick", "full"), default="smoke")
+    parser.add_argument("--engine", default="cpu", help="exact: enumeration alone")
+    parser.add_argument("--on", choices=("bandit", "tokens", "transformer"), default="bandit")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args(arguments)
+    integer("--seeds", given.seeds, 1)
+    integer("--first", given.first, 0)
+    integer("--workers", given.workers, 1)
+    version = code()
+    file = FOLDER / f"{given.size}-{given.engine}-{given.on}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    wanted = range(given.first, given.first + given.seeds)
+    records = done(file, version)
+    missing = [seed for seed in wanted if seed not in records]
+    with (
+        ProcessPoolExecutor(given.workers, get_context("spawn"), _ignore_interruptions) as pool,
+        file.open("a", encoding="utf-8") as log,
+        bar("seeds", len(missing), True) as shown,
+    ):
+        futures = [
+            pool.submit(one_seed, seed, given.size, given.engine, given.on) for seed in missing
+        ]
+        try:
+            for future in as_completed(futures):
+                record = future.result() | {"code": version}
+                log.write(json.dumps(record) + "\n")
+                log.flush()
+                records[record["seed"]] = record
+                shown.update()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            print("stopped: the same command goes on", file=sys.stderr)
+            return 130
+    chosen = [records[seed] for seed in wanted]
+    seconds = sum(record["seconds"] for record in chosen)
+    print(
+        f"Seeds {wanted[0]} to {wanted[-1]}, size {given.size}, engine {given.engine}, on {given.on}, code "
+        f"{version}; {seconds / 60:.1f} processor minutes; {machine('numpy', 'scipy', 'numba')}\n"
+    )
+    print("\n\n".join(tables(chosen)))
+    fine = all(set(r["claims"].values()) == {"CONFIRMED"} and not r["rivals"] for r in chosen)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
