@@ -41,7 +41,7 @@ from ustat_pg.validation import changed
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
 from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted
-from .shared.peers import later_terms
+from .shared.numerics import Approximate, derivative, later_terms
 from .shared.runs import GRPO, VANILLA, ball
 
 STEM = "arcsine"
@@ -187,6 +187,10 @@ def less(group_size: int, factor: float) -> Estimator:
     return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
 
 
+REACH = 0.5
+"""Half the length of the first interval on which the return is interpolated."""
+
+
 @dataclass(frozen=True)
 class Pull:
     """Two prompts that pull apart, a parameter between them, and the policy at -1 as reference; whole
@@ -227,11 +231,11 @@ class Pull:
     def height(self, objective: Objective, u: float) -> float:
         return float(self.landscape.context_probs @ objective(self.rates(u)))
 
-    def slope(self, objective: Objective, u: float) -> float:
-        return derivative(partial(self.height, objective), u)
+    def slope(self, objective: Objective, u: float, order: int = 1) -> Approximate:
+        return derivative(partial(self.height, objective), u, REACH, order)
 
     def wrong_slopes(self, u: float) -> dict[str, float]:
-        return {rival: self.slope(objective, u) for rival, objective in self.afar.items()}
+        return {rival: self.slope(objective, u).value for rival, objective in self.afar.items()}
 
     @property
     def objective(self) -> Objective:
@@ -265,7 +269,7 @@ class Pull:
         """At the maximiser rewards and penalty pull alike: as hard as the objective rises there."""
         size = self.group_size
         top = self.best(self.objective, partial(self.penalty, kind, place))
-        force = self.slope(self.objective, top)
+        force, error = self.slope(self.objective, top)
         bandit = self.landscape.at([top])
         ratios = np.log(self.reference / bandit.policy.probs)[..., None]
         pull = WeightedBandit.of(
@@ -280,7 +284,7 @@ class Pull:
             yield self.entry.check(
                 f"G={size}: {kind} in the {place}, pull of the {what} at the maximiser",
                 mean_along(cell, weights),
-                equal(force, self.wrong_slopes(top)),
+                equal(force, self.wrong_slopes(top), digits=error),
             )
 
     def end(self, top: float) -> tuple[float, float, Linear]:
@@ -288,9 +292,8 @@ class Pull:
         by how much it is then off the maximiser, and as it is measured.
         """
         size, off = self.group_size, float(self.landscape.maximiser[0]) - top
-        slope = partial(self.slope, self.objective)
-        curvature = -derivative(slope, top)
-        bend = derivative(partial(derivative, slope), top)
+        curvature, bend = (self.slope(self.objective, top, order).value for order in (2, 3))
+        curvature = -curvature
         moments, square = self.landscape.at([top]).moments(), off**2
         noise = float(gradient_covariance(moments, "std", size)[0, 0])
         schedule = Decay(2 / curvature, 20.0)
@@ -303,12 +306,6 @@ class Pull:
             projection=ball(self.landscape, 1.2),
         )
         return top + off, off, mean_of(runs, Coordinate(STD, self.steps, 0))
-
-
-def derivative(function: Callable[[float], float], at: float, step: float = 1e-3) -> float:
-    """The first derivative by four differences, to about 1e-12."""
-    values = [function(at + k * step) for k in (-2, -1, 1, 2)]
-    return float((values[0] - 8 * values[1] + 8 * values[2] - values[3]) / (12 * step))
 
 
 def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:

@@ -40,7 +40,8 @@ from ustat_pg.problems import SoftmaxBandit, TokenProblem, WeightedBandit
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
 from .problems.paths import mean_along
-from .shared.peers import later_terms, mean_in, telling
+from .shared.numerics import later_terms
+from .shared.peers import mean_in, telling
 from .shared.runs import GRPO
 
 STEM = "length_weights"
@@ -277,7 +278,12 @@ def token_means(entry: Worded) -> Iterator[Check]:
     cell, by_mean = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")
     yield direction.check(entry, f"token mean: {what}", cell, GRPO, more, wrong)
     # The leading term is c/B: B times the bias has c as its limit.
-    later, error = later_terms(lambda size: size / batch * along(scaled_bias(moments, size)), batch)
+    plain = float(np.linalg.norm(aggregated_mean(moments, "sequence-sum", "grpo", G)))
+    later, error = later_terms(
+        lambda size: size / batch * along(scaled_bias(moments, size)),
+        batch,
+        cancels=lambda size: size / batch * plain,
+    )
     yield entry.check(
         f"token mean: leading and later bias with {batch} prompts",
         mean_in(cell, GRPO, direction.number),

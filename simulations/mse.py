@@ -6,7 +6,7 @@ directions, along which an error of any entry shows; the explicit bound on the s
 where it is attained.
 
 The *anchors* of all of this are checked too: E s = 0, and the mean of each estimate is the
-derivative of J, by differences of J without a score.
+derivative of J, by values of J without a score.
 
 Falsified by an enumerated MSE that differs by more than rounding, or a simulated one whose interval
 misses the prediction. Small G is sharpest: at G = 2 the two orders are of equal size.
@@ -32,6 +32,7 @@ from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from .problems import BanditEntry, Suite, mse_of
+from .shared.numerics import Approximate
 from .shared.peers import (
     Setting,
     along,
@@ -242,20 +243,27 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
     def noise() -> Statement:
         predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2).noise_to_signal
+        square, off = _squared_slope(entry.problem)
         return equal(
-            float(predicted or 0), scale=scale(at.cell, GRPO) / _squared_slope(entry.problem)
+            float(predicted or 0),
+            scale=scale(at.cell, GRPO) / square,
+            digits=float(predicted or 0) * off / square,
         )
 
     yield entry.check(
         f"{at.name}: noise to signal",
-        lambda: Linear(at.cell, ((mse_of("grpo"), 1 / _squared_slope(entry.problem)),)),
+        lambda: Linear(at.cell, ((mse_of("grpo"), 1 / _squared_slope(entry.problem).value),)),
         noise,
     )
 
 
-def _squared_slope(problem: SoftmaxBandit) -> float:
-    """‖∇J‖², by differences of J."""
-    return sum(slope(problem, unit) ** 2 for unit in np.eye(problem.d))
+def _squared_slope(problem: SoftmaxBandit) -> Approximate:
+    """‖∇J‖², by values of J."""
+    slopes = [slope(problem, unit) for unit in np.eye(problem.d)]
+    return Approximate(
+        sum(value**2 for value, _ in slopes),
+        sum(error * (2 * abs(value) + error) for value, error in slopes),
+    )
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
@@ -265,7 +273,7 @@ def _reinforce(entry: BanditEntry) -> Iterator[Check]:
 
     def statement() -> Statement:
         value = none.squared_error(at.cell)
-        wrong = {"Sigma without - g g^T": value + _squared_slope(entry.problem)}
+        wrong = {"Sigma without - g g^T": value + _squared_slope(entry.problem).value}
         return equal(value, wrong, scale=scale(at.cell, none.estimator))
 
     yield entry.check(f"G=1: {none.name}", lambda: mean_of(at.cell, mse_of("vanilla")), statement)

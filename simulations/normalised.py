@@ -39,7 +39,7 @@ from ustat_pg.problems import SoftmaxBandit, TokenBandit
 
 from .problems import BanditEntry, Entry, Suite, mse_of
 from .problems.tokens import Drawn, bandit_of, drawn_task, initial, until
-from .shared.peers import later_terms
+from .shared.numerics import later_terms
 
 STEM = "normalised"
 
@@ -180,7 +180,7 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(f"G={size}: error about g/σ", measured, equal(value))
     limit, wrong = graded_lines(entry)
     measured, value = graded_error(entry, LARGE_GRADED)
-    later, _ = later_terms(lambda size: graded_error(entry, size)[1], LARGE_GRADED, 2)
+    later, _ = later_terms(lambda size: graded_error(entry, size)[1], LARGE_GRADED, 2, doublings=3)
     # Smaller groups may lack the rare reward, so doublings do not tell an error: all that the largest
     # size has beyond the limit is allowed for.
     beyond = graded_error(entry, 8 * LARGE_GRADED)[1] - (value - later)

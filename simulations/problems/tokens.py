@@ -8,6 +8,7 @@ there that ‖s‖² and reward go apart.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -37,7 +38,7 @@ IMPROVING_STEPS = 500
 """Gradient steps after which a return that is not reached is given up."""
 
 DRAWS = 1000
-"""Problems that are drawn before a property that none has is given up."""
+"""Problems that are drawn before a claim takes what there is, where it can."""
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
@@ -99,16 +100,16 @@ def until(
     holds: Callable[[TokenBandit], bool],
     otherwise: Callable[[], Drawn] | None = None,
 ) -> Drawn:
-    """The first drawn problem and policy that has a property, or else ``otherwise``: a claim then says
-    what it can of that.
+    """The first drawn problem and policy that has a property, however many it takes; or, where ``otherwise``
+    is given, that after ``DRAWS`` of them: a claim then says what it can of it.
     """
-    for _ in range(DRAWS):
+    for number in itertools.count():
+        if otherwise is not None and number == DRAWS:
+            return otherwise()
         problem, policy = draw()
         if holds(problem.bandit(policy)):
-            return problem, policy
-    if otherwise is not None:
-        return otherwise()
-    raise InputError(f"no problem of the kind wanted among {DRAWS}: take another seed")
+            break
+    return problem, policy
 
 
 def _one_token(on: str, rng: np.random.Generator) -> Drawn:
@@ -139,7 +140,7 @@ def drawn(on: str, rng: np.random.Generator) -> Drawn:
 
 def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
     """A drawn problem, and its policy improved to two returns; drawn again where it does not get there."""
-    for _ in range(DRAWS):
+    while True:
         problem, policy = drawn(on, rng)
         aims = [float(rng.uniform(*ends)) * problem.optimum for ends in ((0.35, 0.45), (0.6, 0.8))]
         try:
@@ -147,7 +148,6 @@ def _climbs(on: str, rng: np.random.Generator) -> list[Drawn]:
         except InputError:
             continue
         return [(problem, climber) for climber in dict.fromkeys((policy, *later))]
-    raise InputError(f"no policy that learns among {DRAWS}: take another seed")
 
 
 def bandit_of(problem: TokenProblem, policy: SoftmaxPolicy, dense: bool) -> TokenBandit:

@@ -22,6 +22,7 @@ from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from ..problems import BanditEntry
+from .numerics import Approximate, derivative
 
 P = TypeVar("P")
 
@@ -78,15 +79,20 @@ class Peer:
     def squared_error(self, cell: GradientCell) -> float:
         return self._predicted(gradient_mse, cell).mse
 
-    def bias(self, cell: GradientCell, unit: np.ndarray) -> float:
-        """The predicted E⟨ĝ - g, u⟩."""
-        factor = self._predicted(gradient_mse, cell).mean_factor[0]
-        return float(factor - 1) * slope(cell.problem, unit)
+    def mean(self, cell: GradientCell, unit: np.ndarray) -> Approximate:
+        """The predicted E⟨ĝ, u⟩, a multiple of the derivative of J."""
+        factor = float(self._predicted(gradient_mse, cell).mean_factor[0])
+        value, error = slope(cell.problem, unit)
+        return Approximate(factor * value, abs(factor) * error)
 
-    def square(self, cell: GradientCell, unit: np.ndarray) -> float:
+    def square(self, cell: GradientCell, unit: np.ndarray) -> Approximate:
         """The predicted E⟨ĝ - g, u⟩²."""
         matrix = self._predicted(gradient_covariance, cell)
-        return float(unit @ matrix @ unit) + self.bias(cell, unit) ** 2
+        factor = float(self._predicted(gradient_mse, cell).mean_factor[0])
+        bias, error = ((factor - 1) * part for part in slope(cell.problem, unit))
+        return Approximate(
+            float(unit @ matrix @ unit) + bias**2, abs(error) * (2 * abs(bias) + abs(error))
+        )
 
 
 def within(problem: SoftmaxBandit, places: tuple[float, ...]) -> tuple[float, ...]:
@@ -138,29 +144,17 @@ def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
     return max(*left, 1e-6 * cancels**2)
 
 
-_STEP = 0.02
-_STENCIL = np.array([3 / 4, -3 / 20, 1 / 60]) / _STEP
-"""Central differences that err by the seventh derivative times step⁶/140."""
-
-
-def slope(problem: SoftmaxBandit, unit: np.ndarray) -> float:
-    """The derivative of J along u, by differences of J: no score takes part.
+def slope(problem: SoftmaxBandit, unit: np.ndarray) -> Approximate:
+    """The derivative of J along u, by values of J: no score takes part but in the choice of a step.
 
     A network's tables hold at their own parameters alone: there it is ⟨∇J, u⟩.
     """
     if getattr(problem.policy, "source", problem.policy) is None:
-        return float(problem.gradient() @ unit)
-    theta = problem.policy.theta
-    return float(
-        sum(
-            weight
-            * (
-                problem.objective(theta + k * _STEP * unit)
-                - problem.objective(theta - k * _STEP * unit)
-            )
-            for k, weight in enumerate(_STENCIL, 1)
-        )
-    )
+        return Approximate(float(problem.gradient() @ unit), 0.0)
+    theta, along = problem.policy.theta, problem.policy.inner(unit)
+    # A softmax whose logits differ by s·t has its nearest poles at |t| = π/s.
+    reach = 1 / max(float(np.ptp(along, axis=1).max()), 1e-3)
+    return derivative(lambda step: problem.objective(theta + step * unit), 0.0, reach)
 
 
 DIRECTIONS = 16
@@ -215,7 +209,8 @@ def along(at: Setting, peer: Peer, number: int) -> Check:
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
         size = scale(at.cell, peer.estimator, unit)
-        return equal(peer.square(at.cell, unit), scale=size, relative_margin=COARSE)
+        value, error = peer.square(at.cell, unit)
+        return equal(value, scale=size, relative_margin=COARSE, digits=error)
 
     return at.entry.check(
         f"{at.name}: {peer.name} covariance along direction {number}",
@@ -240,11 +235,12 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
 
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
-        derivative = slope(at.entry.problem, unit)
+        value, error = peer.mean(at.cell, unit)
         return equal(
-            derivative + peer.bias(at.cell, unit),
-            dict.fromkeys(rivals, derivative * (1 - 1 / at.group_size)),
+            value,
+            dict.fromkeys(rivals, slope(at.entry.problem, unit).value * (1 - 1 / at.group_size)),
             scale=(at.group_size * scale(at.cell, peer.estimator, unit)) ** 0.5,
+            digits=error,
         )
 
     what = f"{at.name}: mean of {peer.name} along direction {number}"
@@ -270,15 +266,3 @@ def no_mean_score(at: Setting, number: int) -> Check:
 def label(cell: GradientCell | Setting) -> str:
     batch = "" if cell.batch_size == 1 else f" B={cell.batch_size} {cell.design}"
     return f"G={cell.group_size}{batch}"
-
-
-def later_terms(value: Callable[[int], float], size: int, first: int = 8) -> tuple[float, float]:
-    """The part of a value at a size beyond its limit, and the error of that.
-
-    A value L + c/n + d/n² + … has its limit by Richardson's rule from three doublings of a larger size,
-    ``first`` times as large, and the error is the change that the last step of it made. The limit as it
-    is predicted has no say: a wrong one would allow for itself.
-    """
-    small, middle, large = (value(size * first * factor) for factor in (1, 2, 4))
-    limit, coarser = (small - 6 * middle + 8 * large) / 3, 2 * large - middle
-    return value(size) - limit, abs(limit - coarser)

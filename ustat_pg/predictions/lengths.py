@@ -10,7 +10,8 @@ random. With 1/n = ∫₀¹ tⁿ⁻¹ dt and φₓ(t) = E[t^|y| | x] its mean to
 
     E ĝ = B ∫₀¹ t⁻¹ E_X[ G (E[s z t^|y|] φ^(G-1) - E[s t^|y|] E[z t^|y|] φ^(G-2)) ] (E_X φ^G)^(B-1) dt,
 
-the integral of a polynomial. As BG grows it tends to g/E|y|, at the rate 1/(BG) at one prompt and 1/B.
+the integral of a polynomial, taken to rounding. As BG grows it tends to g/E|y|, at the rate 1/(BG) at
+one prompt and 1/B.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.fft import dct
 
 from ..baselines import BASELINES
 from ..moments import LengthMoments
@@ -27,13 +29,27 @@ from ..validation import integer, one_of
 
 Array = NDArray[np.float64]
 
-_NODES = 512
-"""The most nodes of a quadrature: it is exact to degree 1023, and resolves what is beyond to rounding."""
-
 _NODE_STEP = 32
+"""Numbers of nodes are multiples of this, so that few quadratures are made."""
 
-_legendre = lru_cache(64)(np.polynomial.legendre.leggauss)
-"""Places and weights of the quadrature, whose computation is most of the work."""
+_RESOLVED = 6
+"""Nodes, in units of the root of a power, with which the power of t is integrated to rounding: they lie as
+dense near t = 1 as the power falls there.
+"""
+
+
+@lru_cache(64)
+def _fejer(nodes: int) -> tuple[Array, Array]:
+    """The logarithms of places in (0, 1) and their weights, by Fejér's first rule.
+
+    A place is the squared cosine of an angle, whose logarithm keeps its digits near both ends.
+    """
+    half = (np.arange(nodes) + 0.5) * np.pi / (2 * nodes)
+    logs = np.where(half < np.pi / 4, np.log1p(-(np.sin(half) ** 2)), 2 * np.log(np.cos(half)))
+    moments = np.zeros(nodes)
+    moments[::2] = 1 / (1 - np.arange(0.0, nodes, 2) ** 2)
+    return logs, dct(moments, type=3) / nodes
+
 
 _PER_OUTPUT: dict[str, Callable[[Array], Array]] = {
     "sequence-sum": np.ones_like,
@@ -81,25 +97,25 @@ def aggregated_mean(
     value = moments.rewards.sum(axis=1)
     if how in _PER_OUTPUT:
         weights = _PER_OUTPUT[how](moments.lengths)
-        least = value if record.of_pairs or record.needs else np.zeros_like(value)
-        products = weights @ moments.products - least[:, None] * (weights @ moments.scores)
+        baseline_values = value if record.of_pairs or record.needs else np.zeros_like(value)
+        products = weights @ moments.products - baseline_values[:, None] * (
+            weights @ moments.scores
+        )
         return np.asarray(factor * moments.context_probs @ products)
     if how == "prompt-mean":
         batch = 1
-    # In steps, so that few quadratures are made: with more nodes than it takes they are exact too.
-    nodes = min(
-        _NODES, _NODE_STEP * (int(batch * group * moments.lengths[-1]) // 2 // _NODE_STEP + 1)
-    )
-    ends, shares = _legendre(nodes)
+    degree = int(batch * group * moments.lengths[-1])
+    least = min(degree, int(_RESOLVED * degree**0.5))
+    logs, shares = _fejer(_NODE_STEP * (least // _NODE_STEP + 1))
     # (n, L), of which the rest is made: (n, X) and (n, X, d).
-    powers = ((1 + ends[:, None]) / 2) ** moments.lengths
+    powers = np.exp(np.outer(logs, moments.lengths))
     chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T
     if record.of_pairs:
         beside = reward * chance ** (group - 2)
     else:
         beside = value * chance ** (group - 1) if record.needs else 0.0 * reward
     whole = (chance**group @ moments.context_probs) ** (batch - 1)
-    times = shares / (1 + ends) * batch * group * whole
+    times = shares / np.exp(logs) * batch * group * whole
     # Along the nodes first, so that no table has both these and d.
     first = (times[:, None] * chance ** (group - 1)).T @ powers * moments.context_probs[:, None]
     second = (times[:, None] * beside).T @ powers * moments.context_probs[:, None]
