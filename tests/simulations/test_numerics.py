@@ -70,10 +70,11 @@ REFUSED_ONCE = (
 """Checks that refused a true result, since the evidence was off by more than it allowed for."""
 
 
-@pytest.mark.parametrize("stem, size, seed, name", REFUSED_ONCE)
+@pytest.mark.parametrize(("stem", "size", "seed", "name"), REFUSED_ONCE)
 def test_a_true_result_is_confirmed_where_it_was_refused(stem, size, seed, name):
     result = check_alone(claim(stem, Suite(size, seed)), name, Options(size, "exact", seed, 1))
-    assert result.exact is not None and result.exact.verdict == Verdict.CONFIRMED
+    assert result.exact is not None
+    assert result.exact.verdict == Verdict.CONFIRMED
 
 
 def test_a_problem_is_drawn_however_rare_its_property_is():
