@@ -16,7 +16,7 @@ from typing import Any
 
 from ustat_pg._version import __version__
 from ustat_pg.reading import read_json
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, integer
 
 from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors, pattern
 
@@ -43,6 +43,7 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
     option("--on", choices=tuple(RECORDS), default="bandit", help="the claims' problems; language "
            "models take minutes for each error")  # fmt: skip
     option("--size", choices=("smoke", "quick"), default="smoke")
+    option("--seed", type=int, default=0, help="of the claims' drawn problems")
     option("--only", metavar="NAME", help="errors whose name or file holds this text")
     option(
         "--sample", metavar="K/N", default="1/1", help="the K-th of N parts, spread over all layers"
@@ -93,11 +94,12 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
     from .runner import ask, run_errors, source_of
 
-    head = {"version": __version__, "size": options.size, "source": source_of()}
+    seed = integer("seed", options.seed, 0)
+    head = {"version": __version__, "size": options.size, "seed": seed, "source": source_of()}
     engines = ENGINES[: ENGINES.index(options.engine) + 1]
     rows = _recorded(options.record, head, engines[-1])
     missing = [error for error in planted if error.name not in rows]
-    answers = run_errors(missing, options.size, engines, options.workers)
+    answers = run_errors(missing, options.size, seed, engines, options.workers)
     try:
         for error, answer in tqdm(answers, total=len(missing), desc="planted", disable=None):
             rows[error.name] = {"name": error.name, **answer}
@@ -112,7 +114,7 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     results = [(error, rows[error.name]) for error in planted]
     refuting = {(row["stem"], row["engine"]) for _, row in results if row["verdict"] == "REFUTED"}
     for stem, engine in () if options.verified else sorted(refuting):
-        if (true := ask(None, (stem,), options.size, engine))["verdict"] != "CONFIRMED":
+        if (true := ask(None, (stem,), options.size, seed, engine))["verdict"] != "CONFIRMED":
             raise InputError(
                 f"{stem} by {engine} is {true['verdict']} without any error ({true['check']}): "
                 "nothing can be said of errors there"
@@ -129,7 +131,7 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
 def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
     """The rows of a record of the same program and size that need no other run, by name."""
     held = read_json(record) if record is not None and record.exists() else {}
-    if any(held.get(key) != value for key, value in head.items()):
+    if any(held.get(key, 0) != value for key, value in head.items()):
         return {}
     return {
         row["name"]: row

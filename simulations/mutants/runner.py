@@ -59,13 +59,13 @@ def source_of(root: Path = ROOT) -> str:
 
 
 def run_errors(
-    errors: Sequence[PlantedError], size: str, engines: Sequence[str], workers: int
+    errors: Sequence[PlantedError], size: str, seed: int, engines: Sequence[str], workers: int
 ) -> Iterator[tuple[PlantedError, Answer]]:
     """Errors, as they come, with the answer on each."""
 
     def settled(error: PlantedError) -> Answer:
         for engine in (engine for engine in error.engines if engine in engines):
-            answer = ask(error, error.stems, size, engine)
+            answer = ask(error, error.stems, size, seed, engine)
             if answer["verdict"] == "REFUTED" or stopped.is_set():
                 break
         return answer
@@ -82,7 +82,9 @@ def run_errors(
             process.kill()
 
 
-def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str) -> Answer:
+def ask(
+    error: PlantedError | None, stems: Sequence[str], size: str, seed: int, engine: str
+) -> Answer:
     """The answer of a process on an error, or on the true program; it is killed after its time."""
     from ustat_pg.compiled import bodies
     from ustat_pg.experiment.store import makers
@@ -94,7 +96,7 @@ def ask(error: PlantedError | None, stems: Sequence[str], size: str, engine: str
         # Blocks that the error changes are not kept beside the true program's.
         blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
         cache = Path(folder) if file in bodies() else None
-        arguments = (sender, error, stems, size, engine, blocks, cache)
+        arguments = (sender, error, stems, size, seed, engine, blocks, cache)
         process = CONTEXT.Process(target=run_apart, args=arguments, daemon=True)
         process.start()
         sender.close()
@@ -124,8 +126,8 @@ def plant(error: PlantedError) -> None:
 
 
 def run_apart(
-    sender: Connection, error: PlantedError | None, stems: Sequence[str], size: str, engine: str,
-    blocks: Path, cache: Path | None,
+    sender: Connection, error: PlantedError | None, stems: Sequence[str], size: str, seed: int,
+    engine: str, blocks: Path, cache: Path | None,
 ) -> None:  # fmt: skip
     """Send the answer of the claims: the first refutation, or the most doubtful verdict."""
     if cache is not None:
@@ -137,7 +139,7 @@ def run_apart(
     answers: list[Answer] = []
     for stem in stems:
         try:
-            answer = _verdict(stem, size, engine, blocks)
+            answer = _verdict(stem, size, seed, engine, blocks)
         except Exception as stop:
             answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
         answers.append({"stem": stem, **answer})
@@ -146,7 +148,7 @@ def run_apart(
     sender.send(min(answers, key=lambda answer: ORDER.index(answer["verdict"])))
 
 
-def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
+def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answer:
     """A claim's verdict, and what refutes it if it is refuted."""
     from simulations import ON_LANGUAGE_MODELS, Suite
     from simulations import processes as verify
@@ -156,10 +158,10 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
 
     # As verify does it, but for the points of figures.
     verify.curves = lambda stem, suite: ()
-    how, store = Options(size, engine), Store(blocks)
+    how, store = Options(size, engine, seed), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
     # Pools of its own: what an error makes of one is no other's prediction.
-    made, _, failed = verify.designs([stem], Suite(size, on=kind))
+    made, _, failed = verify.designs([stem], Suite(size, seed, kind))
     if engine == "exact" and made and (check := _first_refuted(made[0], how, store)):
         return {"verdict": "REFUTED", "by": "exact", "check": check}
     run = run_claims(made, how, store).with_failed(failed)

@@ -85,13 +85,13 @@ def dies(*asked):
 def test_a_process_that_hangs_or_dies_is_reported(answer, limit, verdict, monkeypatch):
     monkeypatch.setattr(runner, "LIMIT_SECONDS", limit)
     monkeypatch.setattr(runner, "run_apart", answer)
-    assert runner.ask(None, ("mse",), "smoke", "exact")["verdict"] == verdict
+    assert runner.ask(None, ("mse",), "smoke", 0, "exact")["verdict"] == verdict
 
 
 def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, monkeypatch, capsys):
     asked, true = [], {"verdict": "CONFIRMED", "check": ""}
 
-    def ask(error, stems, size, engine):
+    def ask(error, stems, size, seed, engine):
         asked.append(error and error.name)
         row = {"verdict": "REFUTED", "stem": "mse", "engine": engine, "by": "exact"}
         return true if error is None else row | {"check": "a check"}
@@ -108,6 +108,10 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     asked.clear()
     assert command.run(options(*words, "--verified"), STEMS) == 0
     assert not asked
+    # Of another seed it is.
+    assert command.run(options(*words, "--verified", "--seed", "3"), STEMS) == 0
+    assert sorted(asked) == sorted(names)
+    assert command.run(options(*words, "--verified"), STEMS) == 0
     true = {"verdict": "REFUTED", "check": ""}
     with pytest.raises(InputError, match="mse by exact is REFUTED without any error"):
         command.run(options(*words), STEMS)
@@ -155,5 +159,5 @@ def test_the_process_plants_an_error_and_changes_no_file():
 @pytest.mark.slow
 def test_one_error_from_end_to_end():
     error = errors()["pairs of the U-statistic G², not G(G-1)"]
-    answer = runner.ask(error, error.stems, "smoke", "exact")
+    answer = runner.ask(error, error.stems, "smoke", 0, "exact")
     assert (answer["verdict"], answer["stem"], answer["by"]) == ("REFUTED", "mse", "exact")
