@@ -97,16 +97,14 @@ def aggregated_mean(
     value = moments.rewards.sum(axis=1)
     if how in _PER_OUTPUT:
         weights = _PER_OUTPUT[how](moments.lengths)
-        baseline_values = value if record.of_pairs or record.needs else np.zeros_like(value)
-        products = weights @ moments.products - baseline_values[:, None] * (
-            weights @ moments.scores
-        )
+        least = value if record.of_pairs or record.needs else np.zeros_like(value)
+        products = weights @ moments.products - least[:, None] * (weights @ moments.scores)
         return np.asarray(factor * moments.context_probs @ products)
     if how == "prompt-mean":
         batch = 1
     degree = int(batch * group * moments.lengths[-1])
-    least = min(degree, int(_RESOLVED * degree**0.5))
-    logs, shares = _fejer(_NODE_STEP * (least // _NODE_STEP + 1))
+    enough = min(degree, int(_RESOLVED * degree**0.5))
+    logs, shares = _fejer(_NODE_STEP * (enough // _NODE_STEP + 1))
     # (n, L), of which the rest is made: (n, X) and (n, X, d).
     powers = np.exp(np.outer(logs, moments.lengths))
     chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T
