@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import mse_kernel, trajectories, weighted_chi2
+from benchmarks import mse_kernel, seeds, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -42,6 +42,43 @@ def test_weighted_chi2(monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "- pairs_3_1_0.2: the peer" in out
     assert out.count("| pairs_3_1_0.2") == len(weighted_chi2.PROGRAMS)
+
+
+def test_seeds_are_counted_and_go_on_where_they_were_stopped(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    monkeypatch.setattr(seeds, "STEMS", ("oracle",))
+    monkeypatch.setattr(seeds, "STORE", seeds.Kept())
+    words = ["--engine", "exact", "--workers", "1"]
+    assert seeds.main([*words, "--seeds", "1", "--first", "3"]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split("|")[1:-1] for line in out.splitlines() if line.startswith("|")][2:]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["oracle", "1", "0", "0", "0", "0.950"],
+        ["a whole run", "1", "0", "0", "0", "0.950"],
+    ]
+    true, asked = seeds.one_seed, []
+
+    def planted(seed, *how):
+        asked.append(seed)
+        if seed == 4:
+            raise KeyboardInterrupt
+        return {**true(3, *how), "seed": seed, "claims": {"oracle": "REFUTED"}, "rivals": [],
+                "checks": [["oracle", "plain#5.0 G=2: ratio", "REFUTED"]]}  # fmt: skip
+
+    monkeypatch.setattr(seeds, "one_seed", planted)
+    assert seeds.main([*words, "--seeds", "3", "--first", "3"]) == 130
+    monkeypatch.setattr(seeds, "one_seed", lambda seed, *how: planted(seed + 1, *how) | {"seed": 4})
+    assert seeds.main([*words, "--seeds", "2", "--first", "3"]) == 1
+    out = capsys.readouterr().out
+    assert asked == [4, 5]
+    assert "| a whole run |       2 |         1 |" in out
+    assert "- oracle: plain#_ G=_: ratio: REFUTED: 1, seeds 4" in out
+    # What other code has said is not counted.
+    monkeypatch.setattr(seeds, "code", lambda: "another")
+    refused = {"seed": 3, "claims": {}, "checks": [], "rivals": [], "refused": "no", "seconds": 0.0}
+    monkeypatch.setattr(seeds, "one_seed", lambda *how: refused)
+    assert seeds.main([*words, "--seeds", "1", "--first", "3"]) == 1
+    assert "1 of 1 seeds could not be run." in capsys.readouterr().out
 
 
 def test_llm_pool(capsys):
