@@ -79,7 +79,7 @@ def one_seed(seed: int, size: str, engine: str, on: str) -> Record:
     record: Record = {"seed": seed, "claims": {}, "checks": [], "rivals": [], "refused": None}
     options = Options(size, engine, seed, 1)
     try:
-        made, _, failed = designs(stems, Suite(size, seed, on, engine == "autograd"))
+        made, _, failed = designs(stems, Suite(size, seed, on), figures=False)
         run = run_claims(made, options, STORE).with_failed(failed)
         run = run.controlled(run_controls(made, options))
     except InputError as error:

@@ -135,15 +135,18 @@ def _end_with_parent() -> None:
 
 
 def designs(
-    stems: Sequence[str], suite: Suite
+    stems: Sequence[str], suite: Suite, *, figures: bool = True
 ) -> tuple[list[Claim], list[Sequence[Point]], dict[str, str]]:
-    """Claims, the points of each one's figures, and by stem what failed where there is no design."""
+    """Claims, the points of each one's figures, none unless these are asked for, and by stem what failed
+    where there is no design.
+    """
     made: list[Claim] = []
     points: list[Sequence[Point]] = []
     failed: dict[str, str] = {}
     for stem in stems:
         try:
-            designed, shown = claim(stem, suite).made(), curves(stem, suite)
+            designed = claim(stem, suite).made()
+            shown = curves(stem, suite) if figures else ()
         except Exception as error:
             message = _formula_error(error)
             if message is None:

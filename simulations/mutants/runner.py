@@ -151,17 +151,15 @@ def run_apart(
 def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answer:
     """A claim's verdict, and what refutes it if it is refuted."""
     from simulations import ON_LANGUAGE_MODELS, Suite
-    from simulations import processes as verify
+    from simulations.processes import designs
     from ustat_pg.experiment import Options, Store, run_claims
     from ustat_pg.experiment.planted import run_controls
     from ustat_pg.report import exit_code
 
-    # As verify does it, but for the points of figures.
-    verify.curves = lambda stem, suite: ()
     how, store = Options(size, engine, seed), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
     # Pools of its own: what an error makes of one is no other's prediction.
-    made, _, failed = verify.designs([stem], Suite(size, seed, kind))
+    made, _, failed = designs([stem], Suite(size, seed, kind), figures=False)
     if engine == "exact" and made and (check := _first_refuted(made[0], how, store)):
         return {"verdict": "REFUTED", "by": "exact", "check": check}
     run = run_claims(made, how, store).with_failed(failed)

@@ -159,6 +159,11 @@ class OutputSpace:
         shape = (self.count, self.prefixes * self.symbols)
         return csr_array((np.ones(len(places)), places, self.visits.indptr), shape=shape)
 
+    @cached_property
+    def over_outputs(self) -> tuple[csr_array, csr_array]:
+        """What adds up numbers of outputs by choice, (N A, K), and by prefix, (N, K)."""
+        return csr_array(self.choices.T), csr_array(self.visits.T)
+
     def along(self, per_choice: Array) -> Array:
         """Σ_t c(prefix_t, token_t) of each output, for a table (N, A): (K,)."""
         return np.asarray(self.choices @ np.ravel(per_choice))
@@ -202,9 +207,10 @@ class OutputSpace:
         """
         inside = self.nodes != PAD
         places = self.nodes * self.symbols + self.outputs
+        by_choice, by_prefix = self.over_outputs
         return (
-            (np.where(inside, self.nodes, 0), csr_array(self.visits.T)),
-            (np.where(inside, places, 0), csr_array(self.choices.T)),
+            (np.where(inside, self.nodes, 0), by_prefix),
+            (np.where(inside, places, 0), by_choice),
         )
 
     def arrays(self) -> dict[str, Array]:

@@ -310,7 +310,7 @@ class TransformerPolicy(SoftmaxPolicy):
 
     def combine(self, context: int, weights: Array) -> Array:
         rows = weights.reshape(-1, weights.shape[-1])
-        tables = (self.space.choices.T @ rows.T).T.reshape(
+        tables = (self.space.over_outputs[0] @ rows.T).T.reshape(
             -1, self.space.prefixes, self.space.symbols
         )
         out = np.stack([self._backward(context, table) for table in tables])
