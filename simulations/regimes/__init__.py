@@ -34,9 +34,9 @@ __all__ = ["MODULES", "Drawn", "Known", "checks", "one_of", "ratio", "rounding"]
 MODULES = ("baselines", "estimators", "gradients", "ground", "laws", "lengths", "sizes")
 """The files, whose tables ``ASKED`` name what is asked of each stem."""
 
-ROUNDED = 1e-11
-"""What rounding makes of a term, relative to it: chances of groups of 64, through logarithms, have thirteen
-digits, and so have laws of the gap; that a sum, a quotient and a prediction add their own, one more and another.
+ROUNDED = 1e-10
+"""What rounding makes of a term, relative to it: the chance of a group of 64, by logarithms, has thirteen
+digits, a law of the gap twelve, a quadrature of 512 nodes eleven; one more is for what is made of them.
 """
 
 Known = tuple[Any, Any]

@@ -101,9 +101,7 @@ def advantages(drawn: Drawn) -> Iterator[Check]:
     for what, some in rewards(drawn):
         for name, (function, plainly) in PLAIN.items():
             known = np.array(plainly(some.tolist()))
-            yield drawn.check(
-                f"{what}: {name}", function(some), known, _error(name, some, known)
-            )
+            yield drawn.check(f"{what}: {name}", function(some), known, _error(name, some, known))
 
 
 def best_of_k(drawn: Drawn) -> Iterator[Check]:

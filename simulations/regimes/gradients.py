@@ -110,7 +110,9 @@ class Law:
         (mean, error), (covariance, errors) = self.mean, self.covariance(batch_size, design)
         off = mean - self.problem.gradient()
         # The gradient is off by no more than the mean, which has its terms.
-        return np.trace(covariance) + off @ off, np.trace(errors) + 4 * (np.abs(off) + error) @ error
+        return np.trace(covariance) + off @ off, np.trace(errors) + 4 * (
+            np.abs(off) + error
+        ) @ error
 
 
 def term_sizes(draws: Draws, advantages: Array, scores: Array) -> Array:

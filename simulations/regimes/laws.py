@@ -153,18 +153,14 @@ def mixtures(drawn: Drawn) -> Iterator[Check]:
         "mixture: variance", mixed.var(), square - centre**2, rounding(square, centre**2)
     )
     rows, places = np.repeat(np.stack(parts), 2, axis=1), np.array([0.5, 3.0, 8.0])
-    tails, errors = np.transpose(
-        [weights.sf(x) for weights, x in zip(others, places, strict=True)]
-    )
+    tails, errors = np.transpose([weights.sf(x) for weights, x in zip(others, places, strict=True)])
     yield drawn.check(
         "runs' own laws", conditional_transform(places, rows), 1 - tails, rounding(1.0) + errors
     )
     apart, error = _distance(others[0], others[1])
     for tolerance in (1e-5, 1e-8):
         distance = sup_distance(laws[0], laws[1], tolerance=tolerance)
-        yield drawn.check(
-            f"distance of laws to {tolerance:g}", distance, apart, tolerance + error
-        )
+        yield drawn.check(f"distance of laws to {tolerance:g}", distance, apart, tolerance + error)
     rate = float(drawn.rng.uniform(0.1, 5))
     yield drawn.check(
         "Laplace transform",
@@ -182,9 +178,7 @@ def _distance(one: Pairs, other: Pairs) -> Known:
     grid = np.geomspace(1e-6, 1e3, CROSSINGS)
     signs = np.sign(one.pdf(grid)[0] - other.pdf(grid)[0])
     # A sum of four exponentials has three roots at most, and here 0 is one of them.
-    crossings = [
-        brentq(steeper, grid[i], grid[i + 1]) for i in np.flatnonzero(np.diff(signs))
-    ]
+    crossings = [brentq(steeper, grid[i], grid[i + 1]) for i in np.flatnonzero(np.diff(signs))]
     (first, error), (second, more) = one.sf(np.array(crossings)), other.sf(np.array(crossings))
     return np.abs(first - second).max(), (error + more).max()
 
@@ -220,7 +214,9 @@ def epochs(drawn: Drawn) -> Iterator[Check]:
             bandit.moments(), frame, bend, rates, group_size=group, batch_size=batch,
             displacement=start,
         )  # fmt: skip
-        yield drawn.check(f"G={group} B={batch}: gap of epochs", gap, bend / 2 * total, bend / 2 * off)
+        yield drawn.check(
+            f"G={group} B={batch}: gap of epochs", gap, bend / 2 * total, bend / 2 * off
+        )
 
 
 ASKED: Asked = {

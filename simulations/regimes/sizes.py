@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ def lowest(of: Callable[[Any], Any], least: float = 0.0) -> Known:
         return least, rounding(least)
     low, high = max(least, REACH[0]), REACH[1]
     if slope(low) >= 0 or slope(high) <= 0:
-        raise ArithmeticError(f"the search's bounds bind: nothing is least between {low} and {high}")
+        raise ArithmeticError(
+            f"the search's bounds bind: nothing is least between {low} and {high}"
+        )
     place = exp(brentq(lambda t: slope(exp(t)), log(low), log(high), xtol=1e-15, rtol=1e-15))
     bend = (slope(place * (1 + 1e-4)) - slope(place * (1 - 1e-4))) / (2e-4 * place)
     # No power's derivative is larger than a few times the power over u.
@@ -201,55 +204,78 @@ def robust(drawn: Drawn) -> Iterator[Check]:
         yield drawn.check(f"{where}: best in the worst case", (size,), one_of((size,), best))
 
 
+@dataclass(frozen=True)
+class Spending:
+    """A budget C, of which a prompt costs q and an output r, at most N prompts once each."""
+
+    known: MseConstants
+    total: int
+    prompt_cost: float
+    output_cost: float
+    population: int | None
+
+    def bought(self, size: Any) -> Any:
+        """B, real, that spends the budget; it may be above N."""
+        return self.total / (self.prompt_cost + self.output_cost * size)
+
+    def error(self, size: Any, batch: Any) -> Any:
+        """The error at G and B."""
+        of, prompts = self.known, self.population
+        share = 1.0 if prompts is None else (prompts - batch) / (prompts - 1)
+        return (of.c1 * share + of.c2 / size + of.c3 / size / (size - 1)) / batch
+
+    def star(self) -> Known:
+        """The real G of least error, with the error of its place."""
+        least = 1.0
+        if self.population is not None:
+            spread = self.total / self.population - self.prompt_cost
+            least = max(least, spread / self.output_cost)
+        others, error = lowest(lambda u: self.error(1 + u, self.bought(1 + u)), least - 1)
+        return 1 + others, rounding(1.0) + error
+
+    def whole(self, size: int) -> int:
+        """B, whole; costs and budgets are sums of powers of 2, so that what they buy is exact."""
+        bought = int(self.bought(size))
+        return bought if self.population is None else min(bought, self.population)
+
+    def near(self, best: int, limit: float, least: int) -> tuple[int, int]:
+        """The group sizes next to a good one whose error at real B is below a limit."""
+
+        def good(size: int) -> bool:
+            most = inf if self.population is None else self.population
+            return bool(self.error(size, min(self.bought(size), most)) <= limit)
+
+        high = low = best
+        while self.bought(high + 1) >= 1 and good(high + 1):
+            high += 1
+        while low > least and good(low - 1):
+            low -= 1
+        return low, high
+
+
 def optima(drawn: Drawn) -> Iterator[Check]:
     """G* and the advice with costs and populations, by search over all group sizes."""
     for cost, output_cost, population in (
         (0.0, 1.0, None), (7.5, 1.0, None), (3.0, 0.25, None), (0.0, 1.0, 97), (5.0, 2.0, 41),
     ):  # fmt: skip
         known, total = _drawn(drawn), drawn.size(200, LARGEST_BUDGET)
-
-        def spent(size: Any, of: MseConstants = known, cost: float = cost, output_cost: float = output_cost,
-                  population: int | None = population, total: int = total) -> Any:  # fmt: skip
-            batch = total / (cost + output_cost * size)
-            if population is None:
-                return (of.c1 + of.c2 / size + of.c3 / size / (size - 1)) / batch
-            batch = min(batch, population, key=lambda number: number.real)
-            between = of.c1 * (population - batch) / (population - 1)
-            return (between + of.c2 / size + of.c3 / size / (size - 1)) / batch
-
+        spending = Spending(known, total, cost, output_cost, population)
         where = f"q={cost:g} r={output_cost:g} N={population} C={total}"
-        least = 1.0 if population is None else max(1.0, (total / population - cost) / output_cost)
-        others, error = lowest(lambda u, of=spent: of(1 + u), least - 1)
         star = optimal_group_size(
             known, prompt_cost=cost, output_cost=output_cost, population=population,
             budget=None if population is None else total,
         )  # fmt: skip
-        yield drawn.check(f"{where}: G*", star, 1 + others, rounding(1.0) + error)
+        yield drawn.check(f"{where}: G*", star, *spending.star())
         plain = cost == 0 and output_cost == 1
-        # Costs and budgets are sums of powers of 2: what they buy is exact.
-        largest = int((total - cost) / output_cost)
         sizes = [
             size
-            for size in range(2, largest + 1)
+            for size in range(2, int((total - cost) / output_cost) + 1)
             if not plain or (total % size == 0 and total // size <= (population or total))
         ]
-        batches = [
-            min(int(total // (cost + output_cost * size)), population or total) for size in sizes
-        ]
+        batches = [spending.whole(size) for size in sizes]
         errors = np.array(known.mse(sizes, batches, population=population))
-        best = [sizes[place] for place in _least(errors)]
         # Without costs no group is so small that the budget outlasts the prompts.
-        lowest_size = -(-total // population) if plain and population is not None else 2
-
-        def within(best: int, limit: float, of: Any = spent, least: int = max(2, lowest_size),
-                   largest: int = largest) -> tuple[int, int]:  # fmt: skip
-            high = low = best
-            while high < largest and of(high + 1) <= limit:
-                high += 1
-            while low > least and of(low - 1) <= limit:
-                low -= 1
-            return low, high
-
+        least = max(2, -(-total // population)) if plain and population is not None else 2
         advice = group_size_advice(
             known,
             total,
@@ -258,17 +284,19 @@ def optima(drawn: Drawn) -> Iterator[Check]:
             population=population,
         )
         said = (advice.g_best, *advice.g_interval)
-        answers = [
-            (size, *within(size, 1.05 * times * errors.min()))
-            for size in best
-            for times in EITHER_WAY
-        ]
-        one = one_of(said, answers)
-        yield drawn.check(f"{where}: the advised G", said[0], one[0])
-        yield drawn.check(f"{where}: within 5%", said[1:], one[1:])
+        best, *ends = one_of(
+            said,
+            (
+                (sizes[place], *spending.near(sizes[place], 1.05 * times * errors.min(), least))
+                for place in _least(errors)
+                for times in EITHER_WAY
+            ),
+        )
+        yield drawn.check(f"{where}: the advised G", said[0], best)
+        yield drawn.check(f"{where}: within 5%", said[1:], ends)
         for row in advice.table[:: max(len(advice.table) // 4, 1)]:
             at = f"{where}: G={row.group_size}"
-            bought = min(int(total // (cost + output_cost * row.group_size)), population or total)
+            bought = spending.whole(row.group_size)
             error = known.mse(row.group_size, bought, population=population)
             yield drawn.check(f"{at}, its error", row.mse, error, rounding(error))
             more = ratio((error, rounding(error)), (errors.min(), rounding(errors.min())))
