@@ -105,14 +105,17 @@ Asked = dict[str, tuple[Callable[[Drawn], Iterator[Check]], ...]]
 """The makers of checks, by stem."""
 
 
+def drawn(question: Callable[[Drawn], Iterator[Check]], seed: int, number: int) -> Drawn:
+    """The draw of a question's regimes by a run's seed and by its number among them."""
+    name = question.__name__
+    address = crc32(f"{question.__module__.rpartition('.')[2]}.{name}".encode())
+    return Drawn(np.random.default_rng([seed, number, address]), f"{name}#{seed}.{number}")
+
+
 def checks(stem: str, suite: Suite) -> Iterator[Check]:
     """The checks that a result's claim has beside its own."""
     for module in MODULES:
         inputs: Asked = import_module(f".{module}", __name__).ASKED
         for question in inputs.get(stem, ()):
             for number in range(DRAWS[suite.size]):
-                seed = [suite.seed, number, crc32(f"{module}.{question.__name__}".encode())]
-                rng = np.random.default_rng(seed)
-                yield from question(
-                    Drawn(rng, f"{question.__name__.strip('_')}#{suite.seed}.{number}")
-                )
+                yield from question(drawn(question, suite.seed, number))
