@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ustat_pg.experiment import Plan
 from ustat_pg.paper import RESULTS
-from ustat_pg.report import as_table, in_words, number, says
+from ustat_pg.report import as_table, in_words, number, predicted, says
 from ustat_pg.results import CheckResult
 
 __all__ = ["check_table", "plan_table"]
@@ -22,7 +22,7 @@ def check_table(stem: str, check: CheckResult) -> str:
         rows.append([kind, estimate, error, ends, replications, findings.verdict])
     header = ["evidence", "estimate", "standard error", "interval", "replications", "verdict"]
     lines = [f"{RESULTS[stem].label} ({stem}): {check.name}"]
-    lines += [f"predicted {number(check.prediction, digits=12)}", "", as_table(rows, header)]
+    lines += [f"predicted {predicted(check, 12)}", "", as_table(rows, header)]
     if check.not_enumerated:
         lines += ["", f"not enumerated: {check.not_enumerated}"]
     rivals = [

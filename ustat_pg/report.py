@@ -55,6 +55,9 @@ NEVER = {
 }
 """Why evidence leaves a wrong formula open that it does not let pass."""
 
+ALL_DIGITS = 17
+"""Digits that no two numbers of double precision share."""
+
 POWER_HEADER = ["result", "stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
 
 
@@ -174,8 +177,44 @@ def number(value: float, none: str = "-", digits: int = 6) -> str:
     return f"{value:.{digits}g}" if isfinite(value) else none
 
 
+def digits_apart(value: float, others: Iterable[float], least: int = 6) -> int:
+    """The digits at which a number looks different from all others that are different, up to all.
+
+    >>> digits_apart(6.4967601, [6.4967601, 6.4967605, 7.0])
+    8
+    """
+    different = [other for other in others if other != value and isfinite(other)]
+    return next(
+        (
+            digits
+            for digits in range(least, ALL_DIGITS)
+            if number(value, digits=digits) not in {number(o, digits=digits) for o in different}
+        ),
+        ALL_DIGITS,
+    )
+
+
+def _digits(check: CheckResult, least: int) -> int:
+    """The digits at which evidence that does not confirm a check looks different from its prediction."""
+    others = (
+        end
+        for findings in check.findings.values()
+        if findings.verdict != Verdict.CONFIRMED
+        for end in (findings.estimate, findings.interval.low, findings.interval.high)
+    )
+    return digits_apart(check.prediction, others, least)
+
+
+def predicted(check: CheckResult, digits: int = 6) -> str:
+    """The prediction in words, with more digits where evidence that differs would look the same."""
+    return number(check.prediction, digits=_digits(check, digits))
+
+
 def in_words(check: CheckResult, findings: Findings, digits: int = 6) -> tuple[str, str]:
-    """The estimate and the interval in words: 0 where they differ from a predicted 0 by rounding alone."""
+    """The estimate and the interval in words, with more digits where they differ from the prediction
+    and would look the same; 0 where they differ from a predicted 0 by rounding alone.
+    """
+    digits = _digits(check, digits)
     low, high = findings.interval.low, findings.interval.high
     rounding = check.rounding if findings.standard_error else findings.smallest_discrepancy
     # An enumerated value's own interval reaches as far again.
@@ -214,7 +253,7 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                 break
             estimate, ends = in_words(check, findings)
             line = f"{check.name} is {findings.verdict} by {kind}: {estimate} in {ends}"
-            line += f", predicted {number(check.prediction)}"
+            line += f", predicted {predicted(check)}"
             needed = findings.replications_needed
             if needed > findings.replications and needed < MOST:
                 line += f"; it would need {needed:,} replications and had {findings.replications:,}"
@@ -235,8 +274,11 @@ def _contradiction(check: CheckResult) -> str:
     """The fault of a prediction that its own statement does not allow."""
     if not isfinite(check.prediction):
         return "it gives no number"
-    low, high = (number(end, "∞") for end in (check.region.low, check.region.high))
-    return f"it gives {number(check.prediction)}, and the statement allows {low} to {high}"
+    ends = check.region.low, check.region.high
+    digits = digits_apart(check.prediction, ends)
+    low, high = (number(end, "∞", digits) for end in ends)
+    given = number(check.prediction, digits=digits)
+    return f"it gives {given}, and the statement allows {low} to {high}"
 
 
 def _open_rivals(claim: ClaimResult) -> Iterator[str]:
@@ -347,7 +389,7 @@ def shown(check: CheckResult) -> dict[str, str]:
     return {
         "name": check.name,
         "verdict": check.verdict or "-",
-        "predicted": number(check.prediction),
+        "predicted": predicted(check),
         "exact": "not enumerated" if exact is None else in_words(check, exact)[0],
         **words,
     }
@@ -385,6 +427,6 @@ def _strip(check: CheckResult) -> dict[str, Any] | None:
         "to": (interval.high - prediction) / unit if isfinite(interval.high) else None,
         "at": (findings.estimate - prediction) / unit,
         "rivals": {name: (value - prediction) / unit for name, value in rivals.items()},
-        "label": f"estimate {estimate} in {ends}, predicted {number(prediction)}, "
+        "label": f"estimate {estimate} in {ends}, predicted {predicted(check)}, "
         f"{len(rivals)} wrong formulas",
     }

@@ -1,17 +1,20 @@
 """Regimes that claims do not choose: each run draws from its seed group sizes to 64, batches to 10,000,
 designs, options away from their default and extremes of what is given, and holds what public functions
-say there to another way of reckoning: sums over counts, closed sums of other formulas, quadrature, search.
+say there to another way of reckoning: sums over counts, closed sums of other formulas, search.
 
-Nothing is drawn of these and no interval is made, so that they cost a moment and no false alarm. A
-file here asks of one kind of function; :func:`checks` gives a result those of its stem.
+Nothing is drawn of these and no interval is made, so that they cost a moment and no false alarm: what is
+reckoned comes with its own error, which is made of the terms that were added up and not of their sum, for
+terms may cancel. A place where something is least, and the ends of a range, are compared by what is
+reached there, or exactly with each place that rounding lets be one. A file here asks of one kind of
+function; :func:`checks` gives a result those of its stem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 from zlib import crc32
 
@@ -26,13 +29,18 @@ from ustat_pg.experiment.functionals import EverySample
 from ..problems import Suite, mse_of, two_valued
 from ..problems.entry import Entry
 
-__all__ = ["MODULES", "NEAR", "Drawn", "checks"]
+__all__ = ["MODULES", "Drawn", "Known", "checks", "one_of", "ratio", "rounding"]
 
 MODULES = ("baselines", "estimators", "gradients", "ground", "laws", "lengths", "sizes")
 """The files, whose tables ``ASKED`` name what is asked of each stem."""
 
-NEAR = 1e-9
-"""The relative difference that rounding may make where no docstring states another."""
+ROUNDED = 1e-10
+"""What rounding makes of a term, relative to it: the chance of a group of 64, by logarithms, has thirteen
+digits, a law of the gap twelve, a quadrature of 512 nodes eleven; one more is for what is made of them.
+"""
+
+Known = tuple[Any, Any]
+"""What is reckoned, a number or an array, and how far it may be off."""
 
 DRAWS = {"smoke": 1, "quick": 2, "full": 8}
 """Regimes of each kind, by the size of a run."""
@@ -48,19 +56,27 @@ class Drawn:
     rng: np.random.Generator
     name: str
 
-    def check(self, what: str, predicted: Any, reckoned: Any, limit: float = NEAR) -> Check:
-        """A check that a function's value, a number or an array, is the one reckoned otherwise, up to a limit
-        relative to the largest entry reckoned.
+    def check(self, what: str, predicted: Any, reckoned: Any, error: Any = 0.0) -> Check:
+        """A check that a function's value, a number or an array, is the one reckoned otherwise; of an array
+        the entry that is furthest off, in units of its own error.
+
+        Arguments:
+            what: what is compared.
+            predicted: the function's value.
+            reckoned: the same otherwise.
+            error: how far that may be off, of its shape or one number for all entries.
         """
         claimed, known = np.asarray(predicted, dtype=float), np.asarray(reckoned, dtype=float)
         if claimed.shape != known.shape:
             raise ArithmeticError(f"{what}: the shapes are {claimed.shape} and {known.shape}")
-        size = float(np.abs(known).max(initial=0.0)) or 1.0
-        # An array is compared as a sum with unequal weights, so that no two entries stand for one another.
-        weights = np.cos(np.arange(known.size)) if known.ndim else np.ones(1)
-        one, other = (float(weights @ side.ravel()) for side in (claimed, known))
-        functional = EverySample(_BESIDE, ((mse_of("grpo"), 0.0),), other, limit * size)
-        statement = equal(one, scale=limit * size / ROUNDING)
+        limits = np.broadcast_to(np.asarray(error, dtype=float), known.shape)
+        off = np.abs(claimed - known)
+        # The largest of numbers with NaN among them is NaN.
+        times = np.divide(off, limits, out=np.where(off == 0, 0.0, inf), where=limits > 0)
+        place = np.unravel_index(times.argmax(), times.shape)
+        one, other, limit = (float(side[place]) for side in (claimed, known, limits))
+        functional = EverySample(_BESIDE, ((mse_of("grpo"), 0.0),), other, limit)
+        statement = equal(one, scale=limit / ROUNDING)
         return Entry(self.name, "generated", _BESIDE.problem).check(what, functional, statement)
 
     def size(self, least: int, most: int) -> int:
@@ -68,8 +84,32 @@ class Drawn:
         return round(exp(self.rng.uniform(log(least), log(most))))
 
 
+def rounding(*sizes: Any) -> Any:
+    """What rounding may make of a sum of terms of these sizes."""
+    return ROUNDED * sum(np.abs(size) for size in sizes)
+
+
+def ratio(top: Known, bottom: Known) -> Known:
+    """A quotient, and its error to first order."""
+    value = top[0] / bottom[0]
+    return value, (top[1] + np.abs(value) * bottom[1]) / np.abs(bottom[0]) + rounding(value)
+
+
+def one_of(predicted: Sequence[float], known: Iterable[Sequence[float]]) -> Sequence[float]:
+    """Of the answers between which rounding decides, the one that is predicted; else the first."""
+    answers = [tuple(answer) for answer in known]
+    return tuple(predicted) if tuple(predicted) in answers else answers[0]
+
+
 Asked = dict[str, tuple[Callable[[Drawn], Iterator[Check]], ...]]
 """The makers of checks, by stem."""
+
+
+def drawn(question: Callable[[Drawn], Iterator[Check]], seed: int, number: int) -> Drawn:
+    """The draw of a question's regimes by a run's seed and by its number among them."""
+    name = question.__name__
+    address = crc32(f"{question.__module__.rpartition('.')[2]}.{name}".encode())
+    return Drawn(np.random.default_rng([seed, number, address]), f"{name}#{seed}.{number}")
 
 
 def checks(stem: str, suite: Suite) -> Iterator[Check]:
@@ -78,8 +118,4 @@ def checks(stem: str, suite: Suite) -> Iterator[Check]:
         inputs: Asked = import_module(f".{module}", __name__).ASKED
         for question in inputs.get(stem, ()):
             for number in range(DRAWS[suite.size]):
-                seed = [suite.seed, number, crc32(f"{module}.{question.__name__}".encode())]
-                rng = np.random.default_rng(seed)
-                yield from question(
-                    Drawn(rng, f"{question.__name__.strip('_')}#{suite.seed}.{number}")
-                )
+                yield from question(drawn(question, suite.seed, number))

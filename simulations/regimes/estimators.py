@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ustat_pg import estimators
 from ustat_pg.experiment import Check
 
-from . import Asked, Drawn
+from . import Asked, Drawn, rounding
 
 Array = NDArray[np.float64]
 
@@ -67,6 +67,24 @@ PLAIN: dict[str, tuple[Callable[[Array], Array], Callable[[list[float]], list[fl
 """Estimators of rewards alone, and the same by a loop over plain numbers."""
 
 
+DIVISORS: dict[str, Callable[[list[float]], float]] = {
+    "std": pstdev,
+    "std-ddof1": stdev,
+    "std with epsilon": lambda z: stdev(z) + 0.03,
+    "others-std": lambda z: min(stdev(_others(z, i)) for i in range(len(z))),
+    "maxrl": fmean,
+}
+"""The least number of rewards' own size that an estimator divides by."""
+
+
+def _error(name: str, some: Array, advantages: Array) -> Array:
+    """How far a difference of two rewards, and a quotient by one, may be off, (G,)."""
+    error = rounding(np.abs(some).max())
+    if name not in DIVISORS:
+        return np.full(some.shape, error)
+    return np.asarray(error * (1 + np.abs(advantages)) / abs(DIVISORS[name](some.tolist())))
+
+
 def rewards(drawn: Drawn) -> Iterator[tuple[str, Array]]:
     """Rewards of all signs, below 0 alone, all but equal, and large."""
     for what, scale, shift in (
@@ -82,7 +100,8 @@ def rewards(drawn: Drawn) -> Iterator[tuple[str, Array]]:
 def advantages(drawn: Drawn) -> Iterator[Check]:
     for what, some in rewards(drawn):
         for name, (function, plainly) in PLAIN.items():
-            yield drawn.check(f"{what}: {name}", function(some), plainly(some.tolist()))
+            known = np.array(plainly(some.tolist()))
+            yield drawn.check(f"{what}: {name}", function(some), known, _error(name, some, known))
 
 
 def best_of_k(drawn: Drawn) -> Iterator[Check]:
@@ -99,6 +118,7 @@ def best_of_k(drawn: Drawn) -> Iterator[Check]:
             f"G={size} k={k} about {shift:g}: pass@k",
             estimators.pass_at_k(some, k=k),
             _by_output(over_subsets)(some.tolist()),
+            rounding(2 * k * np.abs(some).max()),
         )
 
 
@@ -117,8 +137,12 @@ def tokens(drawn: Drawn) -> Iterator[Check]:
         "token-mean": lengths.sum(),
         "token-sum": 1,
     }.items():
+        known = mask / divisor
         yield drawn.check(
-            f"B={prompts} G={group}: {how}", estimators.token_weights(mask, how), mask / divisor
+            f"B={prompts} G={group}: {how}",
+            estimators.token_weights(mask, how),
+            known,
+            rounding(known),
         )
 
 

@@ -24,7 +24,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
-from . import Asked, Drawn
+from . import Asked, Drawn, Known, ratio, rounding
 
 Array = NDArray[np.float64]
 
@@ -53,45 +53,72 @@ def groups(
 @dataclass(frozen=True)
 class Law:
     """The law of one group's estimate at each prompt, by all counts of its outcomes: E ĝ (X, d),
-    E ĝ ĝᵀ (X, d, d) and the chance of unequal rewards.
+    E ĝ ĝᵀ (X, d, d) and the chance of unequal rewards; and both moments again of the sizes of the
+    terms that are added up for them.
     """
 
     problem: SoftmaxBandit
     means: Array
     seconds: Array
     mixed: Array
+    sizes: Array
+    squares: Array
 
     @classmethod
     def of(cls, problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> Law:
         probs, d = problem.context_probs, problem.d
         means, seconds = np.zeros((len(probs), d)), np.zeros((len(probs), d, d))
-        mixed = np.zeros(len(probs))
+        mixed, sizes, squares = np.zeros(len(probs)), np.zeros_like(means), np.zeros_like(seconds)
         for x, chance, draws, advantages, scores in groups(problem, estimator, group_size):
             given = chance / probs[x]
             estimates = (advantages[..., None] * scores).mean(axis=1)
             means[x] += given @ estimates
             seconds[x] += (given[:, None] * estimates).T @ estimates
             mixed[x] += given @ (np.ptp(draws.rewards[:, 0], axis=-1) > 0)
-        return cls(problem, means, seconds, mixed)
+            terms = term_sizes(draws, advantages, scores).mean(axis=1)
+            sizes[x] += given @ terms
+            squares[x] += (given[:, None] * terms).T @ terms
+        return cls(problem, means, seconds, mixed, sizes, squares)
 
     @property
-    def mean(self) -> Array:
+    def mean(self) -> Known:
         """E ĝ of a minibatch."""
-        return np.asarray(self.problem.context_probs @ self.means)
-
-    def covariance(self, batch_size: int, design: str) -> Array:
-        """Cov ĝ of a minibatch, by the variance of how often a prompt is in it."""
         rho = self.problem.context_probs
-        apart = self.means - self.mean
-        between = (rho[:, None] * apart).T @ apart
-        outer = np.einsum("xi,xj->xij", self.means, self.means)
-        within = np.einsum("x,xij->ij", rho, self.seconds - outer)
-        return shared(batch_size, design, len(rho)) * between + within / batch_size
+        return rho @ self.means, rounding(rho @ self.sizes)
 
-    def error(self, batch_size: int, design: str) -> float:
+    @property
+    def between(self) -> Known:
+        """Cov E[ĝ | x], of one prompt."""
+        rho, (mean, error) = self.problem.context_probs, self.mean
+        apart, errors = self.means - mean, rounding(self.sizes) + error
+        size = np.abs(apart) + errors
+        both = (rho[:, None] * size).T @ errors
+        return (rho[:, None] * apart).T @ apart, both + both.T
+
+    def covariance(self, batch_size: int, design: str) -> Known:
+        """Cov ĝ of a minibatch, by the variance of how often a prompt is in it."""
+        rho, (between, error) = self.problem.context_probs, self.between
+        outer = np.einsum("xi,xj->xij", self.means, self.means)
+        within = np.einsum("x,xij->ij", rho, self.seconds - outer) / batch_size
+        terms = np.einsum("x,xij->ij", rho, self.squares) / batch_size
+        often = shared(batch_size, design, len(rho))
+        errors = rounding(2 * terms, often * between) + often * error
+        return often * between + within, errors
+
+    def error(self, batch_size: int, design: str) -> Known:
         """E‖ĝ - g‖² of a minibatch."""
-        off = self.mean - self.problem.gradient()
-        return float(np.trace(self.covariance(batch_size, design)) + off @ off)
+        (mean, error), (covariance, errors) = self.mean, self.covariance(batch_size, design)
+        off = mean - self.problem.gradient()
+        # The gradient is off by no more than the mean, which has its terms.
+        return np.trace(covariance) + off @ off, np.trace(errors) + 4 * (
+            np.abs(off) + error
+        ) @ error
+
+
+def term_sizes(draws: Draws, advantages: Array, scores: Array) -> Array:
+    """The sizes of what an output's term A s is made of: a reward, a baseline, a score."""
+    sizes = np.abs(advantages) + np.abs(draws.rewards[:, 0])
+    return np.asarray(sizes[..., None] * np.abs(scores))
 
 
 def shared(batch_size: int, design: str, prompts: int) -> float:
@@ -147,11 +174,11 @@ def _of(
 ) -> Iterator[Check]:  # fmt: skip
     """The error and the covariance of an estimator, by its law in groups and batches of a size."""
     predicted = gradient_mse(moments, name, *size, design, **options)
-    yield drawn.check(f"{where}: error of {name}", predicted.mse, law.error(size[1], design))
+    yield drawn.check(f"{where}: error of {name}", predicted.mse, *law.error(size[1], design))
     yield drawn.check(
         f"{where}: covariance of {name}",
         gradient_covariance(moments, name, *size, design, **options),
-        law.covariance(size[1], design),
+        *law.covariance(size[1], design),
     )
 
 
@@ -171,7 +198,7 @@ def errors(drawn: Drawn) -> Iterator[Check]:
     yield drawn.check(
         f"G={group}: covariance at one of several prompts",
         gradient_covariance(moments.at(last), "grpo", group),
-        alone.covariance(1, "iid"),
+        *alone.covariance(1, "iid"),
     )
 
 
@@ -196,7 +223,7 @@ def designs(drawn: Drawn) -> Iterator[Check]:
         yield drawn.check(
             f"{where}: error over the oracle's",
             oracle_ratio(moments, group, batch, design),
-            laws["grpo"].error(batch, design) / laws["oracle"].error(batch, design),
+            *ratio(laws["grpo"].error(batch, design), laws["oracle"].error(batch, design)),
         )
     binary = problem(drawn, PROMPTS, binary=True, uniform=True)
     for design, batch in (("without-replacement", drawn.size(2, PROMPTS - 1)), ("fixed", PROMPTS)):
@@ -220,30 +247,36 @@ def tables(drawn: Drawn) -> Iterator[Check]:
             law, called = Law.of(bandit, Estimator(spec), group), spec.partition(",")[0]
             where = f"G={group} B={batch} {called}"
             prediction = gradient_mse(moments, spec, group, batch)
-            mean, covariance = law.mean, law.covariance(batch, "iid")
-            yield drawn.check(f"{where}: error", prediction.mse, law.error(batch, "iid"))
+            (mean, error), (covariance, errors) = law.mean, law.covariance(batch, "iid")
+            yield drawn.check(f"{where}: error", prediction.mse, *law.error(batch, "iid"))
             yield drawn.check(
-                f"{where}: covariance", gradient_covariance(moments, spec, group, batch), covariance
+                f"{where}: covariance",
+                gradient_covariance(moments, spec, group, batch),
+                covariance,
+                errors,
             )
-            yield drawn.check(f"{where}: mean", mean_gradient(moments, spec, group), mean)
-            length = sqrt(mean @ mean)
+            yield drawn.check(f"{where}: mean", mean_gradient(moments, spec, group), mean, error)
+            signal = mean @ mean, 2 * np.abs(mean) @ error
             yield drawn.check(
                 f"{where}: noise to signal",
                 prediction.noise_to_signal,
-                np.trace(covariance) / length**2,
+                *ratio((np.trace(covariance), np.trace(errors)), signal),
             )
+            # Turning it by the error of one vector's length turns the cosine by no more.
+            length = sqrt(mean @ mean), sqrt(error @ error)
+            along = gradient / sqrt(gradient @ gradient)
             yield drawn.check(
-                f"{where}: cosine",
-                prediction.cosine,
-                mean @ gradient / length / sqrt(gradient @ gradient),
+                f"{where}: cosine", prediction.cosine, *ratio((mean @ along, length[1]), length)
             )
             if name in ("std", "maxrl"):
-                kept = float(bandit.context_probs @ law.mixed)
-                yield drawn.check(f"{where}: silent groups", silent_share(moments, group), 1 - kept)
+                kept = bandit.context_probs @ law.mixed, rounding(1.0)
+                yield drawn.check(
+                    f"{where}: silent groups", silent_share(moments, group), 1 - kept[0], kept[1]
+                )
                 yield drawn.check(
                     f"{where}: mean with dynamic sampling",
                     mean_gradient(moments, spec, group, dynamic_sampling=True),
-                    mean / kept,
+                    *ratio(law.mean, kept),
                 )
 
 

@@ -25,7 +25,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit, modular_sum, token_outcomes
 
-from . import Asked, Drawn
+from . import Asked, Drawn, rounding
 from .gradients import LARGEST_BATCH, LARGEST_GROUP, Law, problem
 
 Array = NDArray[np.float64]
@@ -54,10 +54,12 @@ def edges(drawn: Drawn) -> Iterator[Check]:
     )
     cell = GradientCell(still, 3, 2)
     for name in ("grpo", "oracle"):
+        quantity = SquaredError(Estimator(name))
         yield drawn.check(
             f"first score 0: error of {name}",
             gradient_mse(still.moments(), name, 3, 2).mse,
-            cell.measure("exact", [SquaredError(Estimator(name))]).mean[0],
+            cell.measure("exact", [quantity]).mean[0],
+            cell.rounding(quantity),
         )
     constants = 0.5 + 10 ** rng.uniform(-9, -2) * np.arange(4)
     labels = {Estimator("constant", float(constant)).label for constant in constants}
@@ -68,7 +70,8 @@ def edges(drawn: Drawn) -> Iterator[Check]:
     logs = np.log(np.full((2, 3), 1 / 3))
     gram = flat @ flat.T
     short = TabulatedPolicy(logs, scores).reduced().all_scores.reshape(6, -1)
-    yield drawn.check("reduced scores", short @ short.T, gram)
+    lengths = np.sqrt(np.diag(gram))
+    yield drawn.check("reduced scores", short @ short.T, gram, rounding(np.outer(lengths, lengths)))
 
 
 def _outputs(drawn: Drawn) -> tuple[SoftmaxBandit, TokenOutcomes, TokenOutcomes]:
@@ -87,13 +90,16 @@ def outcomes(drawn: Drawn) -> Iterator[Check]:
     bandit, start, away = _outputs(drawn)
     alone = token_outcomes(bandit, bandit.policy.theta + drawn.rng.normal(size=bandit.d))
     sums = np.log(bandit.policy.probs)
-    yield drawn.check("old policy", away.old.sum(axis=-1), sums)
-    yield drawn.check("reference unless given", alone.reference.sum(axis=-1), sums)
-    yield drawn.check("new policy unless given", start.new.sum(axis=-1), sums)
+    error = rounding(1.0, sums)
+    yield drawn.check("old policy", away.old.sum(axis=-1), sums, error)
+    yield drawn.check("reference unless given", alone.reference.sum(axis=-1), sums, error)
+    yield drawn.check("new policy unless given", start.new.sum(axis=-1), sums, error)
 
 
-def _estimates(of: TokenOutcomes, name: str, group_size: int, beta: float) -> tuple[Array, Array]:
-    """The chance of every group of the one prompt, and its estimate, token by token."""
+def _estimates(
+    of: TokenOutcomes, name: str, group_size: int, beta: float
+) -> tuple[Array, Array, Array]:
+    """The chance of every group of the one prompt, its estimate, token by token, and its terms' sizes."""
     probs, rewards = np.exp(of.old[0].sum(axis=-1)), of.rewards[0]
     pulls = beta * (np.exp(of.reference[0] - of.new[0]) - 1) * of.inside
     scores, pulled = of.scores[0].sum(axis=1), np.einsum("kt,ktd->kd", pulls, of.scores[0])
@@ -104,7 +110,12 @@ def _estimates(of: TokenOutcomes, name: str, group_size: int, beta: float) -> tu
     ]
     chances = np.array(ways) * np.prod(probs[groups], axis=1)
     advantages = ADVANTAGES[name](rewards[groups])[..., None]
-    return chances, (advantages * scores[groups] + pulled[groups]).mean(axis=1)
+    sizes = (np.abs(advantages) + np.abs(rewards[groups])[..., None]) * np.abs(scores[groups])
+    # A ratio of probabilities less 1 has the rounding of 1.
+    pulls = beta * (np.exp(of.reference[0] - of.new[0]) + 1) * of.inside
+    pulled_sizes = np.einsum("kt,ktd->kd", pulls, np.abs(of.scores[0]))
+    estimates = (advantages * scores[groups] + pulled[groups]).mean(axis=1)
+    return chances, estimates, (sizes + pulled_sizes[groups]).mean(axis=1)
 
 
 def weighted(drawn: Drawn) -> Iterator[Check]:
@@ -116,8 +127,8 @@ def weighted(drawn: Drawn) -> Iterator[Check]:
         law = Law.of(heavy, Estimator(name), group)
         prediction = weighted_mse(heavy.weighted_moments(), name, group, batch)
         where = f"G={group} B={batch} {name}, weighted"
-        yield drawn.check(f"{where}: mean", prediction.mean, law.mean)
-        yield drawn.check(f"{where}: error", prediction.mse, law.error(batch, "iid"))
+        yield drawn.check(f"{where}: mean", prediction.mean, *law.mean)
+        yield drawn.check(f"{where}: error", prediction.mse, *law.error(batch, "iid"))
 
 
 def leading(drawn: Drawn) -> Iterator[Check]:
@@ -132,16 +143,18 @@ def leading(drawn: Drawn) -> Iterator[Check]:
             "kl_ratio": str(drawn.rng.choice(["none", "token", "sequence"])),
         }
         matrix = ratio_bias_matrix(start, name, group, **given)
-        chances, estimates = _estimates(start, name, group, given["beta"])
+        chances, estimates, sizes = _estimates(start, name, group, given["beta"])
         steps, moved = minibatch - 1, estimates @ matrix.T
         mean = chances @ moved
         variance = float(chances @ ((moved - mean) ** 2).sum(axis=1)) / batch
+        square = float(chances @ ((sizes @ np.abs(matrix).T) ** 2).sum(axis=1))
         yield drawn.check(
             f"G={group} B={batch} {name}, minibatch {minibatch}, {given['ratio']}: squared bias",
             leading_ratio_bias(
                 start, name, group, batch, learning_rate=rate, minibatch=minibatch, **given
             ),
             rate**2 * (steps * variance + steps**2 * float(mean @ mean)),
+            rounding(rate**2 * (steps / batch + steps**2) * square),
         )
 
 

@@ -8,6 +8,7 @@ from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 from scipy.stats import chi2
 
 from ustat_pg.distributions import WeightedChi2
@@ -22,7 +23,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
-from . import Asked, Drawn
+from . import Asked, Drawn, Known, rounding
 from .gradients import Law, problem
 
 Array = NDArray[np.float64]
@@ -30,8 +31,9 @@ Array = NDArray[np.float64]
 DENSE = 40
 """Points of an array that is dense enough to be interpolated."""
 
-NODES = 400
-"""Points of a quadrature of smooth functions."""
+
+CROSSINGS = 2_000
+"""Places between which densities are looked at for where they cross."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,31 @@ class Pairs:
     weights: Array
 
     @property
+    def rates(self) -> Array:
+        return np.asarray(1 / (2 * self.weights))
+
+    @property
     def _shares(self) -> Array:
-        rates = 1 / (2 * self.weights)
-        apart = rates[None] - rates[:, None] + np.eye(len(rates))
-        return np.asarray(np.prod(np.where(np.eye(len(rates)), 1.0, rates[None] / apart), axis=1))
+        apart = self.rates[None] - self.rates[:, None] + np.eye(len(self.rates))
+        return np.asarray(
+            np.prod(np.where(np.eye(len(self.rates)), 1.0, self.rates[None] / apart), axis=1)
+        )
 
-    def sf(self, x: Array) -> Array:
-        """P(Q > x)."""
-        return np.exp(-x[:, None] / (2 * self.weights)) @ self._shares
+    def sf(self, x: Array) -> Known:
+        """P(Q > x), of the shape of x."""
+        return self._sum(self._shares, x)
 
-    def pdf(self, x: Array) -> Array:
-        rates = 1 / (2 * self.weights)
-        return np.exp(-x[:, None] * rates) @ (self._shares * rates)
+    def pdf(self, x: Array) -> Known:
+        return self._sum(self._shares * self.rates, x)
+
+    def transform(self, rate: float) -> Known:
+        """E exp(-rate Q)."""
+        terms = self._shares * self.rates / (rate + self.rates)
+        return terms.sum(), rounding(*terms)
+
+    def _sum(self, shares: Array, x: Array) -> Known:
+        terms = np.exp(-np.asarray(x)[..., None] * self.rates) * shares
+        return terms.sum(axis=-1), rounding(np.abs(terms).sum(axis=-1))
 
 
 def _weights(drawn: Drawn, count: int) -> Array:
@@ -71,24 +86,37 @@ def chi_squares(drawn: Drawn) -> Iterator[Check]:
         "sparse": mean * np.linspace(0.3, 4.0, 5),
         "far": weights[0] * np.linspace(40.0, 400.0, DENSE),
     }.items():
-        above, density = other.sf(points), other.pdf(points)
-        yield drawn.check(f"{what}: log sf", law.logsf(points), np.log(above))
-        yield drawn.check(f"{what}: log pdf", law.logpdf(points), np.log(density))
-        yield drawn.check(f"{what}: sf", law.sf(points), above)
-        yield drawn.check(f"{what}: pdf", law.pdf(points), density)
-        yield drawn.check(f"{what}: isf", law.isf(above), points, 1e-8)
+        (above, error), (density, error_pdf) = other.sf(points), other.pdf(points)
+        yield drawn.check(f"{what}: log sf", law.logsf(points), np.log(above), error / above)
+        yield drawn.check(
+            f"{what}: log pdf", law.logpdf(points), np.log(density), error_pdf / density
+        )
+        yield drawn.check(f"{what}: sf", law.sf(points), above, error)
+        yield drawn.check(f"{what}: pdf", law.pdf(points), density, error_pdf)
+        # A quantile is what has its level: where the law is flat, its place is not sharp.
+        error += rounding(points * density)
+        yield drawn.check(f"{what}: isf", other.sf(law.isf(above))[0], above, error)
         if what != "far":
-            yield drawn.check(f"{what}: cdf", law.cdf(points), 1 - above)
-            yield drawn.check(f"{what}: log cdf", law.logcdf(points), np.log1p(-above))
-            yield drawn.check(f"{what}: ppf", law.ppf(1 - above), points, 1e-8)
+            below = 1 - above
+            yield drawn.check(f"{what}: cdf", law.cdf(points), below, error)
+            yield drawn.check(f"{what}: log cdf", law.logcdf(points), np.log(below), error / below)
+            yield drawn.check(f"{what}: ppf", 1 - other.sf(law.ppf(below))[0], below, error)
     moments = law.mean(), law.var()
-    yield drawn.check("mean and variance", moments, (mean, 4 * (weights**2).sum()))
+    known_moments = np.array([mean, 4 * (weights**2).sum()])
+    yield drawn.check("mean and variance", moments, known_moments, rounding(known_moments))
     count, size = int(drawn.rng.integers(1, 60)), float(weights[0])
     alike, known = WeightedChi2(np.full(count, size)), chi2(count, scale=size)
     points = known.ppf(np.linspace(0.001, 0.999, DENSE))
-    for name in ("cdf", "sf", "pdf", "logcdf", "logsf", "logpdf"):
+    for name in ("cdf", "sf", "pdf"):
+        values = getattr(known, name)(points)
+        # The exponent is a difference of numbers of the size of x/2w.
+        error = values * rounding(1.0, points / size)
+        yield drawn.check(f"{count} alike: {name}", getattr(alike, name)(points), values, error)
         yield drawn.check(
-            f"{count} alike: {name}", getattr(alike, name)(points), getattr(known, name)(points)
+            f"{count} alike: log{name}",
+            getattr(alike, f"log{name}")(points),
+            getattr(known, f"log{name}")(points),
+            error / values,
         )
 
 
@@ -100,34 +128,59 @@ def mixtures(drawn: Drawn) -> Iterator[Check]:
     laws = [WeightedChi2(np.repeat(weights, 2)) for weights in parts]
     mixed, others = MixtureLaw(laws, probs), [Pairs(weights) for weights in parts]
     points = np.linspace(0.3, 12.0, DENSE)
-    above = probs @ np.stack([weights.sf(points) for weights in others])
-    yield drawn.check("mixture: cdf", mixed.cdf(points), 1 - above)
-    yield drawn.check("mixture: sf", mixed.sf(points), above)
-    density = probs @ np.stack([weights.pdf(points) for weights in others])
-    yield drawn.check("mixture: pdf", mixed.pdf(points), density)
-    yield drawn.check("mixture: ppf", mixed.ppf(1 - above), points, 1e-8)
+
+    def mean(values: list[Known]) -> Known:
+        value, error = np.tensordot(probs, np.array(values), 1)
+        return value, error
+
+    def sf(places: Array) -> Known:
+        return mean([weights.sf(places) for weights in others])
+
+    above, error = sf(points)
+    # What is left of 1 has its rounding.
+    below, rounded = 1 - above, error + rounding(1.0)
+    yield drawn.check("mixture: cdf", mixed.cdf(points), below, rounded)
+    yield drawn.check("mixture: sf", mixed.sf(points), above, error)
+    density = mean([weights.pdf(points) for weights in others])
+    yield drawn.check("mixture: pdf", mixed.pdf(points), *density)
+    # Where the law is flat, the place of a quantile is not sharp: it has the level.
+    yield drawn.check("mixture: ppf", 1 - sf(mixed.ppf(below))[0], below, rounded)
     means = np.array([2 * weights.sum() for weights in parts])
     squares = np.array([4 * (weights**2).sum() for weights in parts]) + means**2
-    yield drawn.check("mixture: mean", mixed.mean(), probs @ means)
-    yield drawn.check("mixture: variance", mixed.var(), probs @ squares - (probs @ means) ** 2)
+    centre, square = probs @ means, probs @ squares
+    yield drawn.check("mixture: mean", mixed.mean(), centre, rounding(centre))
+    yield drawn.check(
+        "mixture: variance", mixed.var(), square - centre**2, rounding(square, centre**2)
+    )
     rows, places = np.repeat(np.stack(parts), 2, axis=1), np.array([0.5, 3.0, 8.0])
-    heights = [
-        1 - weights.sf(points[:1] * 0 + x)[0] for weights, x in zip(others, places, strict=True)
-    ]
-    yield drawn.check("runs' own laws", conditional_transform(places, rows), heights)
-    grid = np.linspace(0.0, 60.0, 400_001)
-    apart = np.abs(others[0].sf(grid) - others[1].sf(grid)).max()
+    tails, errors = np.transpose([weights.sf(x) for weights, x in zip(others, places, strict=True)])
+    yield drawn.check(
+        "runs' own laws", conditional_transform(places, rows), 1 - tails, rounding(1.0) + errors
+    )
+    apart, error = _distance(others[0], others[1])
     for tolerance in (1e-5, 1e-8):
         distance = sup_distance(laws[0], laws[1], tolerance=tolerance)
-        yield drawn.check(f"distance of laws to {tolerance:g}", distance, apart, 1e-5 / apart)
+        yield drawn.check(f"distance of laws to {tolerance:g}", distance, apart, tolerance + error)
     rate = float(drawn.rng.uniform(0.1, 5))
-    places, shares = np.polynomial.legendre.leggauss(NODES)
-    ends = 60.0 * means.max() / 2
-    where = ends * (places + 1)
-    integral = ends * shares @ (np.exp(-rate * where) * others[0].pdf(where))
     yield drawn.check(
-        "Laplace transform", gap_transform(np.repeat(parts[0], 2), rate), integral, 1e-6
+        "Laplace transform",
+        gap_transform(np.repeat(parts[0], 2), rate),
+        *others[0].transform(rate),
     )
+
+
+def _distance(one: Pairs, other: Pairs) -> Known:
+    """sup |F - H|, at one of the places where the densities cross."""
+
+    def steeper(x: float) -> float:
+        return float(one.pdf(np.array(x))[0] - other.pdf(np.array(x))[0])
+
+    grid = np.geomspace(1e-6, 1e3, CROSSINGS)
+    signs = np.sign(one.pdf(grid)[0] - other.pdf(grid)[0])
+    # A sum of four exponentials has three roots at most, and here 0 is one of them.
+    crossings = [brentq(steeper, grid[i], grid[i + 1]) for i in np.flatnonzero(np.diff(signs))]
+    (first, error), (second, more) = one.sf(np.array(crossings)), other.sf(np.array(crossings))
+    return np.abs(first - second).max(), (error + more).max()
 
 
 def epochs(drawn: Drawn) -> Iterator[Check]:
@@ -140,10 +193,14 @@ def epochs(drawn: Drawn) -> Iterator[Check]:
     for batch in (1, 2, 4):
         group = drawn.size(2, 64)
         law = Law.of(bandit, Estimator("grpo"), group)
-        along = (law.means - law.mean) @ frame[:, 0]
+        direction = np.abs(frame[:, 0])
+        along = (law.means - law.mean[0]) @ frame[:, 0]
+        apart = law.sizes @ direction
         # A minibatch of all prompts has the variance within prompts alone.
-        noise = float((frame.T @ law.covariance(4, "fixed") @ frame)[0, 0]) * 4 / batch
+        within, error = law.covariance(4, "fixed")
+        noise = float((frame.T @ within @ frame)[0, 0]) * 4 / batch
         total = (start * np.prod(1 - bend * rates)) ** 2 + noise * kept @ kept
+        off = rounding(total) + 4 / batch * direction @ error @ direction * (kept @ kept)
         per = 4 // batch
         for first in range(0, len(kept), per):
             part = kept[first : first + per]
@@ -152,11 +209,14 @@ def epochs(drawn: Drawn) -> Iterator[Check]:
                 for order in permutations(range(4))
             ]
             total += float(np.mean(np.square(sums)))
+            off += rounding((part.sum() * apart.max()) ** 2)
         gap = epoch_gap(
             bandit.moments(), frame, bend, rates, group_size=group, batch_size=batch,
             displacement=start,
         )  # fmt: skip
-        yield drawn.check(f"G={group} B={batch}: gap of epochs", gap, bend / 2 * total)
+        yield drawn.check(
+            f"G={group} B={batch}: gap of epochs", gap, bend / 2 * total, bend / 2 * off
+        )
 
 
 ASKED: Asked = {

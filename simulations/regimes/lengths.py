@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
 from ustat_pg.predictions import aggregated_mean
 from ustat_pg.problems import SoftmaxBandit
 
-from . import Asked, Drawn
-from .gradients import groups
+from . import Asked, Drawn, rounding
+from .gradients import groups, term_sizes
 
 Array = NDArray[np.float64]
 
@@ -36,55 +35,53 @@ def _problem(drawn: Drawn) -> tuple[SoftmaxBandit, tuple[int, ...]]:
 
 def _groups(
     bandit: SoftmaxBandit, lengths: tuple[int, ...], name: str, group_size: int
-) -> tuple[Array, Array, Array]:
-    """Chance, Σ A s and tokens of every group that there can be."""
+) -> tuple[Array, Array, Array, Array]:
+    """Chance, Σ A s, Σ A s/L and tokens of every group that there can be; beside the sums, (n, 2, d), those
+    of their terms' sizes.
+    """
     outcomes = []
     for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group_size):
-        sums = (advantages[..., None] * scores).sum(axis=1)
-        outcomes.append((chance, sums, np.array(lengths)[draws.arms[:, 0]].sum(axis=1)))
-    chances, sums, tokens = zip(*outcomes, strict=True)
-    return np.concatenate(chances), np.concatenate(sums), np.concatenate(tokens)
+        long = np.array(lengths)[draws.arms[:, 0]]
+        terms = np.stack(
+            [advantages[..., None] * scores, term_sizes(draws, advantages, scores)], axis=2
+        )
+        scaled = (terms / long[..., None, None]).sum(axis=1)
+        outcomes.append((chance, terms.sum(axis=1), scaled, long.sum(axis=1)))
+    chances, sums, means, tokens = map(np.concatenate, zip(*outcomes, strict=True))
+    return chances, sums, means, tokens
 
 
 def means(drawn: Drawn) -> Iterator[Check]:
     """The mean of every way to add up tokens."""
     bandit, lengths = _problem(drawn)
-    moments, arm_lengths = bandit.length_moments(lengths), np.array(lengths, dtype=float)
+    moments = bandit.length_moments(lengths)
     for name in BASELINES:
         for group, batch in (
             (drawn.size(5, 12), 1),
             (drawn.size(13, 64), drawn.size(2, 6)),
             (drawn.size(2, 8), drawn.size(20, 100)),
         ):
-            chances, sums, tokens = _groups(bandit, lengths, name, group)
+            chances, sums, scaled, tokens = _groups(bandit, lengths, name, group)
             law = np.bincount(tokens, chances)
             others = np.ones(1)
             for _ in range(batch - 1):
-                others = fftconvolve(others, law)
-            # The others' tokens are hardly ever far from their mean.
-            totals = np.flatnonzero(others > 1e-16 * others.max())
+                # Terms of one sign keep their digits, as they would not by a Fourier transform.
+                others = np.convolve(others, law)
             length = np.arange(1, tokens.max() + 1)[:, None]
-            inverse = (1 / (length + totals)) @ others[totals]
-            reckoned = {
-                "token-mean": batch * (chances * inverse[tokens - 1]) @ sums,
-                "prompt-mean": (chances / tokens) @ sums,
-                "sequence-sum": chances @ sums / group,
-            }
-            for how, value in reckoned.items():
+            inverse = (1 / (length + np.arange(len(others)))) @ others
+            for how, weights, terms in (
+                ("token-mean", batch * chances * inverse[tokens - 1], sums),
+                ("prompt-mean", chances / tokens, sums),
+                ("sequence-sum", chances / group, sums),
+                ("sequence-mean", chances / group, scaled),
+            ):
+                value, size = np.tensordot(weights, terms, 1)
                 yield drawn.check(
                     f"G={group} B={batch}: {how} of {name}",
                     aggregated_mean(moments, how, name, group, batch),
                     value,
+                    rounding(size),
                 )
-            scaled = np.zeros(bandit.d)
-            for _, chance, draws, advantages, scores in groups(bandit, Estimator(name), group):
-                weights = advantages / arm_lengths[draws.arms[:, 0]]
-                scaled += chance @ (weights[..., None] * scores).mean(axis=1)
-            yield drawn.check(
-                f"G={group} B={batch}: sequence-mean of {name}",
-                aggregated_mean(moments, "sequence-mean", name, group, batch),
-                scaled,
-            )
 
 
 ASKED: Asked = {"length_weights": (means,)}

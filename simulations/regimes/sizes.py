@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
-from math import exp, log
+from math import exp, inf, log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq
 
 from ustat_pg.engines import Estimator
 from ustat_pg.experiment import Check
@@ -25,15 +26,40 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
-from . import Asked, Drawn
-from .gradients import LARGEST_GROUP, PROMPTS, Law, groups, problem
+from . import ROUNDED, Asked, Drawn, Known, one_of, ratio, rounding
+from .gradients import LARGEST_GROUP, PROMPTS, Law, groups, problem, term_sizes
 
 Array = NDArray[np.float64]
 
-BY_SEARCH = 1e-5
-"""The relative difference of a place that a search by heights finds: the root of rounding, and a reserve."""
-
 LARGEST_BUDGET = 10_000
+
+REACH = (1e-6, 1e9)
+"""Where a search begins and ends that has no bounds of its own."""
+
+EITHER_WAY = (1.0, 1 - ROUNDED, 1 + ROUNDED)
+"""A limit, and the limits that rounding lets it be."""
+
+
+def lowest(of: Callable[[Any], Any], least: float = 0.0) -> Known:
+    """Where a convex function of u > 0, a sum of powers of u and 1 + u, is least from a bound on: by the
+    root of its derivative, a complex step's; and how far off it may be.
+    """
+
+    def slope(u: float) -> float:
+        step = 1e-30 * u
+        return float(of(complex(u, step)).imag) / step
+
+    if least > 0 and slope(least) >= 0:
+        return least, rounding(least)
+    low, high = max(least, REACH[0]), REACH[1]
+    if slope(low) >= 0 or slope(high) <= 0:
+        raise ArithmeticError(
+            f"the search's bounds bind: nothing is least between {low} and {high}"
+        )
+    place = exp(brentq(lambda t: slope(exp(t)), log(low), log(high), xtol=1e-15, rtol=1e-15))
+    bend = (slope(place * (1 + 1e-4)) - slope(place * (1 - 1e-4))) / (2e-4 * place)
+    # No power's derivative is larger than a few times the power over u.
+    return place, rounding(place, 2 * of(place) / place / bend)
 
 
 def constants(drawn: Drawn) -> Iterator[Check]:
@@ -54,38 +80,44 @@ def constants(drawn: Drawn) -> Iterator[Check]:
         answer = mse_constants(bandit.moments())
         where = "prompts alike: " if alike else ""
         group = drawn.size(2, LARGEST_GROUP)
-        law = Law.of(bandit, Estimator("grpo"), group)
-        apart = law.means - law.mean
-        between = float(bandit.context_probs @ (apart**2).sum(axis=1))
-        yield drawn.check(f"{where}G={group}: c1", answer.c1, between, 1e-7)
+        between, error = Law.of(bandit, Estimator("grpo"), group).between
+        yield drawn.check(f"{where}G={group}: c1", answer.c1, np.trace(between), np.trace(error))
         for name in ("grpo", "oracle", "vanilla"):
             batch = drawn.size(2, PROMPTS)
             exact_law = Law.of(bandit, Estimator(name), group)
             at = f"{where}G={group} B={batch} {name}"
             yield drawn.check(
-                f"{at}: curve", answer.mse(group, batch, name), exact_law.error(batch, "iid")
+                f"{at}: curve", answer.mse(group, batch, name), *exact_law.error(batch, "iid")
             )
             yield drawn.check(
                 f"{at}: curve, of {PROMPTS} prompts",
                 answer.mse(group, batch, name, population=PROMPTS),
-                exact_law.error(batch, "without-replacement"),
+                *exact_law.error(batch, "without-replacement"),
             )
+        pairs, size = _pairs(bandit, group)
         yield drawn.check(
             f"{where}G={group}: constants of a run's pairs",
-            paired_constants(*_pairs(bandit, group)),
+            paired_constants(*pairs),
             (answer.c1, answer.c2, answer.c3),
-            1e-7,
+            # An inner product is no larger than a square; φ/τ is what squares are divided by and multiplied.
+            rounding((1 + pairs[-1]) * size),
         )
 
 
-def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float, int, float]:
-    """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ."""
-    single = pairs = square = pair = 0.0
-    for _, chance, _, advantages, scores in groups(bandit, Estimator("grpo"), group_size):
+def _pairs(
+    bandit: SoftmaxBandit, group_size: int
+) -> tuple[tuple[float, float, float, int, float], float]:
+    """A run's estimates: E‖A s‖², inner products of one prompt's terms and of two prompts', G, φ/τ; and
+    the mean square of the sizes that the terms are made of.
+    """
+    single = pairs = square = pair = size = 0.0
+    for _, chance, draws, advantages, scores in groups(bandit, Estimator("grpo"), group_size):
         terms = advantages[..., None] * scores
         norms, together = (terms**2).sum(axis=(1, 2)), (terms.sum(axis=1) ** 2).sum(axis=1)
         single += float(chance @ norms) / group_size
         pairs += float(chance @ (together - norms)) / group_size / (group_size - 1)
+        sizes = (term_sizes(draws, advantages, scores) ** 2).sum(axis=(1, 2))
+        size += float(chance @ sizes) / group_size
     for x, share in enumerate(bandit.context_probs.tolist()):
         outcomes = bandit.outcomes
         probs, rewards = outcomes.probs[x], outcomes.rewards[x]
@@ -94,7 +126,7 @@ def _pairs(bandit: SoftmaxBandit, group_size: int) -> tuple[float, float, float,
         square += share * float(probs @ (squares * off**2))
         pair += share * float(probs @ squares) * float(probs @ off**2)
     gradient = bandit.gradient()
-    return single, pairs, float(gradient @ gradient), group_size, pair / square
+    return (single, pairs, float(gradient @ gradient), group_size, pair / square), size
 
 
 def _drawn(drawn: Drawn) -> MseConstants:
@@ -104,37 +136,44 @@ def _drawn(drawn: Drawn) -> MseConstants:
     return MseConstants(c1=c1, c2=c3 * drawn.rng.uniform(0, 0.1), c3=c3, vanilla=2 * c3)
 
 
-def _noise(of: MseConstants, size: Any) -> Any:
-    return of.c1 * size + of.c2 + of.c3 / (size - 1)
+def _noise(of: MseConstants, others: Any) -> Any:
+    """K · MSE of a group of one output and so many others."""
+    return of.c1 * (1 + others) + of.c2 + of.c3 / others
+
+
+def _least(values: Array) -> Array:
+    """The places of the values that are least, but for rounding."""
+    return np.flatnonzero(values <= values.min() + 2 * rounding(values.min()))
+
+
+def _nearest(known: MseConstants, budget: int, limit: float) -> Iterator[tuple[int, int]]:
+    """The distances of the nearest budget, and group sizes whose noise is the same but for rounding."""
+    sizes = np.arange(2, budget + 1)
+    close = sizes[_noise(known, sizes - 1.0) <= limit]
+    off = np.minimum(budget % close, -budget % close)
+    nearest = close[off == off.min()]
+    for place in _least(_noise(known, nearest - 1.0)):
+        yield int(off.min()), int(nearest[place])
 
 
 def budgets(drawn: Drawn) -> Iterator[Check]:
     """Budgets near by, by all group sizes; the budget at which noise is signal."""
     for number in range(6):
         known, budget = _drawn(drawn), drawn.size(50, LARGEST_BUDGET)
-        sizes = np.arange(2, budget + 1)
-        heights = np.asarray(_noise(known, sizes.astype(float)))
-        best = minimize_scalar(
-            lambda g, of=known: _noise(of, g), bounds=(2, budget), method="bounded"
-        )
-        close = sizes[heights <= 1.05 * best.fun]
-        off = np.minimum(budget % close, -budget % close)
-        # A group larger than half the budget fits in once at least.
-        off = np.where(close > budget, close - budget, off)
-        nearest = close[off == off.min()]
-        size = nearest[np.argmin(_noise(known, nearest.astype(float)))]
+        others, _ = lowest(lambda u, of=known: _noise(of, u))
+        limit = 1.05 * _noise(known, float(np.clip(others, 1, budget - 1)))
         nearby, group = near_budget(known, budget)
+        said = abs(nearby - budget), group
+        answers = [
+            answer for times in EITHER_WAY for answer in _nearest(known, budget, times * limit)
+        ]
+        yield drawn.check(f"K={budget}, {number}: nearest budget", said, one_of(said, answers))
+        signal, least = float(drawn.rng.uniform(0.01, 2)), _noise(known, others)
         yield drawn.check(
-            f"K={budget}, {number}: nearest budget",
-            (abs(nearby - budget), group),
-            (off.min(), size),
-        )
-        signal = float(drawn.rng.uniform(0.01, 2))
-        least = minimize_scalar(
-            lambda t, of=known: _noise(of, 1 + exp(t)), bounds=(-5, 12), method="bounded"
-        )
-        yield drawn.check(
-            f"K={budget}, {number}: K_crit", critical_budget(known, signal), least.fun / signal
+            f"K={budget}, {number}: K_crit",
+            critical_budget(known, signal),
+            least / signal,
+            rounding(least / signal),
         )
 
 
@@ -160,8 +199,58 @@ def robust(drawn: Drawn) -> Iterator[Check]:
             known, **ends, group_sizes=sizes, batch_sizes=batches, c2=c2, population=population
         )
         where = f"c2 {'known' if c2 is None else 'too'}, of {population or 'all'} prompts"
-        yield drawn.check(f"{where}: worst ratios", least, worst)
-        yield drawn.check(f"{where}: best in the worst case", size, sizes[np.argmin(worst)])
+        yield drawn.check(f"{where}: worst ratios", least, worst, rounding(worst))
+        best = [(place,) for place in sizes[_least(worst)]]
+        yield drawn.check(f"{where}: best in the worst case", (size,), one_of((size,), best))
+
+
+@dataclass(frozen=True)
+class Spending:
+    """A budget C, of which a prompt costs q and an output r, at most N prompts once each."""
+
+    known: MseConstants
+    total: int
+    prompt_cost: float
+    output_cost: float
+    population: int | None
+
+    def bought(self, size: Any) -> Any:
+        """B, real, that spends the budget; it may be above N."""
+        return self.total / (self.prompt_cost + self.output_cost * size)
+
+    def error(self, size: Any, batch: Any) -> Any:
+        """The error at G and B."""
+        of, prompts = self.known, self.population
+        share = 1.0 if prompts is None else (prompts - batch) / (prompts - 1)
+        return (of.c1 * share + of.c2 / size + of.c3 / size / (size - 1)) / batch
+
+    def star(self) -> Known:
+        """The real G of least error, with the error of its place."""
+        least = 1.0
+        if self.population is not None:
+            spread = self.total / self.population - self.prompt_cost
+            least = max(least, spread / self.output_cost)
+        others, error = lowest(lambda u: self.error(1 + u, self.bought(1 + u)), least - 1)
+        return 1 + others, rounding(1.0) + error
+
+    def whole(self, size: int) -> int:
+        """B, whole; costs and budgets are sums of powers of 2, so that what they buy is exact."""
+        bought = int(self.bought(size))
+        return bought if self.population is None else min(bought, self.population)
+
+    def near(self, best: int, limit: float, least: int) -> tuple[int, int]:
+        """The group sizes next to a good one whose error at real B is below a limit."""
+
+        def good(size: int) -> bool:
+            most = inf if self.population is None else self.population
+            return bool(self.error(size, min(self.bought(size), most)) <= limit)
+
+        high = low = best
+        while self.bought(high + 1) >= 1 and good(high + 1):
+            high += 1
+        while low > least and good(low - 1):
+            low -= 1
+        return low, high
 
 
 def optima(drawn: Drawn) -> Iterator[Check]:
@@ -170,44 +259,23 @@ def optima(drawn: Drawn) -> Iterator[Check]:
         (0.0, 1.0, None), (7.5, 1.0, None), (3.0, 0.25, None), (0.0, 1.0, 97), (5.0, 2.0, 41),
     ):  # fmt: skip
         known, total = _drawn(drawn), drawn.size(200, LARGEST_BUDGET)
-
-        def spent(size: float, of: MseConstants = known, cost: float = cost, output_cost: float = output_cost,
-                  population: int | None = population, total: int = total) -> float:  # fmt: skip
-            batch = total / (cost + output_cost * size)
-            if population is not None:
-                batch = min(batch, population)
-            share = 1.0 if population is None else (population - batch) / (population - 1)
-            return (of.c1 * share + of.c2 / size + of.c3 / size / (size - 1)) / batch
-
+        spending = Spending(known, total, cost, output_cost, population)
         where = f"q={cost:g} r={output_cost:g} N={population} C={total}"
-        least = 1.0 if population is None else max(1.0, (total / population - cost) / output_cost)
-        place = minimize_scalar(
-            lambda t, of=spent, least=least: of(least + exp(t)),
-            bounds=(-12, log(total)), method="bounded", options={"xatol": 1e-12},
-        )  # fmt: skip
         star = optimal_group_size(
             known, prompt_cost=cost, output_cost=output_cost, population=population,
             budget=None if population is None else total,
         )  # fmt: skip
-        yield drawn.check(f"{where}: G*", star, least + exp(place.x), 10 * BY_SEARCH)
+        yield drawn.check(f"{where}: G*", star, *spending.star())
         plain = cost == 0 and output_cost == 1
         sizes = [
             size
             for size in range(2, int((total - cost) / output_cost) + 1)
             if not plain or (total % size == 0 and total // size <= (population or total))
         ]
-        batches = [
-            min(int(total // (cost + output_cost * size)), population or total) for size in sizes
-        ]
+        batches = [spending.whole(size) for size in sizes]
         errors = np.array(known.mse(sizes, batches, population=population))
-        best = sizes[len(sizes) - 1 - int(errors[::-1].argmin())]
         # Without costs no group is so small that the budget outlasts the prompts.
-        lowest = -(-total // population) if plain and population is not None else 2
-        high = low = best
-        while high < int((total - cost) / output_cost) and spent(high + 1) <= 1.05 * errors.min():
-            high += 1
-        while low > max(2, lowest) and spent(low - 1) <= 1.05 * errors.min():
-            low -= 1
+        least = max(2, -(-total // population)) if plain and population is not None else 2
         advice = group_size_advice(
             known,
             total,
@@ -215,14 +283,24 @@ def optima(drawn: Drawn) -> Iterator[Check]:
             output_cost=None if plain else output_cost,
             population=population,
         )
-        yield drawn.check(f"{where}: the advised G", advice.g_best, best)
-        yield drawn.check(f"{where}: within 5%", advice.g_interval, (low, high))
+        said = (advice.g_best, *advice.g_interval)
+        best, *ends = one_of(
+            said,
+            (
+                (sizes[place], *spending.near(sizes[place], 1.05 * times * errors.min(), least))
+                for place in _least(errors)
+                for times in EITHER_WAY
+            ),
+        )
+        yield drawn.check(f"{where}: the advised G", said[0], best)
+        yield drawn.check(f"{where}: within 5%", said[1:], ends)
         for row in advice.table[:: max(len(advice.table) // 4, 1)]:
             at = f"{where}: G={row.group_size}"
-            bought = min(int(total // (cost + output_cost * row.group_size)), population or total)
+            bought = spending.whole(row.group_size)
             error = known.mse(row.group_size, bought, population=population)
-            yield drawn.check(f"{at}, its error", row.mse, error)
-            yield drawn.check(f"{at}, over the best", row.ratio_to_best, error / errors.min())
+            yield drawn.check(f"{at}, its error", row.mse, error, rounding(error))
+            more = ratio((error, rounding(error)), (errors.min(), rounding(errors.min())))
+            yield drawn.check(f"{at}, over the best", row.ratio_to_best, *more)
     root = int(drawn.rng.integers(5, 60))
     square = MseConstants(c1=1.0, c2=0.3, c3=float((root - 1) ** 2))
     yield drawn.check(
