@@ -71,13 +71,13 @@ WIDE = 1.0
 NARROW = 0.15
 """Radius on which curvature and noise vary by a few percent: there the bounds are attained."""
 
+
 def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     """μ, μ', L and M where they count most, and the curvature at the optimum between μ and L."""
     basin = Basin(entry, WIDE, WIDE)
     scan, top = basin.scan, basin.curvature
     flat, weak, bent, noisy = (
-        scan.least(values)
-        for values in (scan.ratios, scan.pulls, -np.abs(scan.bend), -scan.noise)
+        scan.least(values) for values in (scan.ratios, scan.pulls, -np.abs(scan.bend), -scan.noise)
     )
     where, gap = float(scan.away[flat.place]), float(scan.gap[flat.place])
     weakest = abs(float(scan.away[weak.place]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
@@ -10,8 +10,10 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ustat_pg.checks import equal
 from ustat_pg.engines import Ball, Constant, Training
 from ustat_pg.engines.runs.schedules import Schedule
+from ustat_pg.experiment import Check, Extrapolation, Linear
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
@@ -357,3 +359,39 @@ class Scan:
         return Training(
             landscape, group_size, 1, Constant(rate), batch_size, start=start, projection=ball
         )
+
+
+def curvatures(entry: LandscapeEntry) -> Iterator[Check]:
+    """How the return bends at the optimum, by differences of the gap at h and h/2 on both sides, and how
+    far these are off, by those of twice the h; and the gap far away.
+    """
+    landscape = entry.problem
+    policy = landscape.at(landscape.maximiser).policy
+    scores = np.stack([policy.scores(x) for x in range(landscape.contexts)])
+    scores = scores @ landscape.identifiable
+
+    def gap(away: np.ndarray) -> Linear:
+        return NearOptimum(entry, 2, 1, Constant(1.0), start=tuple(away.tolist())).gap(step=0)
+
+    for place, curvature in enumerate(landscape.curvatures.tolist()):
+        h = 0.2 / float(np.abs(scores[..., place]).max())
+        ways = np.multiply.outer((1.0, -1.0, 0.5, -0.5), np.eye(len(landscape.curvatures))[place])
+
+        # λ h² + a h⁴ + … at h and at h/2, on both sides.
+        def shares(h: float) -> np.ndarray:
+            return np.array((-1.0, -1.0, 16.0, 16.0)) / (3 * h**2)
+
+        def bend(h: float, ways: np.ndarray = ways) -> float:
+            places = landscape.maximiser + h * ways @ landscape.identifiable.T
+            top = returns(landscape, landscape.maximiser[None])
+            return float(shares(h) @ (top - returns(landscape, places)))
+
+        points = tuple(gap(way) for way in h * ways)
+        # What is left falls like h⁴: a sixteenth of the coarser's, which the two differ by.
+        statement = equal(curvature, digits=abs(bend(2 * h) - bend(h)))
+        bends = Extrapolation(points, tuple(shares(h).tolist()))
+        yield entry.check(f": curvature {place + 1}", bends, statement)
+    away = np.full(len(landscape.curvatures), 6 / float(np.abs(scores).max()))
+    start = landscape.maximiser + landscape.identifiable @ away
+    gap_there = landscape.maximum - float(landscape.objective(start))
+    yield entry.check(": gap far away", gap(away), equal(gap_there))
