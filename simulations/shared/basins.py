@@ -34,7 +34,7 @@ FINER = 5
 """How often a grid is made finer about its best point."""
 
 
-def largest(values_at: Values, radius: float, rank: int, points: int = 21) -> tuple[float, float]:
+def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tuple[float, float]:
     """The largest value on a ball, and by how much a value between the points may be larger.
 
     A grid of so many points a side is made finer, again and again, about its best point. What is
@@ -73,7 +73,7 @@ def largest_mse(
         ]
 
     rank = basis.shape[1]
-    found, missed = largest(errors_at, radius, rank, 21 if rank == 1 else 7)
+    found, missed = largest(errors_at, radius, rank, 11 if rank == 1 else 7)
     return found + missed, missed
 
 
