@@ -71,6 +71,11 @@ WIDE = 1.0
 NARROW = 0.15
 """Radius on which curvature and noise vary by a few percent: there the bounds are attained."""
 
+DEVIATIONS = 3.0
+"""Standard deviations within which curvature and noise count. A gap weighs them by the squared distance: of
+what grows with the fourth power of it a normal law's mean is that at 15^(1/4), 2 deviations.
+"""
+
 
 def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     """μ, μ', L and M where they count most, and the curvature at the optimum between μ and L."""
@@ -135,8 +140,7 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     wrong_least = {WEAK: Interval(basin.weak, inf)}
     at_least = Statement(least, Interval(least, inf), wrong_least, basin.pl, 0.1 * basin.pl)
     yield _number(basin, "mu is at least mu'^2/L", flat.value, at_least)
-    # The curvature varies by this within two deviations of the step.
-    off = scan.spread(2 * rate * sqrt(mse)) * top
+    off = scan.spread(DEVIATIONS * rate * sqrt(mse)) * top
     coarse = equal(top, digits=off, relative_margin=0.4)
     yield entry.check("curvature at the optimum", still, coarse)
 
@@ -145,7 +149,7 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
     """L: what a step from the most bent place loses to curvature, beyond the slope's gain."""
     scan, group_size = basin.scan, 64
     where, slope = float(scan.away[bent.place]), abs(float(scan.slope[bent.place]))
-    rate = 0.2 / -bent.value
+    rate = 0.15 / -bent.value
     mse = gradient_mse(scan.at(where).moments(), "grpo", group_size).mse
     gap, local = float(scan.gap[bent.place]), float(scan.ratios[bent.place])
     linear = gap - rate * slope**2
@@ -157,7 +161,7 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
         MU: right + rate * local * gap,
     }
     least = (-bent.value - bent.error) / basin.smoothness
-    ratio = (1 + scan.spread(rate * (slope + 2 * sqrt(mse)), where)) / least
+    ratio = (1 + scan.spread(rate * (slope + DEVIATIONS * sqrt(mse)), where)) / least
     return basin.entry.check(
         "L: one step from where the return bends most",
         Linear(scan.step(where, rate, group_size), ((Gap(GRPO, 1), 1.0),), -linear),
@@ -195,12 +199,12 @@ def _between_ends(bound: float, least: float, most: float, wrong: dict[str, floa
 
 def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
     """A single long step from near the edge: the factor of the recursion."""
-    group_size, basin = 64, Basin(entry, NARROW, 0.8 * NARROW)
+    group_size, basin = 64, Basin(entry, NARROW, 0.7 * NARROW)
     rate, mu, smooth = 1 / (2 * basin.curvature), basin.pl, basin.smoothness
     mse = gradient_mse(basin.scan.at(basin.distance).moments(), "grpo", group_size).mse
     noise = smooth * rate**2 * mse / 2
-    # Half as far from the optimum it ends; two deviations of it lie within the start.
-    least, most = basin.both([rate], basin.distance, mse)
+    # Half as far from the optimum it ends; three deviations of it lie within the ball.
+    least, most = basin.both([rate], basin.radius, mse)
     wrong = {
         MU: (1 - mu * rate + mu * smooth * rate**2) * basin.gap + noise,
         HALF: (1 - 2 * mu * rate + mu * smooth * rate**2 / 2) * basin.gap + noise,
@@ -214,12 +218,12 @@ def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
 
 def _from_the_optimum(entry: LandscapeEntry) -> Iterator[Check]:
     """A single short step from the optimum: the noise, of minibatches and of REINFORCE's one output."""
-    rate, scan = 0.02 / float(entry.problem.curvatures[0]), Basin(entry, NARROW, 0.8 * NARROW).scan
+    rate, scan = 0.02 / float(entry.problem.curvatures[0]), Basin(entry, NARROW, 0.0).scan
     moments = scan.at(0.0).moments()
     for batch, size, baseline in ((2, 4, "grpo"), (1, 1, "vanilla")):
         largest = gradient_mse(moments, baseline, size, batch).mse
         other = gradient_mse(moments, "oracle", size, batch).mse
-        top = Basin(entry, 2 * rate * sqrt(largest), 0.0)
+        top = Basin(entry, DEVIATIONS * rate * sqrt(largest), 0.0)
         value, oracle = (float(top.bounds([rate], mse)[-1]) for mse in (largest, other))
         least, most = top.both([rate], top.radius, largest)
         wrong = {ORACLE: oracle, **({BATCH: batch * value} if batch > 1 else {})}
@@ -287,12 +291,12 @@ def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _both(basin: Basin, rates: np.ndarray, group_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The recursion from below and above, with what its constants are within the start of runs and two
+    """The recursion from below and above, with what its constants are within the start of runs and some
     deviations of their end.
     """
     most = basin.mse("grpo", group_size)
     left = float(recursion(basin.gap, rates, mse=most, **basin.known)[-1])
-    reach = max(basin.distance, 2 * sqrt(2 * left / basin.curvature))
+    reach = max(basin.distance, DEVIATIONS * sqrt(2 * left / basin.curvature))
     return basin.both(rates, reach, most, basin.least_mse(reach, "grpo", group_size))
 
 
@@ -302,8 +306,7 @@ def _offset(entry: LandscapeEntry) -> Iterator[Check]:
     scan = Basin(entry, NARROW, 0.0).scan
     mse = gradient_mse(scan.at(0.0).moments(), "grpo", group_size).mse
     rates = rates_of(schedule, steps)
-    # Three deviations of all the steps together.
-    top = Basin(entry, 3 * sqrt(float(rates @ rates) * mse), 0.0)
+    top = Basin(entry, DEVIATIONS * sqrt(float(rates @ rates) * mse), 0.0)
     right, late = (
         float(top.bounds(rate, mse)[-1]) for rate in (rates, rates_of(schedule, steps + 1)[1:])
     )
