@@ -149,7 +149,7 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
     """L: what a step from the most bent place loses to curvature, beyond the slope's gain."""
     scan, group_size = basin.scan, 64
     where, slope = float(scan.away[bent.place]), abs(float(scan.slope[bent.place]))
-    rate = 0.15 / -bent.value
+    rate = 0.12 / -bent.value
     mse = gradient_mse(scan.at(where).moments(), "grpo", group_size).mse
     gap, local = float(scan.gap[bent.place]), float(scan.ratios[bent.place])
     linear = gap - rate * slope**2
