@@ -249,7 +249,7 @@ def _lowest(entry: LandscapeEntry) -> Iterator[Check]:
         yield entry.check(
             f"G* where a prompt costs {cost:g} outputs",
             Lowest(*curve, cost=cost),
-            equal(best, digits=1e-5, relative_margin=0.3),
+            equal(best, relative_margin=0.3),
         )
 
 

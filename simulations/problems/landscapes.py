@@ -260,7 +260,7 @@ def diabetes() -> LocationBandit:
 
 
 APART = 0.05
-"""By what share a generated landscape differs from the first of its family, at least."""
+"""By what share a generated landscape differs from the first of its family, where one that is drawn does."""
 
 DRAWS = 100
 """The most landscapes that are drawn to find one that does."""
@@ -303,6 +303,18 @@ def apart(one: Landscape, other: Landscape) -> float:
             if first.any()
         ),
     )
+
+
+def _apart_from(first: Landscape, drawn: Iterator[Landscape]) -> Landscape:
+    """The first of drawn landscapes that is far enough from one, or else the furthest of them."""
+    best, most = first, 0.0
+    for landscape in drawn:
+        off = apart(first, landscape)
+        if off > most:
+            best, most = landscape, off
+        if off > APART:
+            break
+    return best
 
 
 def _noise(landscape: Landscape) -> tuple[np.ndarray, np.ndarray]:
@@ -437,5 +449,5 @@ class Landscapes:
         for number in range(self.generated if family.stream else 0):
             rng = np.random.default_rng([self.seed, number, *family.stream])
             drawn = (family.drawn(rng) for _ in range(DRAWS))
-            other = next(landscape for landscape in drawn if apart(first, landscape) > APART)
+            other = _apart_from(first, drawn)
             yield Entry(f"{name}#{self.seed}.{number}", "generated", other)

@@ -8,7 +8,6 @@ from itertools import product
 from math import inf, sqrt
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.checks.planning import MOST
@@ -169,13 +168,22 @@ class Lowest(_OverSizes):
             return (1 + self.cost / size) * (rise * size + level + fall / (size - 1))
 
         if self.cost:
-            minimum = minimize_scalar(
-                lambda s: curve(1 + np.exp(s)), bounds=(np.log(where - 1), np.log(100 * where)),
-                method="bounded", options={"xatol": 1e-9},
-            )  # fmt: skip
-            where = 1 + float(np.exp(minimum.x))
+            where = min(self._stationary(rise, level, fall), key=curve)
         where = max(where, self.least_size)
         return curve(where) if self.value else where
+
+    def _stationary(self, rise: float, level: float, fall: float) -> list[float]:
+        """The group sizes above 1 where the curve times 1 + q/G is level, roots of a quartic: of
+        s = G - 1, a s² (s+1)² = c (1+q) (s+1)² + q (b-c) s².
+        """
+        square, line = np.array([1.0, 2.0, 1.0]), np.array([1.0, 0.0, 0.0])
+        quartic = np.polymul(rise * line, square)
+        quartic = np.polysub(quartic, (1 + self.cost) * fall * square)
+        quartic = np.polysub(quartic, self.cost * (level - fall) * line)
+        roots = np.roots(quartic)
+        # One root is positive at least: the quartic rises from below 0 at s = 0.
+        real = roots.real[(np.abs(roots.imag) <= 1e-7 * np.abs(roots)) & (roots.real > 0)]
+        return [1 + float(root) for root in real]
 
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
         """Interval arithmetic on the curve's three coefficients."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import inf
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ustat_pg.checks import equal
 from ustat_pg.engines import Ball, Constant, Training
 from ustat_pg.engines.runs.schedules import Schedule
+from ustat_pg.experiment import Check, Extrapolation, Linear
 from ustat_pg.predictions import bound_curve, gradient_mse
 from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
 
@@ -23,38 +27,54 @@ def region(landscape: LocationBandit, radius: float) -> Constants:
     return constants(landscape, radius)
 
 
+Values = Callable[[np.ndarray], ArrayLike]
+"""Values (n,) at points (n, r)."""
+
+FINER = 5
+"""How often a grid is made finer about its best point."""
+
+
+def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tuple[float, float]:
+    """The largest value on a ball, and by how much a value between the points may be larger.
+
+    A grid of so many points a side is made finer, again and again, about its best point. What is
+    missed is no more than the values on the last grid differ by, where they rise to one peak there.
+    """
+    steps = np.linspace(-1, 1, points)
+    grid = np.stack(np.meshgrid(*[steps] * rank), axis=-1).reshape(-1, rank)
+    where, width, most, missed = np.zeros(rank), radius, -inf, inf
+    for _ in range(1 + FINER):
+        around = where + width * grid
+        length = np.linalg.norm(around, axis=1, keepdims=True)
+        around = around * np.minimum(1, radius / np.maximum(length, radius))
+        values = np.asarray(values_at(around))
+        place = int(values.argmax())
+        if values[place] >= most:
+            most, where = float(values[place]), around[place]
+        missed = most - float(values.min())
+        width *= float(steps[1] - steps[0])
+    return most, missed
+
+
 @lru_cache(maxsize=256)
 def largest_mse(
     landscape: LocationBandit, radius: float, baseline: str, group_size: int, batch_size: int
-) -> float:
-    """M: the largest MSE of a gradient on a grid of the ball, made finer twice about the noisiest
-    point, and 0.1% for what lies between.
+) -> tuple[float, float]:
+    """M, the largest MSE of a gradient on a ball, and by how much more than that found it is said to be:
+    as much as may lie between the points of its grid.
     """
     basis = landscape.identifiable
-    steps = np.linspace(-1, 1, 11 if basis.shape[1] == 1 else 7)
-    grid = np.stack(np.meshgrid(*[steps] * basis.shape[1]), axis=-1).reshape(-1, basis.shape[1])
 
-    def largest_at(points: np.ndarray) -> tuple[float, np.ndarray]:
-        length = np.linalg.norm(points, axis=1, keepdims=True)
-        points = points * np.minimum(1, radius / np.maximum(length, 1e-300))
-        errors = [
-            gradient_mse(
-                landscape.at(landscape.maximiser + basis @ point).moments(),
-                baseline,
-                group_size,
-                batch_size,
-            ).mse
-            for point in points
+    def errors_at(points: np.ndarray) -> list[float]:
+        problems = (landscape.at(landscape.maximiser + basis @ point) for point in points)
+        return [
+            gradient_mse(problem.moments(), baseline, group_size, batch_size).mse
+            for problem in problems
         ]
-        return max(errors), points[int(np.argmax(errors))]
 
-    width = radius
-    most, where = largest_at(width * grid)
-    for _ in range(2):
-        width *= float(steps[1] - steps[0])
-        finer, where = largest_at(where + width * grid)
-        most = max(most, finer)
-    return 1.001 * most
+    rank = basis.shape[1]
+    found, missed = largest(errors_at, radius, rank, 11 if rank == 1 else 7)
+    return found + missed, missed
 
 
 @dataclass(frozen=True)
@@ -101,6 +121,14 @@ class Basin:
         return self._constants.weak
 
     def mse(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
+        """M on the ball."""
+        return self._mse(baseline, group_size, batch_size)[0]
+
+    def mse_reserve(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
+        """How much less M may be."""
+        return self._mse(baseline, group_size, batch_size)[1]
+
+    def _mse(self, baseline: str, group_size: int, batch_size: int) -> tuple[float, float]:
         return largest_mse(self.entry.problem, self.radius, baseline, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
@@ -123,15 +151,22 @@ class Basin:
         L: with these the recursion is a bound from below.
         """
         scan = self.scan
-        near = np.abs(scan.away) <= reach
-        return {"pl": float(scan.ratios[near].max()), "smoothness": float(scan.bend[near].min())}
+        return {
+            "pl": scan.between(scan.ratios, reach)[1],
+            "smoothness": scan.between(scan.bend, reach)[0],
+        }
 
     def least_mse(self, reach: float, baseline: str, group_size: int) -> float:
-        """The least MSE of a gradient within a reach of the optimum, on a grid."""
-        problems = map(self.scan.at, np.linspace(-reach, reach, 9))
-        return min(
-            gradient_mse(problem.moments(), baseline, group_size).mse for problem in problems
-        )
+        """The least MSE of a gradient within a reach of the optimum, less what lies between the points of
+        a grid.
+        """
+        at = self.scan.at
+
+        def less(points: np.ndarray) -> list[float]:
+            moments = (at(float(where)).moments() for where in points[:, 0])
+            return [-gradient_mse(each, baseline, group_size).mse for each in moments]
+
+        return -sum(largest(less, reach, 1))
 
     def runs(
         self, group_size: int, steps: int, schedule: Schedule, batch_size: int = 1
@@ -158,14 +193,31 @@ def recursion(gap: float, rates: ArrayLike, pl: float, smoothness: float, mse: f
 
 
 def returns(landscape: Landscape, theta: np.ndarray) -> np.ndarray:
-    """J at parameters (n, d), summed over prompts and arms: what gaps are held against, (n,)."""
+    """J at parameters (n, d), real or complex, summed over prompts and arms: what gaps are held against,
+    (n,).
+    """
     assert isinstance(landscape, LocationBandit)
     places = theta @ landscape.directions.T
     logits = -((landscape.arms - places[..., None]) ** 2) / (2 * landscape.tau**2)
-    likely = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    likely = np.exp(logits - logits.real.max(axis=-1, keepdims=True))
     likely /= likely.sum(axis=-1, keepdims=True)
     earned = (landscape.rewards * landscape.reward_probs).sum(axis=-1)
     return np.asarray((likely * earned).sum(axis=-1) @ landscape.context_probs)
+
+
+RING, TURN = 16, 0.1
+"""Points of a ring in the complex plane, and by how much the logits' imaginary parts differ there: far
+from π, where a sum of exponentials could be 0.
+"""
+
+
+@dataclass(frozen=True)
+class Least:
+    """A least value on a grid: where it is, and how far the least value between its points may be off."""
+
+    place: int
+    value: float
+    error: float
 
 
 @dataclass(frozen=True)
@@ -173,7 +225,13 @@ class Scan:
     """A return with one identifiable direction, on a dense grid of a ball: the gap J* - J at
     displacements (n,) from the optimum, with its first and second derivative.
 
-    These are differences of sums over prompts and arms, and owe nothing to formulas.
+    These are sums over prompts and arms, and owe nothing to formulas: a derivative is Cauchy's integral of
+    the return on a ring, which is off by what half of the ring's points change, and by rounding.
+
+    Arguments:
+        ratios: ‖∇J‖²/(2 gap), (n,).
+        pulls: ⟨∇J, θ* - θ⟩/‖θ - θ*‖², (n,).
+        error: how far bends, ratios and pulls may be off, by that.
     """
 
     landscape: Landscape
@@ -181,41 +239,66 @@ class Scan:
     gap: np.ndarray
     slope: np.ndarray
     bend: np.ndarray
+    ratios: np.ndarray
+    pulls: np.ndarray
+    error: float
 
     @classmethod
     def of(cls, landscape: Landscape, radius: float, points: int = 1001) -> Scan:
-        """The scan of the ball about the maximiser."""
-        away = np.linspace(-radius, radius, points)
-        width = radius / 300
-        theta = landscape.maximiser + landscape.identifiable[:, 0] * away[:, None]
-        move = width * landscape.identifiable[:, 0]
-        top = float(returns(landscape, landscape.maximiser[None])[0])
-        two, one, here, up, over = (
-            top - returns(landscape, theta + k * move) for k in range(-2, 3)
+        """The scan of the ball about the maximiser, on an odd number of points."""
+        assert isinstance(landscape, LocationBandit)
+        away, way = np.linspace(-radius, radius, points), landscape.identifiable[:, 0]
+        steepest = float(np.abs(landscape.directions @ way).max() * np.ptp(landscape.arms))
+        ring = TURN * landscape.tau**2 / steepest
+        places = away[:, None] + ring * np.exp(2j * np.pi * np.arange(RING) / RING)
+        top = returns(landscape, landscape.maximiser[None])[0]
+        theta = landscape.maximiser + places.reshape(-1, 1) * way
+        lost = top - returns(landscape, theta).reshape(places.shape)
+        # Taylor's terms at the ring, about every point; and by half of it.
+        terms, coarse = (
+            np.fft.fft(some, axis=1, norm="forward").real for some in (lost, lost[:, ::2])
         )
-        slope = (8 * (up - one) - (over - two)) / (12 * width)
-        bend = (16 * (up + one) - (over + two) - 30 * here) / (12 * width**2)
-        return cls(landscape, away, here, slope, bend)
+        gap, slope, bend = terms[:, 0], terms[:, 1] / ring, 2 * terms[:, 2] / ring**2
+        # Near the optimum gap and slope are all but lost in rounding; their series there is not.
+        near, orders = np.abs(away) < ring, np.arange(2, RING)
+        powers = (away[near, None] / ring) ** (orders - 2)
+        series = terms[points // 2, 2:] / ring**2
+        pulls, half = np.ones(points), np.ones(points)
+        pulls[near], half[near] = powers @ (orders * series), powers @ series
+        far = ~near
+        pulls[far], half[far] = slope[far] / away[far], gap[far] / away[far] ** 2
+        rounding = RING * np.finfo(float).eps * float(np.abs(landscape.rewards).max())
+        off = (float(np.abs(terms[:, 1:3] - coarse[:, 1:3]).max()) + rounding) / ring**2
+        # A pull is off by as much over the ring, at most, and half a bend too.
+        ratios = pulls**2 / (2 * half)
+        error = off * float(2 + np.abs(pulls / half).max() + (ratios / half).max())
+        return cls(landscape, away, gap, slope, bend, ratios, pulls, error)
 
     @property
     def curvature(self) -> float:
         return float(self.bend[len(self.away) // 2])
 
-    @property
-    def ratios(self) -> np.ndarray:
-        """‖∇J‖²/(2 gap), (n,); its limit where the gap is small."""
-        near = np.abs(self.away) < 0.02 * self.away[-1]
-        return np.asarray(
-            np.where(near, self.curvature, self.slope**2 / (2 * np.where(near, 1.0, self.gap)))
-        )
+    def least(self, values: np.ndarray) -> Least:
+        """The least of values (n,) on the ball: between neighbours a parabola falls by no more than an
+        eighth of its second difference.
+        """
+        place = int(values.argmin())
+        inside = min(max(place, 1), len(values) - 2)
+        return Least(place, float(values[place]), self._between_points(values[inside - 1 :][:3]))
+
+    def between(self, values: np.ndarray, reach: float) -> tuple[float, float]:
+        """What the values (n,) lie between within a reach of the optimum, points of the grid or not."""
+        near = values[np.abs(self.away) <= reach + self._step]
+        error = self._between_points(near)
+        return float(near.min()) - error, float(near.max()) + error
+
+    def _between_points(self, values: np.ndarray) -> float:
+        """How far a value between neighbours may lie beyond both."""
+        return float(np.abs(np.diff(values, n=2)).max()) + self.error
 
     @property
-    def pulls(self) -> np.ndarray:
-        """⟨∇J, θ* - θ⟩/‖θ - θ*‖², (n,); its limit near the optimum."""
-        near = np.abs(self.away) < 0.02 * self.away[-1]
-        return np.asarray(
-            np.where(near, self.curvature, self.slope / np.where(near, 1.0, self.away))
-        )
+    def _step(self) -> float:
+        return float(self.away[1] - self.away[0])
 
     @cached_property
     def noise(self) -> np.ndarray:
@@ -239,13 +322,13 @@ class Scan:
 
     def spread(self, reach: float, centre: float = 0.0) -> float:
         """By what share the curvature differs at most within a reach of a place from that there."""
-        near = self.bend[np.abs(self.away - centre) <= reach]
+        near = self.bend[np.abs(self.away - centre) <= reach + self._step]
         there = np.interp(centre, self.away, self.bend)
         return float(np.abs(near / there - 1).max())
 
     def variation(self, reach: float) -> float:
         """By what share curvature and noise differ at most, together, within a reach of the optimum."""
-        near = np.abs(self.away) <= reach
+        near = np.abs(self.away) <= reach + self._step
         noise = self.noise / self.noise[len(self.away) // 2]
         return self.spread(reach) + float(np.abs(noise[near] - 1).max())
 
@@ -276,3 +359,39 @@ class Scan:
         return Training(
             landscape, group_size, 1, Constant(rate), batch_size, start=start, projection=ball
         )
+
+
+def curvatures(entry: LandscapeEntry) -> Iterator[Check]:
+    """How the return bends at the optimum, by differences of the gap at h and h/2 on both sides, and how
+    far these are off, by those of twice the h; and the gap far away.
+    """
+    landscape = entry.problem
+    policy = landscape.at(landscape.maximiser).policy
+    scores = np.stack([policy.scores(x) for x in range(landscape.contexts)])
+    scores = scores @ landscape.identifiable
+
+    def gap(away: np.ndarray) -> Linear:
+        return NearOptimum(entry, 2, 1, Constant(1.0), start=tuple(away.tolist())).gap(step=0)
+
+    for place, curvature in enumerate(landscape.curvatures.tolist()):
+        h = 0.2 / float(np.abs(scores[..., place]).max())
+        ways = np.multiply.outer((1.0, -1.0, 0.5, -0.5), np.eye(len(landscape.curvatures))[place])
+
+        # λ h² + a h⁴ + … at h and at h/2, on both sides.
+        def shares(h: float) -> np.ndarray:
+            return np.array((-1.0, -1.0, 16.0, 16.0)) / (3 * h**2)
+
+        def bend(h: float, ways: np.ndarray = ways) -> float:
+            places = landscape.maximiser + h * ways @ landscape.identifiable.T
+            top = returns(landscape, landscape.maximiser[None])
+            return float(shares(h) @ (top - returns(landscape, places)))
+
+        points = tuple(gap(way) for way in h * ways)
+        # What is left falls like h⁴: a sixteenth of the coarser's, which the two differ by.
+        statement = equal(curvature, digits=abs(bend(2 * h) - bend(h)))
+        bends = Extrapolation(points, tuple(shares(h).tolist()))
+        yield entry.check(f": curvature {place + 1}", bends, statement)
+    away = np.full(len(landscape.curvatures), 6 / float(np.abs(scores).max()))
+    start = landscape.maximiser + landscape.identifiable @ away
+    gap_there = landscape.maximum - float(landscape.objective(start))
+    yield entry.check(": gap far away", gap(away), equal(gap_there))

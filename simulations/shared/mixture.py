@@ -49,11 +49,10 @@ class Mixture:
         )
         return low, high
 
-    @property
-    def weights(self) -> np.ndarray:
+    def weights(self, count: int = 500) -> np.ndarray:
         """Equally likely weights: the second parameter ends where it began."""
         low, high = self.ends
-        logits = SPREAD * norm.ppf((np.arange(500) + 0.5) / 500)
+        logits = SPREAD * norm.ppf((np.arange(count) + 0.5) / count)
         return np.asarray(low + (high - low) * expit(logits))
 
     @property
@@ -64,9 +63,9 @@ class Mixture:
     @property
     def mean_law(self) -> Pit:
         """The transform of every run by the law of the mean weight."""
-        return Pit(GRPO, self.steps, (float(self.weights.mean()),))
+        return Pit(GRPO, self.steps, (float(self.weights().mean()),))
 
-    def shares(self, levels: np.ndarray) -> np.ndarray:
-        """The mixture's cdf at the quantiles of the law of the mean weight."""
-        places = self.weights.mean() * chi2.ppf(levels, 1)[:, None]
-        return np.asarray(chi2.cdf(places / self.weights, 1).mean(axis=1))
+    def shares(self, levels: np.ndarray, count: int = 500) -> np.ndarray:
+        """The mixture's cdf at the quantiles of the law of the mean weight, by so many weights."""
+        places = self.weights().mean() * chi2.ppf(levels, 1)[:, None]
+        return np.asarray(chi2.cdf(places / self.weights(count), 1).mean(axis=1))

@@ -214,9 +214,10 @@ class NearOptimum:
         )
         even = _relative(bends.mean(axis=(0, 1)) - curvature, curvature)
         change = _relative(noises.mean(axis=(0, 1)) - noise, noise)
-        share = 1e-3
-        bent = self._spread(estimator, (1 + share) * landscape.curvatures)[-1]
-        moves = _relative(bent - spread, spread) / share
+        # A complex step: a derivative without a difference.
+        step = 1e-30
+        bent = self._spread(estimator, (1 + 1j * step) * landscape.curvatures)[-1]
+        moves = _relative(bent.imag / step, spread)
         mean = self.displacement * np.prod(1 - np.outer(self.rates(), landscape.curvatures), axis=0)
         away = sqrt(_relative(np.outer(mean, mean), spread))
         # Of a mean m and deviations σ, m³ + 3mσ² is at most 3m (m² + σ²).

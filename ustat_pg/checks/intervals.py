@@ -82,6 +82,8 @@ class Forecast:
         but with probability α/2; in the same way above. The centre c, the mean that was expected, and
         u, the best for the variance that was expected, were fixed before the sample. It is the
         predictable plug-in empirical Bernstein interval (Waudby-Smith and Ramdas 2024) at a fixed n.
+        No mean lies outside the range, and the interval ends there: where a pilot saw nothing of a rare
+        event, one draw that does would let it reach far below 0.
 
         Arguments:
             n: sample size.
@@ -91,15 +93,22 @@ class Forecast:
         >>> found = Forecast(0.5, 0.25, 0.0, 1.0).interval(10_000, 0.5, 0.25, 0.05)
         >>> round(found.half_width, 4)
         0.0137
+        >>> Forecast(0.0, 0.0, 0.0, 80.0).interval(9_000, 0.002, 0.02, 5e-7).low
+        0.0
         """
         if n < 1:
             return Interval(-inf, inf)
         square = variance * (n - 1) / n + (mean - self.mean) ** 2
         below, above = self._reaches(n, square, alpha)
-        return Interval(mean - below, mean + above)
+        # Rounding may put a mean beyond its range.
+        return Interval(
+            max(mean - below, min(mean, self.low)), min(mean + above, max(mean, self.high))
+        )
 
     def half_width(self, n: int, alpha: float) -> float:
-        """Half the length of the interval of a sample of size n that is as expected."""
+        """Half the length of the interval of a sample of size n that is as expected, where no end of the
+        range cuts it short.
+        """
         return sum(self._reaches(n, self.variance, alpha)) / 2
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:
