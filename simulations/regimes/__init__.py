@@ -36,7 +36,7 @@ MODULES = ("baselines", "estimators", "gradients", "ground", "laws", "lengths", 
 
 ROUNDED = 1e-10
 """What rounding makes of a term, relative to it: the chance of a group of 64, by logarithms, has thirteen
-digits, a law of the gap twelve, a quadrature of 512 nodes eleven; one more is for what is made of them.
+digits, a law of the gap twelve; the others are for what is made of them.
 """
 
 Known = tuple[Any, Any]
