@@ -22,7 +22,7 @@ from ustat_pg.cli import guarded
 from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.validation import InputError, integer
 
-from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, skeleton
+from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
 from .mutants import command as mutants
 
 if TYPE_CHECKING:
@@ -208,15 +208,20 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    from ustat_pg.experiment import Store, plan_claims
+    from ustat_pg.experiment import plan_claims
 
     from .tables import plan_table
 
-    suite = _suite(options)
-    store = Store(_folder(options) / "blocks")
-    with _cluster(options) as cluster:
-        how = _options(options, cluster)
-        plans = plan_claims([claim(stem, suite) for stem in stems], how, store, cluster)
+    suite, how = _suite(options), _options(options, None)
+    designs, shown, taken = [], [], []
+    for stem in stems:
+        began = time.process_time()
+        designs.append(claim(stem, suite))
+        shown.append(curves(stem, suite))
+        taken.append(time.process_time() - began)
+    plans = plan_claims(designs, how, shown)
+    for plan, seconds in zip(plans, taken, strict=True):
+        plan.seconds["design"] += seconds
     if options.json:
         fields = ("alpha", "replications", "needed", "seconds")
         rows = [

@@ -35,13 +35,25 @@ def check_table(stem: str, check: CheckResult) -> str:
 
 
 def plan_table(plans: Sequence[Plan], budget: int) -> str:
-    """The draws that a run would make: one row for each claim."""
-    rows = []
+    """The draws that a run would make and what it would cost: one row of each for each claim."""
+    draws, costs = [], []
     for plan in plans:
         claim, most = plan.claim, max(plan.needed.values(), default=0)
         over = " (over the budget)" if most > budget else ""
         numbers = [len(claim.checks), len(plan.replications), f"{plan.alpha:.1e}"]
-        draws = [f"{sum(plan.replications.values()):,}", f"{most:,}{over}"]
-        rows.append([claim.label, claim.stem, *numbers, *draws, f"{plan.seconds / 60:.1f}"])
+        drawn = [f"{sum(plan.replications.values()):,}", f"{most:,}{over}"]
+        draws.append([claim.label, claim.stem, *numbers, *drawn])
+        costs.append([claim.label, claim.stem, *plan.seconds.values()])
+    costs.append(
+        ["all", "", *(sum(column) for column in zip(*(c[2:] for c in costs), strict=True))]
+    )
     header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
-    return as_table(rows, [*header, "most for a check", "processor minutes"])
+    parts = [*plans[0].seconds, "processor seconds"]
+    seconds = [[*row[:2], *(f"{cell:,.1f}" for cell in (*row[2:], sum(row[2:])))] for row in costs]
+    return "\n".join(
+        [
+            as_table(draws, [*header, "most for a check"]),
+            "",
+            as_table(seconds, ["result", "stem", *parts]),
+        ]
+    )
