@@ -8,7 +8,7 @@ from math import log10
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 
 from ..validation import InputError, field, integer, record
 
@@ -194,6 +194,11 @@ class OutputSpace:
         mean = (passed @ weighted)[before] / masses[0][..., None]
         with_token = (chosen @ weighted)[after] / masses[1][..., None]
         return logs, np.where(inside[..., None], with_token - mean, 0.0)
+
+    @cached_property
+    def by_prefix(self) -> tuple[csc_array, csc_array]:
+        """:attr:`choices` and :attr:`visits` the other way round, (N A, K) and (N, K)."""
+        return self.choices.T, self.visits.T
 
     @cached_property
     def _sums(self) -> tuple[tuple[Integers, csr_array], tuple[Integers, csr_array]]:

@@ -120,8 +120,7 @@ class PrefixSoftmax(SoftmaxPolicy):
 
     def _in_table(self, context: int, weights: Array) -> Array:
         """Σ_k w_k s(x, k) in the entries of the context's table, (M, K) to (M, N, A)."""
-        chosen = (self.space.choices.T @ weights.T).T
-        passed = (self.space.visits.T @ weights.T).T
+        chosen, passed = ((table @ weights.T).T for table in self.space.by_prefix)
         made = chosen.reshape(len(weights), *self.tables.shape[1:])
         return made - passed[..., None] * self._choices[self._table(context)]
 
