@@ -109,7 +109,7 @@ class _Clock:
         pilots, starts = list(pilots), dict[Kind, float]()
         sampled = {kind: list(sample(alike, 1.0)) for kind, alike in _by_kind(pilots).items()}
         for kind, alike in sampled.items():
-            self._load(kind, _after(alike[0], 1))
+            self._load(kind, _after(alike[-1], 1))
         self.work.run(pilots, "pilots")
         for kind, alike in sampled.items():
             lines = []
