@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 
 import numpy as np
 
@@ -26,8 +25,13 @@ from .work import Work, environment
 REPLICATIONS = PILOT_REPLICATIONS // 8
 """The replications of a gradient's pilot, for a plan."""
 
+SLOW = 8.0
+"""How many times as long as others a task of a size may take before it is run again."""
+
 PARTS, FEW = 4, 3
-"""A part of a pilot, or a few replications more, tells what starts a block from what a replication takes."""
+"""A part of a pilot, or a few replications more, tells what starts a block from what a replication takes. So
+few tasks are timed at least, where there are as many.
+"""
 
 SAMPLE, SHARE = 5, 0.005
 """The tasks of a kind that are timed, and the share of the kind's weight that one of them may have."""
@@ -38,7 +42,7 @@ Kind = tuple[type, str]
 
 
 def plan_claims(
-    claims: Sequence[Claim], options: Options, points: Iterable[Sequence[Point]] = ()
+    claims: Sequence[Claim], options: Options, points: Sequence[Sequence[Point]] = ()
 ) -> list[Plan]:
     """The plans of claims with what they cost, by short pilots and a sample of what is enumerated.
 
@@ -53,9 +57,8 @@ def plan_claims(
     """
     with environment(options, None) as pool:
         clock = _Clock(Work(Memory(), options, pool))
-        return [
-            _plan(claim, shown, clock) for claim, shown in zip_longest(claims, points, fillvalue=())
-        ]
+        shown = list(points) or [()] * len(claims)
+        return [_plan(claim, few, clock) for claim, few in zip(claims, shown, strict=True)]
 
 
 def _plan(claim: Claim, points: Sequence[Point], clock: _Clock) -> Plan:
@@ -101,8 +104,18 @@ class _Clock:
             self.work.run([task], "load")
 
     def _taken(self, tasks: Collection[Block], what: str) -> list[float]:
-        self.work.run(tasks, what)
-        return [self.work.taken(task) for task in tasks]
+        """The seconds of tasks; one that was far slower for its size than others has compiled something, and
+        is run again.
+        """
+        work = self.work
+        work.run(tasks, what)
+        for alike in _by_kind(tasks).values():
+            usual = np.median([work.taken(task) / task.weight for task in alike])
+            slow = [task for task in alike if work.taken(task) > SLOW * usual * task.weight]
+            again = Work(Memory(), work.options, work.executor)
+            again.run(slow, what)
+            work.seconds |= again.seconds
+        return [work.taken(task) for task in tasks]
 
     def starts(self, pilots: Iterable[Block]) -> dict[Kind, float]:
         """What a block takes before its first replication, by kind; the pilots are run."""
@@ -110,7 +123,7 @@ class _Clock:
         sampled = {kind: list(sample(alike, 1.0)) for kind, alike in _by_kind(pilots).items()}
         for kind, alike in sampled.items():
             self._load(kind, _after(alike[-1], 1))
-        self.work.run(pilots, "pilots")
+        self._taken(pilots, "pilots")
         for kind, alike in sampled.items():
             lines = []
             for pilot in alike:
@@ -143,7 +156,6 @@ class _Clock:
             self._load(kind, min(alike, key=lambda task: task.weight))
             sampled = list(sample(alike))
             taken = self._taken(sampled, "enumerate")
-            # One of them may load what another kind of problem needs compiled.
             paces = [t / task.weight for t, task in zip(taken, sampled, strict=True)]
             seconds += float(np.median(paces)) * sum(task.weight for task in alike)
         return seconds
@@ -151,11 +163,11 @@ class _Clock:
 
 def sample(tasks: Sequence[Block], share: float = SHARE) -> Iterator[Block]:
     """The tasks of one kind that are timed for all: of those that are no notable share of their weight, the
-    heaviest and some spread over the others; the lightest where there are none.
+    heaviest and some spread over the others; of the few lightest where these are a notable share.
     """
     ordered = sorted(tasks, key=lambda task: (task.weight, task.cell.name))
     most = share * sum(task.weight for task in tasks)
-    light = [task for task in ordered if task.weight <= most] or ordered[:1]
+    light = ordered[: max(FEW, sum(task.weight <= most for task in ordered))]
     for place in range(len(light) - 1, -1, -max(1, len(light) // SAMPLE))[:SAMPLE]:
         yield light[place]
 
