@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ustat_pg.experiment import Plan
 from ustat_pg.paper import RESULTS
@@ -35,13 +36,23 @@ def check_table(stem: str, check: CheckResult) -> str:
 
 
 def plan_table(plans: Sequence[Plan], budget: int) -> str:
-    """The draws that a run would make: one row for each claim."""
-    rows = []
+    """The draws that a run would make, and what it would cost: one row of each for each claim."""
+    draws: list[list[Any]] = []
+    costs: list[list[float]] = []
     for plan in plans:
         claim, most = plan.claim, max(plan.needed.values(), default=0)
         over = " (over the budget)" if most > budget else ""
         numbers = [len(claim.checks), len(plan.replications), f"{plan.alpha:.1e}"]
-        draws = [f"{sum(plan.replications.values()):,}", f"{most:,}{over}"]
-        rows.append([claim.label, claim.stem, *numbers, *draws, f"{plan.seconds / 60:.1f}"])
+        drawn = [f"{sum(plan.replications.values()):,}", f"{most:,}{over}"]
+        draws.append([claim.label, claim.stem, *numbers, *drawn])
+        costs.append(list(plan.seconds.values()))
+    costs.append([sum(column) for column in zip(*costs, strict=True)])
+    names = [*(row[:2] for row in draws), ["all", ""]]
+    rows = [
+        [*name, *(f"{seconds:,.1f}" for seconds in (*parts, sum(parts)))]
+        for name, parts in zip(names, costs, strict=True)
+    ]
     header = ["result", "stem", "checks", "cells", "alpha a check", "replications"]
-    return as_table(rows, [*header, "most for a check", "processor minutes"])
+    replications = as_table(draws, [*header, "most for a check"])
+    seconds = as_table(rows, ["result", "stem", *plans[0].seconds, "processor seconds"])
+    return f"{replications}\n\n{seconds}"

@@ -272,7 +272,17 @@ def test_list_and_plan(tmp_path, capsys):
     assert all(f"{stem} " in listed for stem in (*STEMS, *ON_LANGUAGE_MODELS))
     words = ["plan", "mse", "--size", "smoke", "--out", str(tmp_path)]
     assert main(words) == 0
-    assert "alpha a check" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "alpha a check" in shown
+    assert re.search(r"^all( +[\d.]+){4}$", shown, re.MULTILINE)
+    assert "Replications are estimates" in shown
     assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
     assert max(plan["needed"].values()) <= Options("smoke").budget
+    assert list(plan["seconds"]) == ["design", "enumeration", "simulation"]
+    assert min(plan["seconds"].values()) > 0
+    assert (
+        main(["plan", "oracle", "--on", "tokens", *words[2:], "--engine", "exact", "--json"]) == 0
+    )
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert plan["seconds"]["enumeration"] > 0 == plan["seconds"]["simulation"]

@@ -405,6 +405,12 @@ class Cell(ABC):
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         """Raise :class:`InfeasibleError` where a quantity's mean cannot be enumerated."""
 
+    def effort(self, quantities: Sequence[Quantity]) -> float:
+        """Roughly how long enumeration takes, to compare cells of one class: a gradient's unit is an
+        advantage.
+        """
+        return float(len(quantities))
+
     def measure(
         self,
         engine: str,

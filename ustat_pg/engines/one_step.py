@@ -117,6 +117,9 @@ class OneStep(Cell):
         self.require_quantities(quantities)
         require(self._minibatch)
 
+    def effort(self, quantities: Sequence[Quantity]) -> float:
+        return self._minibatch.effort(quantities)
+
     def _measure(
         self, engine: str, quantities: Sequence[GapAfterStep], block: Replications
     ) -> MomentSums:

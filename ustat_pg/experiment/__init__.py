@@ -5,6 +5,7 @@ from .chi_squares import Below, ChiSquares, TransformOf
 from .claim import Check, Claim
 from .curves import Point, run_points
 from .executors import LostWorkers, dask_cluster
+from .forecast import plan_claims
 from .functionals import (
     Eigenvalue,
     EverySample,
@@ -20,7 +21,7 @@ from .functionals import (
 from .options import Options
 from .pits import ConditionalPit, Pit
 from .plan import Plan
-from .runner import Run, plan_claims, run_claims
+from .runner import Run, run_claims
 from .store import Store, StoreError
 from .work import Interrupted
 

@@ -44,7 +44,9 @@ class Block:
 
     @property
     def weight(self) -> float:
-        """Roughly how much work it is, for the progress shown."""
+        """Roughly how much work it is, for the progress shown and for forecasts."""
+        if self.engine == "exact":
+            return self.cell.effort(self.quantities)
         return max(self.replications, 1024) * self.cell.outputs
 
 

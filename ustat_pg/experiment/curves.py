@@ -72,6 +72,19 @@ def _interval(evidence: Evidence) -> Interval:
     return Interval(evidence.estimate - half, evidence.estimate + half)
 
 
+def measurements_of(
+    points: Sequence[Point], options: Options
+) -> tuple[Measurements, dict[str, int]]:
+    """What is measured for points, and the replications of each cell."""
+    functionals = [point.functional for point in points if point.functional is not None]
+    wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
+    measured = Measurements(functionals, options, enumerated=wanted)
+    return measured, {
+        name: int(cell.shown(POINT_BLOCKS[options.size]) * block_of(cell))
+        for name, cell in measured.cells.items()
+    }
+
+
 def run_points(
     points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
 ) -> pd.DataFrame:
@@ -89,13 +102,7 @@ def run_points(
     """
     import pandas as pd
 
-    functionals = [point.functional for point in points if point.functional is not None]
-    wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
-    measured = Measurements(functionals, options, enumerated=wanted)
-    replications = {
-        name: int(cell.shown(POINT_BLOCKS[options.size]) * block_of(cell))
-        for name, cell in measured.cells.items()
-    }
+    measured, replications = measurements_of(points, options)
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
         work.run([*measured.exact_tasks.values(), *measured.tasks(replications)], "curves")

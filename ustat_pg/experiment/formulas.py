@@ -181,6 +181,10 @@ class Groups(GradientCell):
         if number > ENUMERATED_GROUPS or number * values > KERNEL_VALUES // 20:
             raise InfeasibleError(f"10^{log10(number):.1f} groups, compared one by one")
 
+    def effort(self, quantities: Sequence[Quantity]) -> float:
+        # Where more can be asked, what comes on top is slower: parts, and parts of parts.
+        return float(exact.size(self) * len(quantities) ** 2)
+
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
         distances: Sequence[FormulaDistance] = quantities
         if engine == "exact":

@@ -103,24 +103,16 @@ class Measurements:
     @cached_property
     def pilot_tasks(self) -> dict[str, Block]:
         """A pilot of each cell, on replications that no verdict reads."""
-        options = self.options
-        replications = (
-            PILOT_REPLICATIONS // 8 if options.engine == "reference" else PILOT_REPLICATIONS
+        return self.pilots_of(
+            PILOT_REPLICATIONS // (8 if self.options.engine == "reference" else 1)
         )
+
+    def pilots_of(self, replications: int) -> dict[str, Block]:
+        """Pilots of about so many replications of a gradient."""
         return {
             name: self._block(name, PILOT_FIRST, cell.pilot(replications))
             for name, cell in self.cells.items()
-            if options.simulates
-        }
-
-    @property
-    def next_tasks(self) -> dict[str, Block]:
-        """The block after each pilot, no larger than the pilot."""
-        return {
-            name: self._block(
-                name, task.first + task.replications, min(task.replications, block_of(task.cell))
-            )
-            for name, task in self.pilot_tasks.items()
+            if self.options.simulates
         }
 
     def blocks(self, replications: Mapping[str, int]) -> dict[str, list[Block]]:
@@ -151,15 +143,20 @@ class Measurements:
 
     def exact(self, work: Work) -> Sums:
         """The enumerated means of each cell."""
-        return self._sums(work, {name: [task] for name, task in self.exact_tasks.items()})
+        return self.alone(work, self.exact_tasks)
 
     def pilots(self, work: Work) -> Sums:
         """The sums of each cell's pilot."""
-        return self._sums(work, {name: [task] for name, task in self.pilot_tasks.items()})
+        return self.alone(work, self.pilot_tasks)
 
     def drawn(self, work: Work, replications: Mapping[str, int]) -> Sums:
         """The sums of the first replications of each cell."""
         return self._sums(work, self.blocks(replications))
+
+    @classmethod
+    def alone(cls, work: Work, tasks: Mapping[str, Block]) -> Sums:
+        """The sums of one task for each cell."""
+        return cls._sums(work, {name: [task] for name, task in tasks.items()})
 
     @staticmethod
     def _sums(work: Work, tasks: Mapping[str, Sequence[Block]]) -> Sums:

@@ -32,7 +32,8 @@ class Plan:
         needed: the replications that each check needs, by check, be they within the budget or not.
         replications: number for each cell, by its name, of the last look.
         look: number of the last look, from 1.
-        seconds: processor seconds of them, by what pilots took; 0 until that is measured.
+        seconds: processor seconds of the run by what takes them, design, enumeration and simulation; none
+            until they are foretold.
     """
 
     claim: Claim
@@ -41,7 +42,7 @@ class Plan:
     needed: dict[str, int] = field(default_factory=dict)
     replications: dict[str, int] = field(default_factory=dict)
     look: int = 1
-    seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, claim: Claim, **given: Any) -> Plan:

@@ -257,8 +257,7 @@ def _blocks(cell: Cell, quantities: Any, work: Work, places: Sequence[Place]) ->
 
 def _plans(options: Options) -> Iterator[str]:
     """Pilots draw for no verdict; a rival is planned for on problems of each origin that has it."""
-    measured = Measurements([ONCE], options)
-    first = min(wave[CELL.name].first for wave in (measured.pilot_tasks, measured.next_tasks))
+    first = Measurements([ONCE], options).pilot_tasks[CELL.name].first
     if first < MOST:
         yield f"pilots draw from replication {first} on, which verdicts read too"
     statement = equal(MEAN, {PLANT: (1 + PLANTED) * MEAN})

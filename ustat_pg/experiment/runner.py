@@ -116,23 +116,6 @@ def _settle(
     )
 
 
-def plan_claims(
-    claims: Sequence[Claim], options: Options, store: Store, executor: Executor | None = None
-) -> list[Plan]:
-    """Run the first wave and say what the second would run."""
-    with environment(options, executor) as pool:
-        planned = _planned(claims, Work(store, options, pool), "pilots")
-        # Time one extra block: pilots may come from the store, and compilation is done.
-        for measured, plan in planned:
-            timed, tasks = Work(Memory(), options, pool), measured.next_tasks
-            timed.run(tasks.values(), "time")
-            plan.seconds = sum(
-                timed.taken(task) / task.replications * plan.replications[name]
-                for name, task in tasks.items()
-            )
-        return [plan for _, plan in planned]
-
-
 def run_claims(
     claims: Sequence[Claim],
     options: Options,

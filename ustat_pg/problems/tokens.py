@@ -345,14 +345,15 @@ def token_outcomes(
     def logs(policy: SoftmaxPolicy) -> Array:
         return np.stack([space.by_token(row)[0] for row in policy.logits])
 
-    scores = [space.by_token(new.logits[x], new.scores(x))[1] for x in range(problem.contexts)]
+    tokens = [space.by_token(new.logits[x], new.scores(x)) for x in range(problem.contexts)]
+    drawn = logs(old)
     return TokenOutcomes(
         context_probs=problem.context_probs,
         rewards=problem.mean_rewards,
         inside=(space.nodes != PAD).astype(np.float64),
-        old=logs(old),
-        new=logs(new),
-        reference=logs(other),
-        scores=np.array(scores),
+        old=drawn,
+        new=np.stack([log_probs for log_probs, _ in tokens]),
+        reference=drawn if reference is None else logs(reference),
+        scores=np.array([scores for _, scores in tokens]),
         binary=problem.binary,
     )

@@ -29,7 +29,7 @@ from ..base import (
     Replications,
 )
 from .cell import GradientCell, GradientQuantity, Projection
-from .exact import minibatches, size
+from .exact import effort, minibatches, size
 from .reference import draw, values_of
 
 _BLOCK = 8192
@@ -63,6 +63,9 @@ class _OrderedCell(GradientCell):
         self.require_quantities(quantities)
         if size(self, tuples=True) > _MOST_GROUPS:
             raise InfeasibleError(f"more than {_MOST_GROUPS} ordered groups: take a smaller plan")
+
+    def effort(self, quantities: Sequence[Quantity]) -> float:
+        return effort(self, len(quantities), tuples=True)
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         if isinstance(quantity, GroupSize):

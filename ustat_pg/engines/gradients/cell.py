@@ -270,6 +270,9 @@ class GradientCell(Cell):
         self.require_quantities(quantities)
         _engine("exact").require(self)
 
+    def effort(self, quantities: Sequence[Any]) -> float:
+        return float(_engine("exact").effort(self, len(quantities)))
+
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:

@@ -43,6 +43,9 @@ WORK_LIMIT = 2e9
 
 _CHUNK_BYTES = 16_000_000
 
+_A_CHOICE, _A_CELL = 64, 16_000
+"""Advantages that take as long as the loop's turn for a choice of prompts, and as a cell's own tables."""
+
 
 def size(cell: GradientCell, *, tuples: bool = False) -> int:
     """How many outcomes of a minibatch there are, summed over the choices of prompts."""
@@ -63,11 +66,22 @@ def size(cell: GradientCell, *, tuples: bool = False) -> int:
     return polynomial[cell.batch_size] * factorial(cell.batch_size)
 
 
+def _choices(cell: GradientCell) -> int:
+    """How many choices of prompts there are."""
+    contexts, batch = cell.problem.contexts, cell.batch_size
+    return {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
+
+
+def effort(cell: GradientCell, quantities: int, *, tuples: bool = False) -> float:
+    """Roughly the advantages that a number of quantities take, with what else costs as much."""
+    outputs = size(cell, tuples=tuples) * cell.batch_size * cell.group_size
+    return float((outputs + _A_CHOICE * _choices(cell)) * quantities + _A_CELL)
+
+
 def require(cell: GradientCell, *, tuples: bool = False) -> None:
     """Raise :class:`InfeasibleError` where there are too many outcomes, and say how many."""
-    number = size(cell, tuples=tuples)
+    number, choices = size(cell, tuples=tuples), _choices(cell)
     contexts, batch = cell.problem.contexts, cell.batch_size
-    choices = {"iid": contexts**batch, "fixed": 1}.get(cell.design, perm(contexts, batch))
     work = number * (batch * cell.group_size) ** 2
     if number > LIMIT or choices > PROMPTS_LIMIT or work > WORK_LIMIT:
         # Too long a whole number has no float; its logarithm has.

@@ -209,9 +209,9 @@ class Training(Cell):
         object.__setattr__(self, "_example", example)
 
     @cached_property
-    def _enumerable(self) -> set[Estimator]:
-        """The estimators whose runs are known to have exact means."""
-        return set()
+    def _enumerable(self) -> dict[Estimator, int]:
+        """The different outcomes of a step, by the estimators whose runs are known to have exact means."""
+        return {}
 
     @cached_property
     def problem(self) -> SoftmaxBandit:
@@ -324,8 +324,23 @@ class Training(Cell):
             runs = self.trajectory(quantity.estimator, (quantity.step,))
             # Each check enumerates a minibatch; its answer is the same at every step.
             if quantity.estimator not in self._enumerable:
-                trajectory_exact.require_enumerable(self.landscape, runs)
-                self._enumerable.add(quantity.estimator)
+                self._enumerable[quantity.estimator] = trajectory_exact.require_enumerable(
+                    self.landscape, runs
+                )
+
+    def effort(self, quantities: Sequence[Quantity]) -> float:
+        from .exact import effort
+
+        self.require_exact(quantities)
+        steps: dict[Estimator, list[int]] = {}
+        for quantity in quantities:
+            assert isinstance(quantity, TrainingQuantity)
+            steps.setdefault(quantity.estimator, []).append(quantity.step)
+        directions = self.landscape.identifiable.shape[1]
+        return sum(
+            effort(self._enumerable[estimator], directions, len(asked), set(asked))
+            for estimator, asked in steps.items()
+        )
 
     def _measure(
         self, engine: str, quantities: Sequence[TrainingQuantity], block: Replications

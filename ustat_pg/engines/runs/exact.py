@@ -22,7 +22,7 @@ what a fine grid is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import asinh, ceil, floor, log, log10
@@ -64,6 +64,10 @@ _HOPELESS = 3.0
 _NARROWEST = 1e-6
 """The scale of the grid at the optimum, of the domain's half-width, at least."""
 _ALONG = 1e-9
+_USUAL_POINTS, _MULTIPLICATIONS = 40, 30
+_A_MOVE, _A_TABLE, _A_STEP, _A_CHAIN = 40, 2_000, 50_000, 2_000_000
+"""Multiplications that take as long as a displacement, its place in the tables, a step's splines, and the
+outcomes of a chain."""
 _DIGITS = 250
 """Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
 
@@ -87,13 +91,24 @@ class Expectations:
     converged: bool
 
 
-def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> None:
-    """Raise :class:`InfeasibleError` where :func:`expectations` would.
+def require_enumerable(landscape: InteriorProblem, trajectory: Trajectory) -> int:
+    """Raise :class:`InfeasibleError` where :func:`expectations` would; how many outcomes of a step differ.
 
     More than 2 identifiable directions, too many outcomes, the design epochs, random starts, a second
     action, and steps or a projection that leave the identifiable directions are infeasible.
     """
-    _Chain(landscape, trajectory)
+    return _Chain(landscape, trajectory).outcomes
+
+
+def effort(outcomes: int, directions: int, functions: int, steps: Collection[int]) -> float:
+    """Roughly how long :func:`expectations` takes, in the unit of a gradient's: on a grid of usual size,
+    for all grids are made of the same outcomes.
+    """
+    made = _A_CHAIN + _A_STEP * max(steps)
+    if max(steps) > 1:
+        interpolated = sum(steps) * (_A_MOVE + functions * 6**directions)
+        made += _USUAL_POINTS**directions * outcomes * (_A_TABLE + interpolated)
+    return made / _MULTIPLICATIONS
 
 
 def expectations(
