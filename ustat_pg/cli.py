@@ -47,6 +47,15 @@ RUNS = {
 """The module and the function that run each command, imported when it is called."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("matplotlib", "seaborn"), "figures"),
+    **dict.fromkeys(("accelerate", "datasets", "filelock", "math_verify", "peft", "psutil"), "llm"),
+    **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl", "yaml"), "llm"),
+    "distributed": "dask",
+}
+"""Packages that not everyone has, by the extra of pip that brings them."""
+
+
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
@@ -167,6 +176,13 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         return 130
     except InputError as error:
         print(printable(f"{name}: {error}"), file=sys.stderr)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            traceback.print_exc()
+            return 70
+        text = f"{package} is not installed: pip install 'ustat_pg[{EXTRAS[package]}]'"
+        print(f"{name}: {text}", file=sys.stderr)
     except MemoryError as error:
         print(f"{name}: out of memory: {error}", file=sys.stderr)
     except OSError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
@@ -21,6 +22,31 @@ PROBABILITY_TOLERANCE = 1e-9
 
 class InputError(ValueError):
     """Input that this library refuses; the message says what is wrong and what is allowed."""
+
+
+class MissingPackageError(ImportError, InputError):
+    """A package that not everyone has is missing; the message says what to install."""
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Say what to install where a package that is imported here is missing.
+
+    Arguments:
+        what: what needs it, in the singular.
+        extra: of ``pip install 'ustat_pg[...]'``.
+
+    >>> with needed("a picture", "figures"):
+    ...     import no_matplotlib
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.MissingPackageError: a picture needs pip install 'ustat_pg[figures]': No module ...
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = f"{what} needs pip install 'ustat_pg[{extra}]': {error}"
+        raise MissingPackageError(text, name=error.name) from None
 
 
 def integer(name: str, value: Any, minimum: int = 1) -> int:

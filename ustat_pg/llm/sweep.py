@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,9 @@ def sweep(options: argparse.Namespace) -> int:
             for command in runs.prepare(options.out.resolve()).values():
                 print(shlex.join(command))
             return 0
+        if find_spec("trl") is None:
+            # Each run would say so, after seconds.
+            raise InputError("a sweep needs pip install 'ustat_pg[llm]': there is no TRL")
         failed = runs.run(options.out, options.workers)
     say_results(options.out)
     return 3 if failed else 0
