@@ -20,6 +20,10 @@ PROBABILITY_TOLERANCE = 1e-9
 """How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
 
 
+MOST_WORKERS = 10_000
+"""The most things that are done at a time."""
+
+
 class InputError(ValueError):
     """Input that this library refuses; the message says what is wrong and what is allowed."""
 
@@ -49,8 +53,8 @@ def needed(what: str, extra: str) -> Iterator[None]:
         raise MissingPackageError(text, name=error.name) from None
 
 
-def integer(name: str, value: Any, minimum: int = 1) -> int:
-    """Return ``value`` as an int, or raise :class:`InputError` if it is not a whole number >= ``minimum``.
+def integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
+    """Return ``value`` as an int, or raise :class:`InputError` if it is not a whole number within limits.
 
     >>> integer("group size", 8)
     8
@@ -65,12 +69,21 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or not minimum <= number < 2**63:
-        limit = "" if number is None or number < minimum else " and below 2^63"
+    if number is None or not minimum <= number <= maximum:
+        most = "below 2^63" if maximum == 2**63 - 1 else f"at most {maximum:,}"
+        limit = "" if number is None or number < minimum else f" and {most}"
         raise InputError(
-            f"{name} is {value!r}: it must be a whole number of at least {minimum}{limit}"
+            f"{name} is {_shown(value)}: it must be a whole number of at least {minimum}{limit}"
         )
     return number
+
+
+def _shown(value: Any) -> str:
+    """The value as Python writes it, which it does not where a number has thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def number(

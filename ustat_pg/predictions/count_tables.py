@@ -45,6 +45,10 @@ from ..validation import (
 
 Array = NDArray[np.float64]
 
+MOST = 10**6
+"""The largest group that has a table."""
+_MOST_CHANCES = 2**25
+"""Chances of numbers of successes, over all prompts, that are held at a time."""
 _BINARY_TOLERANCE = 1e-9
 """How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
 _ROUNDING = 1e-14
@@ -158,6 +162,11 @@ class CountTable:
 
 def binomial(trials: int, chance: Array) -> Array:
     """P(m) of the number of successes, (..., trials + 1)."""
+    if (trials + 1) * np.size(chance) > _MOST_CHANCES:
+        raise InputError(
+            f"groups of {trials + 1} at {np.size(chance)} prompts are too many: a table adds up at most "
+            f"{_MOST_CHANCES:,} chances"
+        )
     return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
 
 
@@ -341,6 +350,7 @@ def count_table(
     if not known.by_count:
         raise InputError(f"{known.name} is no table by the number of successes")
     require_group(name, group_size)
+    integer("group size", group_size, maximum=MOST)
     if "best_table" in known.needs:
         if moments is None:
             raise InputError(f"{known.name} is the best table of a problem: its moments are needed")
@@ -368,7 +378,7 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     array([0.5, 0.5, 0.5])
     """
     require_binary(moments, "the best table")
-    size = integer("group size", group_size)
+    size = integer("group size", group_size, maximum=MOST)
     gains = finite_array("delta", delta)
     if gains.ndim > 1 or (gains.ndim == 1 and len(gains) != size):
         raise InputError(f"delta has shape {gains.shape}: a group of {size} needs ({size},)")

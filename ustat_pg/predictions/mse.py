@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import Baseline, require_group
+from ..baselines import LARGEST, Baseline, require_group
 from ..baselines import baseline as record_of
 from ..designs import require_design
 from ..moments import Moments, takes_problems
@@ -114,6 +114,8 @@ def _baseline_values(
         "predicted_value": lambda: finite_array("predicted values", critic, 1),  # type: ignore[arg-type]
     }
     values = find[record.needs[0]]() if record.needs else np.zeros(len(moments))
+    if np.abs(values).max() > LARGEST:
+        raise InputError(f"the baseline {record.name} holds numbers beyond {LARGEST:g}")
     if len(values) != len(moments):
         raise InputError(
             f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
