@@ -4,7 +4,6 @@ the whole run as one page.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.cli import guarded
+from ustat_pg.cli import Parser, guarded
 from ustat_pg.results import FIGURES_FOLDER, HTML_FILE, Results, load_run
 from ustat_pg.validation import InputError
 
@@ -115,7 +114,7 @@ def write_report(folder: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m figures", description=__doc__)
+    parser = Parser(prog="python -m figures", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a run's results folder")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: DIR/figures")

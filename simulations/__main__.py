@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.cli import guarded
+from ustat_pg.cli import Parser, guarded
 from ustat_pg.paper import RESULTS, stem_of
-from ustat_pg.validation import InputError, integer
+from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
 from .mutants import command as mutants
@@ -46,7 +46,7 @@ APART = ("cpu", "reference", "exact")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m simulations", description="Verify the theory of GRPO, result by result."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -156,6 +156,8 @@ def _suite(options: argparse.Namespace) -> Suite:
     from .problems import Suite
 
     integer("seed", options.seed, 0)
+    if options.workers is not None:
+        integer("workers", options.workers, maximum=MOST_WORKERS)
     # Autograd needs the parameters of a network.
     dense = options.engine == "autograd"
     return Suite(options.size, options.seed, options.on, dense, _folder(options) / "pools")

@@ -240,6 +240,8 @@ def test_pass_rates_where_nothing_can_be_learned(capsys):
 FIELDS = (
     "mse",
     "prompt_term",
+    "first_order_term",
+    "second_order_term",
     "squared_bias",
     "noise_to_signal",
     "cosine",
@@ -277,8 +279,8 @@ def test_enumeration_of_graded_rewards(name):
     unbiased = name in ("norm-weighted", "shrinkage:.3,.4")
     assert (result.squared_bias == 0) == unbiased
     assert np.allclose(result.mean_factor, 1) == unbiased
-    parts = result.prompt_term + result.first_order_term + result.squared_bias
-    assert result.mse == pytest.approx(parts)
+    parts = result.prompt_term + result.first_order_term + result.second_order_term
+    assert result.mse == pytest.approx(parts + result.squared_bias)
 
 
 def test_predict_enumerates_where_it_is_asked(capsys, graded):

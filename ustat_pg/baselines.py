@@ -59,6 +59,9 @@ class Baseline:
         object.__setattr__(self, "function", self.function or self.name.replace("-", "_"))
 
 
+LARGEST = 1e50
+"""The largest number that a baseline subtracts: squares of its like are added up."""
+
 BASELINES = {
     record.name: record
     for record in (
@@ -185,6 +188,8 @@ def _number(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise InputError(f"baseline {name!r}: {text!r} is no number") from None
+    if abs(value) > LARGEST:
+        raise InputError(f"baseline {name!r}: {text!r} is beyond {LARGEST:g}")
     # Beyond 2^53 a float no longer tells neighbouring whole numbers apart.
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 

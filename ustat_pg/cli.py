@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
-from typing import IO, Any, cast
+from typing import IO, Any, NoReturn, cast
 
 from ._version import __version__
 from .commands import clone
@@ -47,12 +47,41 @@ RUNS = {
 """The module and the function that run each command, imported when it is called."""
 
 
+EXTRAS = {
+    **dict.fromkeys(("matplotlib", "seaborn"), "figures"),
+    **dict.fromkeys(("accelerate", "datasets", "filelock", "math_verify", "peft", "psutil"), "llm"),
+    **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl", "yaml"), "llm"),
+    "distributed": "dask",
+}
+"""Packages that not everyone has, by the extra of pip that brings them."""
+
+
+LONGEST = 1000
+"""Characters of what is wrong that are shown: a name or a number may have thousands."""
+
+
+class Parser(argparse.ArgumentParser):
+    """The words of a command line; what is wrong with them is one line."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Words as options; a shell passes no NUL, a caller may."""
+        words = list(sys.argv[1:] if args is None else args)
+        for word in words:
+            if "\0" in word:
+                raise InputError(f"{word!r} holds '\\0', which no word of a command does")
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the words."""
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
 def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser of these words."""
     from .commands.arguments import add_explain, add_predict, add_problems
     from .commands.model_arguments import add_rewards, advise_arguments, source
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
     )
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
@@ -142,6 +171,14 @@ class _Printable:
         return getattr(self._stream, name)
 
 
+def _say(name: str, error: object) -> None:
+    """Print what is wrong as one line, its middle left out where it is long."""
+    text = " ".join(str(error).split("\n"))
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    print(printable(f"{name}: {text}"), file=sys.stderr)
+
+
 def guarded(name: str, command: Callable[[], int]) -> int:
     """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
     input, output and memory, 130 where it was interrupted. An error of the program itself shows its
@@ -166,11 +203,18 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         print(f"{name}: {message}", file=sys.stderr)
         return 130
     except InputError as error:
-        print(printable(f"{name}: {error}"), file=sys.stderr)
+        _say(name, error)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in EXTRAS:
+            traceback.print_exc()
+            return 70
+        _say(name, f"{package} is not installed: pip install 'ustat_pg[{EXTRAS[package]}]'")
     except MemoryError as error:
-        print(f"{name}: out of memory: {error}", file=sys.stderr)
+        _say(name, f"out of memory: {error}")
     except OSError as error:
-        print(f"{name}: {error.strerror or error}", file=sys.stderr)
+        place = "" if error.filename is None else f"{error.filename}: "
+        _say(name, f"{place}{error.strerror or error}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception:
         # An error of ours must not leave Python's exit code 1, which says that a claim is refuted.

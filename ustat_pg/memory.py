@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,6 +70,29 @@ def free_memory(device: Any) -> int:
     import psutil
 
     return int(psutil.virtual_memory().available) // 2
+
+
+def refuse_beyond(what: str, count: int, each: int) -> None:
+    """Refuse what this machine's memory could not hold, before anything is done.
+
+    Arguments:
+        what: its name, in the plural.
+        count: how many there are to be.
+        each: bytes that one takes at least.
+
+    >>> refuse_beyond("completions", 10**15, 100)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: 1,000,000,000,000,000 completions take at least 100,000 GB of memory: ...
+    """
+    if not hasattr(os, "sysconf"):
+        return
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if count * each > room:
+        raise InputError(
+            f"{count:,} {what} take at least {count * each // 10**9:,} GB of memory: this machine has "
+            f"{room // 10**9:,}"
+        )
 
 
 def slices(total: int, size: float) -> Iterator[slice]:

@@ -105,7 +105,10 @@ def json_value(text: str, place: str | Path) -> Any:
     ustat_pg.validation.InputError: a.json: 'rewards' stands twice in one object
     """
     with _one_refusal(place, "JSON"):
+        _refuse_half(text)
         value = json.loads(text, object_pairs_hook=_once)
+        if _may_be_odd(text):
+            _refuse_odd(value)
         # Counted first, for speed: long lists are many, deep ones are none.
         if text.count("[") + text.count("{") > MOST_NESTED:
             _refuse_deep(value)
@@ -149,6 +152,8 @@ def read_yaml(path: Path) -> Any:
     with _one_refusal(path, "YAML"):
         value = yaml.load(text, Bounded)
         _refuse_deep(value)
+        # Options are names, of files above all.
+        _refuse_odd(value, "\0")
     return value
 
 
@@ -258,6 +263,42 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise InputError(f"{name!r} stands twice in one object")
     return mapping
+
+
+_HALF = 155
+"""Digits of which any number beyond double precision has so many in a row at a multiple of that place."""
+
+
+def _may_be_odd(text: str) -> bool:
+    """Whether JSON may stand for what :func:`_refuse_odd` refuses; this is asked of every line, so fast."""
+    return any(mark in text for mark in (r"\ud", r"\uD")) or any(
+        text[start : start + _HALF].isdigit() for start in range(0, len(text), _HALF)
+    )
+
+
+def _refuse_half(text: str) -> None:
+    """Refuse text that UTF-8 has no bytes for: half of a surrogate pair stands alone."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{text[error.start]!r} is half a character: it is no UTF-8") from None
+
+
+def _refuse_odd(value: Any, never: str = "") -> None:
+    """Refuse text that is no Unicode or holds some characters, and whole numbers that no float holds."""
+    ahead = [value]
+    while ahead:
+        part = ahead.pop()
+        if isinstance(part, dict):
+            ahead += [*part, *part.values()]
+        elif isinstance(part, list | tuple | set):
+            ahead += part
+        elif isinstance(part, str):
+            _refuse_half(part)
+            if found := set(part) & set(never):
+                raise InputError(f"{part!r} holds {min(found)!r}, which no name does")
+        elif isinstance(part, int) and abs(part) >= 2**1024:
+            raise InputError("it holds a number beyond double precision")
 
 
 def _refuse_deep(value: Any) -> None:

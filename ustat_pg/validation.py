@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
@@ -19,12 +20,41 @@ PROBABILITY_TOLERANCE = 1e-9
 """How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
 
 
+MOST_WORKERS = 10_000
+"""The most things that are done at a time."""
+
+
 class InputError(ValueError):
     """Input that this library refuses; the message says what is wrong and what is allowed."""
 
 
-def integer(name: str, value: Any, minimum: int = 1) -> int:
-    """Return ``value`` as an int, or raise :class:`InputError` if it is not a whole number >= ``minimum``.
+class MissingPackageError(ImportError, InputError):
+    """A package that not everyone has is missing; the message says what to install."""
+
+
+@contextmanager
+def needed(what: str, extra: str) -> Iterator[None]:
+    """Say what to install where a package that is imported here is missing.
+
+    Arguments:
+        what: what needs it, in the singular.
+        extra: of ``pip install 'ustat_pg[...]'``.
+
+    >>> with needed("a picture", "figures"):
+    ...     import no_matplotlib
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.MissingPackageError: a picture needs pip install 'ustat_pg[figures]': No module ...
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        text = f"{what} needs pip install 'ustat_pg[{extra}]': {error}"
+        raise MissingPackageError(text, name=error.name) from None
+
+
+def integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:
+    """Return ``value`` as an int, or raise :class:`InputError` if it is not a whole number within limits.
 
     >>> integer("group size", 8)
     8
@@ -39,12 +69,21 @@ def integer(name: str, value: Any, minimum: int = 1) -> int:
         number = operator.index(value)
     except TypeError:
         number = None
-    if number is None or not minimum <= number < 2**63:
-        limit = "" if number is None or number < minimum else " and below 2^63"
+    if number is None or not minimum <= number <= maximum:
+        most = "below 2^63" if maximum == 2**63 - 1 else f"at most {maximum:,}"
+        limit = "" if number is None or number < minimum else f" and {most}"
         raise InputError(
-            f"{name} is {value!r}: it must be a whole number of at least {minimum}{limit}"
+            f"{name} is {_shown(value)}: it must be a whole number of at least {minimum}{limit}"
         )
     return number
+
+
+def _shown(value: Any) -> str:
+    """The value as Python writes it, which it does not where a number has thousands of digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def number(

@@ -16,7 +16,7 @@ from typing import Any
 
 from ustat_pg._version import __version__
 from ustat_pg.reading import read_json
-from ustat_pg.validation import InputError, integer
+from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
 from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors, pattern
 
@@ -86,6 +86,7 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
 
 
 def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
+    integer("workers", options.workers, maximum=MOST_WORKERS)
     planted = chosen(options, stems)
     if options.list:
         print(_catalogue(planted, options.on))

@@ -39,8 +39,8 @@ def test_predict_prints_its_numbers(capsys, file, name, batch):
     expected = {
         "MSE of the minibatch gradient": known["mse"],
         "from the choice of prompts": known["prompt_term"],
-        "from the outputs, order 1/G": known["first_order_term"],
-        "from not knowing the value, order 1/G²": known["second_order_term"],
+        "from single outputs, order 1/G": known["first_order_term"],
+        "from pairs and more, order 1/G²": known["second_order_term"],
         "squared bias": known["squared_bias"],
         "MSE of the oracle": known["oracle_mse"],
         "MSE of vanilla": known["vanilla_mse"],

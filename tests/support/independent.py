@@ -311,6 +311,36 @@ def brute_force(
     return read_off(law, gradient(problem))
 
 
+def given_one(problem: Problem, x: int, name: Name, group_size: int, known: Outcome) -> Array:
+    """E[ghat | the first output is a known one] at context x: every group of others."""
+    m = moments(problem, x)
+    if group_size == 1:
+        return group_gradient(m, name, (known,))
+    return sum(
+        prob * group_gradient(m, name, (known, *rest))
+        for prob, rest in groups(problem.outcomes(x), group_size - 1)
+    )
+
+
+def outputs_parts(
+    problem: Problem, name: Name, group_size: int, batch_size: int
+) -> tuple[Fraction, Fraction]:
+    """Hoeffding's parts of E Cov(ghat | X) over B prompts: first order, and all the others."""
+
+    def first(x: int) -> Fraction:
+        mean = read_off(group_law(problem, x, name, group_size), ZERO).mean
+        return group_size * sum(
+            known.prob * ((given_one(problem, x, name, group_size, known) - mean) ** 2).sum()
+            for known in problem.outcomes(x)
+        )
+
+    def whole(x: int) -> Fraction:
+        return read_off(group_law(problem, x, name, group_size), ZERO).covariance.trace()
+
+    one = problem.mean(first) / batch_size
+    return one, problem.mean(whole) / batch_size - one
+
+
 def group_mse(problem: Problem, x: int, name: Name, group_size: int) -> Fraction:
     """The MSE of one group around g(x), by enumeration."""
     return read_off(group_law(problem, x, name, group_size), moments(problem, x).g).mse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shutil
@@ -14,6 +13,7 @@ import nbformat
 import pytest
 
 import ustat_pg.estimators
+from tests.support.hidden import hidden
 from tests.support.site import ROOT, build
 
 pytest.importorskip("myst_nb", reason="the site needs the extra theory")
@@ -115,30 +115,10 @@ def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
 # ---------------------------------------------------------------- without torch
 
 
-HIDING = """
-import sys
-from importlib.machinery import PathFinder
-
-
-class Hiding(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in HIDDEN else super().find_spec(name, path, target)
-
-
-sys.meta_path[:] = [Hiding if finder is PathFinder else finder for finder in sys.meta_path]
-"""
-
-
 @pytest.fixture
 def without_torch(tmp_path, monkeypatch):
     """A place in which no process finds torch or TRL."""
-    hidden = ("torch", "trl", "transformers")
-    folder = tmp_path / "hidden"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(f"HIDDEN = {hidden}\n{HIDING}", "utf-8")
-    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", hidden(tmp_path, "torch", "trl", "transformers"))
     return tmp_path
 
 

@@ -22,7 +22,7 @@ from ..predictions import (
     near_budget,
 )
 from ..problems import SoftmaxBandit, load_problem
-from ..validation import InputError
+from ..validation import InputError, number
 from .plots import new_axes, refuse_plot, save
 from .predict import centred
 
@@ -98,6 +98,7 @@ def advise_problem(
     >>> found.sizes.g_best, round(found.k_crit, 1)
     (2, 68.7)
     """
+    number("cost of a stage", stage_cost, minimum=0.0)
     if not isinstance(problem, SoftmaxBandit):
         problem = load_problem(problem)
     moments = problem.moments()

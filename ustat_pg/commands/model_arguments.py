@@ -240,6 +240,9 @@ def _bytes(text: str) -> int:
     number = text.rstrip("KMGiBkmgb")
     unit = text[len(number) :].upper()
     try:
-        return int(float(number) * _UNITS[unit if unit.endswith("B") or not unit else f"{unit}B"])
+        size = float(number) * _UNITS[unit if unit.endswith("B") or not unit else f"{unit}B"]
+        if not 1 <= size < 2**63:
+            raise ValueError
+        return int(size)
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write 800MB or 2GiB") from None

@@ -7,9 +7,10 @@ import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..baselines import parse
 from ..moments import Moments
@@ -21,11 +22,16 @@ from ..reading import read_json
 from ..validation import InputError
 from .plans import printed_plan
 
+if TYPE_CHECKING:
+    from ..engines import Estimator, GradientCell
+
+Array = NDArray[np.float64]
+
 _ROWS = {
     "mse": "MSE of the minibatch gradient",
     "prompt_term": "  from the choice of prompts",
-    "first_order_term": "  from the outputs, order 1/G",
-    "second_order_term": "  from not knowing the value, order 1/G²",
+    "first_order_term": "  from single outputs, order 1/G",
+    "second_order_term": "  from pairs and more, order 1/G²",
     "squared_bias": "  squared bias",
     "oracle_mse": "MSE of the oracle",
     "vanilla_mse": "MSE of vanilla",
@@ -123,7 +129,6 @@ def enumerated_mse(
     0.0
     """
     from ..engines import Estimator, GradientCell, SquaredError
-    from ..engines.gradients.exact import minibatches
 
     moments = problem.moments()
     known = gradient_mse(moments, "oracle", group_size, batch_size, design)
@@ -136,16 +141,16 @@ def enumerated_mse(
     together = 1 if design == "iid" else batch_size
     cell = GradientCell(problem, group_size, together, design)
     mse = float(cell.measure("exact", [SquaredError(estimator)]).mean[0])
-    shares = np.zeros((problem.contexts, problem.arms))
-    for draws, chance in minibatches(GradientCell(problem, group_size)):
-        weights = chance[:, None, None] * estimator.advantages(problem, draws) / group_size
-        where = np.broadcast_to(draws.contexts[..., None], draws.arms.shape)
-        np.add.at(shares, (where, draws.arms), weights)
+    one_known = _given_one_output(GradientCell(problem, group_size), estimator)
     policy, probs = problem.policy, moments.context_probs
     means = np.zeros((len(probs), problem.d))
-    factors = np.ones(len(probs))
+    factors, first = np.ones(len(probs)), 0.0
     for x in map(int, np.flatnonzero(probs > 0)):
-        means[x] = policy.combine(x, shares[x] / probs[x])
+        chances, given = one_known[x]
+        means[x] = policy.combine(x, given.sum(axis=0) / probs[x])
+        likely = chances > 0
+        off = policy.combine(x, given[likely] / chances[likely, None]) - means[x]
+        first += group_size * float(chances[likely] @ (off**2).sum(axis=1))
         gradient = policy.combine(x, policy.probs[x] * problem.mean_rewards[x])
         if moments.gradient_sq[x] > 0:
             factors[x] = means[x] @ gradient / moments.gradient_sq[x]
@@ -157,16 +162,53 @@ def enumerated_mse(
     variance = (mse - bias) * together / batch_size
     spread = float(probs @ (means**2).sum(axis=1)) - square
     prompt_term = prompt_factor(moments, batch_size, design) * max(spread, 0.0)
+    first /= batch_size
+    second = variance - prompt_term - first
     return replace(
         known,
         mse=variance + bias,
         prompt_term=prompt_term,
-        first_order_term=variance - prompt_term,
+        first_order_term=first,
+        # Below this share of the whole it is what rounding leaves of 0.
+        second_order_term=second if second > 1e-12 * mse else 0.0,
         squared_bias=bias,
         mean_factor=factors,
         noise_to_signal=variance / square if square > 0 else None,
         cosine=float(mean @ target) / (square * length) ** 0.5 if square * length > 0 else None,
     )
+
+
+def _given_one_output(cell: GradientCell, estimator: Estimator) -> list[tuple[Array, Array]]:
+    """What each score is weighted with where one output of the group is known, context by context.
+
+    Returns:
+        P(x, o), (O,), and E[Σᵢ Aᵢ 1{arm i = k}/G; x, o], (O, K), for the outputs o of context x: arms,
+        each with its reward. The known one may stand at any place of the group.
+    """
+    from ..engines.gradients.exact import minibatches
+
+    problem, size, arms = cell.problem, cell.group_size, cell.problem.arms
+    values = np.unique(problem.outcomes.rewards)
+
+    def keys(arms: Any, rewards: Array) -> Any:
+        return arms * len(values) + np.searchsorted(values, rewards)
+
+    known = [
+        np.unique(keys(problem.outcomes.arms[x, :count], problem.outcomes.rewards[x, :count]))
+        for x, count in enumerate(problem.outcomes.counts)
+    ]
+    result = [(np.zeros(len(outputs)), np.zeros((len(outputs), arms))) for outputs in known]
+    for draws, chance in minibatches(cell):
+        x, own = draws.contexts[0, 0], draws.arms[:, 0]
+        chances, given = result[x]
+        outputs = np.searchsorted(known[x], keys(own, draws.rewards[:, 0]))
+        pairs = outputs[:, :, None] * arms + own[:, None]
+        weights = chance[:, None] * estimator.advantages(problem, draws)[:, 0] / size**2
+        weights = np.broadcast_to(weights[:, None], pairs.shape)
+        given += np.bincount(pairs.ravel(), weights.ravel(), given.size).reshape(given.shape)
+        shares = np.repeat(chance / size, size)
+        chances += np.bincount(outputs.ravel(), shares, len(chances))
+    return result
 
 
 _ROUNDING = 1e-24

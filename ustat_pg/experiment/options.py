@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ..engines import Cell
 from ..engines.base import require_engine
-from ..validation import device_name, integer, one_of
+from ..validation import MOST_WORKERS, device_name, integer, one_of
 
 LARGEST_BLOCK = 65_536
 """The most replications in a block, of any cell."""
@@ -39,7 +39,7 @@ class Options:
         one_of("size", self.size, BUDGETS)
         require_engine(self.engine)
         integer("seed", self.seed, 0)
-        integer("workers", self.workers)
+        integer("workers", self.workers, maximum=MOST_WORKERS)
         device_name(self.device)
 
     @property

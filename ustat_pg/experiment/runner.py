@@ -28,6 +28,9 @@ from .plan import Plan, make_plan
 from .store import Memory, Store
 from .work import Work, environment
 
+MOST_REPLICATIONS = 10**10
+"""The most replications of a cell that one check is asked for: days of work."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -182,7 +185,7 @@ def check_alone(
             known = list(check.statement.rivals)
             raise InputError(_unknown(f"rival of {name!r}", rival, known))
     for number in replications:
-        integer("replications", number, 2)
+        integer("replications", number, 2, MOST_REPLICATIONS)
     # Other problems have other cells: their checks are counted, and not made.
     place = check.problem.partition("[")[0]
     functionals = [

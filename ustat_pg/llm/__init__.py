@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..validation import needed
+
 if TYPE_CHECKING:
     from .monitor import NoiseMonitor
     from .trl_trainers import BaselineTrainer
@@ -27,5 +29,6 @@ __all__ = ["BaselineTrainer", "NoiseMonitor", "TwoStageTrainer"]
 def __getattr__(name: str) -> Any:
     """Late, so that what needs no torch does not import it."""
     if name in _HOME:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        with needed(name, "llm"):
+            return getattr(import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

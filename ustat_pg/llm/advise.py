@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..catalogue.choice import Choice, choose, in_use
-from ..predictions import group_size_advice, near_budget, robust_group_size
-from ..validation import InputError, integer
+from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
+from ..validation import InputError, number
 from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import zero_signal
@@ -266,9 +266,15 @@ def advise_model(
         InputError: as these say.
     """
     source = ModelPool(model=model, **pool)
-    if output_cost is None and not prompt_cost:
-        # Before anything is sampled.
-        integer("budget", budget, 2)
+    # What no pool could answer is refused before anything is sampled.
+    number("cost of a stage", stage_cost, minimum=0.0)
+    group_size_advice(
+        MseConstants(1.0, 1.0, 1.0),
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+    )
     if spec is not None and (size := in_use(spec).group_size or 0) >= source.samples:
         raise InputError(f"samples is {source.samples}: the noise at G = {size} takes more")
     if until is None and source.limit is None and source.rollouts is None:

@@ -195,8 +195,6 @@ def _user_rollouts(
             prompt_ids = tokenise(language_model, prompt)
         if tokens is None:
             tokens = _tokens(language_model, place, texts, row.get("finished"))
-        if texts is None:
-            texts = decoded(language_model, tokens)
         most = language_model.model.get_input_embeddings().weight.shape[0]
         for token in (token for ids in (prompt_ids, *tokens) for token in ids):
             if not 0 <= token < most:
@@ -204,6 +202,8 @@ def _user_rollouts(
                     f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
                     f"{most - 1}"
                 )
+        if texts is None:
+            texts = decoded(language_model, tokens)
     if not all(tokens):
         raise InputError(f"{place}, has a completion without tokens: it must have at least one")
     ids = tuple(prompt_ids), tuple(map(tuple, tokens))

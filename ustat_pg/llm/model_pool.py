@@ -9,6 +9,7 @@ that it prints hold 95% (union bound).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..reading import regular
 from ..validation import InputError, integer
-from .pool import ScoredPool, TokenWeights
+from .pool import LEAST_ROLLOUTS, ScoredPool, TokenWeights
 
 if TYPE_CHECKING:
     from .models import LanguageModel
@@ -80,7 +82,14 @@ class ModelPool:
     out: Path | None = None
 
     def __post_init__(self) -> None:
+        # Refused before a model is loaded, which takes long.
         integer("seed", self.seed, 0)
+        integer("samples", self.samples, LEAST_ROLLOUTS)
+        for name in ("limit", "batch", "max_new_tokens", "memory"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name))
+        if self.rollouts is not None and not (path := Path(self.rollouts)).is_dir():
+            regular(path)
         if self.vllm is not None and self.backend != "vllm":
             raise InputError("--vllm is of vLLM's engine: add --backend vllm")
 
@@ -110,7 +119,7 @@ class ModelPool:
             self.model,
             device=self.device or machine_device(),
             dtype=self.dtype,
-            lora=int(lora) if isinstance(lora, str) and lora.isdigit() else lora,
+            lora=int(lora) if isinstance(lora, str) and re.fullmatch("[0-9]{1,9}", lora) else lora,
             pad_token=self.pad_token,
         )
         if task is not None and self.max_new_tokens is None and self.rollouts is None:

@@ -26,6 +26,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..memory import refuse_beyond
 from ..reading import json_value, read_text
 from ..validation import InputError, integer, one_of
 from ..whole_files import versions
@@ -39,6 +40,9 @@ FORMAT = "ustat_pg rollouts 1"
 
 MOST_LINES = 2**32
 """Size of the largest file of lines, in bytes: rollouts of language models are long."""
+
+_COMPLETION = 160
+"""Bytes that the shortest completion takes: its tokens, their log-probabilities and its text."""
 
 _START = json.dumps({"format": FORMAT}).encode()[:-1] + b", "
 """How every store of this format begins, and nothing else."""
@@ -296,6 +300,7 @@ def sample(
         messages are in ``failed``.
     """
     integer("rollouts", rollouts, LEAST_ROLLOUTS)
+    refuse_beyond("completions", rollouts * len(task.prompts), _COMPLETION)
     if batch is not None:
         integer("batch", batch)
     integer("seed", seed, 0)

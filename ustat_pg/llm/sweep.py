@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..reading import read_yaml
-from ..validation import InputError, integer
+from ..validation import MOST_WORKERS, InputError, integer
 from ..whole_files import whole_file
 
 GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
@@ -36,6 +38,9 @@ GRID = ("trainer", "gradient_accumulation_steps", "num_generations", "seed")
 
 PRESETS = Path(__file__).with_name("presets")
 """Sweeps that ship with the library: the paper's ``figure5`` and ``table2``, and ``embedded``."""
+
+_VALUE = re.compile(r"[\w.:,+-]{1,64}", re.ASCII)
+"""A value of a grid, which names a folder."""
 
 _TAIL = 20
 """Lines of a failed run's log that are reported."""
@@ -73,6 +78,12 @@ class Sweep:
         for name, values in grid.items():
             if not isinstance(values, list) or not values or len({*map(str, values)}) < len(values):
                 raise InputError(f"{path}: {name} is {values!r}: list at least one, and none twice")
+            for value in values:
+                if not isinstance(value, int | str) or not _VALUE.fullmatch(str(value)):
+                    raise InputError(
+                        f"{path}: {name} has {value!r}, and a folder is named by it: it must be a whole "
+                        "number, or a word of letters, digits and . : , + - _"
+                    )
         return cls(base, grid, tuple(map(str, launch)))
 
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -134,7 +145,7 @@ class Sweep:
                 say("\n".join([f"exit code {code}; the end of {log}:", *lines]))
             return name if code else None
 
-        with ThreadPoolExecutor(integer("workers", workers)) as pool:
+        with ThreadPoolExecutor(integer("workers", workers, maximum=MOST_WORKERS)) as pool:
             return tuple(name for name in pool.map(one, commands) if name)
 
 
@@ -178,6 +189,9 @@ def sweep(options: argparse.Namespace) -> int:
             for command in runs.prepare(options.out.resolve()).values():
                 print(shlex.join(command))
             return 0
+        if find_spec("trl") is None:
+            # Each run would say so, after seconds.
+            raise InputError("a sweep needs pip install 'ustat_pg[llm]': there is no TRL")
         failed = runs.run(options.out, options.workers)
     say_results(options.out)
     return 3 if failed else 0

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..validation import InputError
+from ..validation import InputError, needed
 from ..whole_files import versions, whole_file
 from .models import check_lengths, load_model, tokenise
 from .prompts import Task
@@ -201,9 +201,13 @@ def _train(run: RunArguments, args: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m ustat_pg.llm.training --config run.yaml``: make one run; returns the exit code."""
-    from trl import TrlParser
-
     words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with needed("a training run", "llm"):
+            from trl import TrlParser
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
     try:
         kinds: list[Any] = [RunArguments]
         first, *_ = TrlParser(kinds).parse_args_and_config(words, return_remaining_strings=True)

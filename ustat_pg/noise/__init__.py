@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from .alarms import Alarms
-from .completions import Alternative
-from .estimate import NoiseEstimate
-from .meter import NoiseMeter
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..validation import needed
+
+if TYPE_CHECKING:
+    from .alarms import Alarms
+    from .completions import Alternative
+    from .estimate import NoiseEstimate
+    from .meter import NoiseMeter
+
+_HOME = {
+    "Alarms": "alarms",
+    "Alternative": "completions",
+    "NoiseEstimate": "estimate",
+    "NoiseMeter": "meter",
+}
 
 __all__ = ["Alarms", "Alternative", "NoiseEstimate", "NoiseMeter"]
+
+
+def __getattr__(name: str) -> Any:
+    """Late, so that what needs no torch does not import it."""
+    if name in _HOME:
+        with needed(name, "torch"):
+            return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,12 @@ among the others and l ~ Binomial(G-2, p),
 and the same with matrices. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
 estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. Where δ = 1
 the advantages are those of a leave-one-out baseline b(m) = -a₀(m).
+
+One output (s, z) moves the estimate by E[ĝ | s, z] - E ĝ = (α_z s - w g + (z-p) w'(p) g)/G, with
+α₁ = E a₁(m+1) and α₀ = E a₀(m). The sum of these over the group is Hoeffding's first-order part of ĝ, of
+squared norm
+
+    (1/G) ( α₁² E‖s‖² z + α₀² E‖s‖² (1-z) - (w² - 2 w' ((1-p) α₁ + p α₀) - p (1-p) w'²) ‖g‖² )
 """
 
 from __future__ import annotations
@@ -39,6 +45,10 @@ from ..validation import (
 
 Array = NDArray[np.float64]
 
+MOST = 10**6
+"""The largest group that has a table."""
+_MOST_CHANCES = 2**25
+"""Chances of numbers of successes, over all prompts, that are held at a time."""
 _BINARY_TOLERANCE = 1e-9
 """How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
 _ROUNDING = 1e-14
@@ -117,6 +127,20 @@ class CountTable:
         reward = moments.norm_reward
         return won * reward + lost * (moments.fisher_trace - reward) + pairs * moments.gradient_sq
 
+    def first_order(self, moments: Moments) -> Array:
+        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, Hoeffding's part of first order, (X,)."""
+        size, pass_rates, delta = self.group_size, moments.value, self.delta
+        alone, failing = binomial(size - 1, pass_rates), 1 - pass_rates
+        won, lost, weight = alone @ self.successes[1:], alone @ self.failures[:-1], alone @ delta
+        slope = np.zeros(len(pass_rates))
+        if size > 1:
+            slope = (size - 1) * (binomial(size - 2, pass_rates) @ np.diff(delta))
+        crossed = 2 * slope * (failing * won + pass_rates * lost)
+        of_gradient = crossed + pass_rates * failing * slope**2 - weight**2
+        reward = moments.norm_reward
+        single = won**2 * reward + lost**2 * (moments.fisher_trace - reward)
+        return (single + of_gradient * moments.gradient_sq) / size
+
     def second_moment_matrices(self, moments: Moments) -> Iterator[tuple[Array, ContextMatrices]]:
         """E ĝ ĝᵀ of one prompt's group, (d, d), and the context's matrices, one context at a time."""
         shares = zip(*self._shares(moments.value), moments.value, moments.matrices(), strict=True)
@@ -138,6 +162,11 @@ class CountTable:
 
 def binomial(trials: int, chance: Array) -> Array:
     """P(m) of the number of successes, (..., trials + 1)."""
+    if (trials + 1) * np.size(chance) > _MOST_CHANCES:
+        raise InputError(
+            f"groups of {trials + 1} at {np.size(chance)} prompts are too many: a table adds up at most "
+            f"{_MOST_CHANCES:,} chances"
+        )
     return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
 
 
@@ -321,6 +350,7 @@ def count_table(
     if not known.by_count:
         raise InputError(f"{known.name} is no table by the number of successes")
     require_group(name, group_size)
+    integer("group size", group_size, maximum=MOST)
     if "best_table" in known.needs:
         if moments is None:
             raise InputError(f"{known.name} is the best table of a problem: its moments are needed")
@@ -348,7 +378,7 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     array([0.5, 0.5, 0.5])
     """
     require_binary(moments, "the best table")
-    size = integer("group size", group_size)
+    size = integer("group size", group_size, maximum=MOST)
     gains = finite_array("delta", delta)
     if gains.ndim > 1 or (gains.ndim == 1 and len(gains) != size):
         raise InputError(f"delta has shape {gains.shape}: a group of {size} needs ({size},)")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import Baseline, require_group
+from ..baselines import LARGEST, Baseline, require_group
 from ..baselines import baseline as record_of
 from ..designs import require_design
 from ..moments import Moments, takes_problems
@@ -44,9 +44,10 @@ class MsePrediction:
     Arguments:
         mse: prompt_term + first_order_term + second_order_term + squared_bias.
         prompt_term: part from the choice of prompts.
-        first_order_term: part from the outputs, of order 1/G; the whole of what outputs do, for
-            estimators that are tables by counts and are not split.
-        second_order_term: part from not knowing the value function, of order 1/(G(G-1)); 0 for
+        first_order_term: part from single outputs, of order 1/G: G tr Cov E[ĝ | x, one output] over B,
+            Hoeffding's part of first order. That of grpo is the oracle's.
+        second_order_term: part from outputs together, pairs of them and more, of order 1/G²: what the
+            outputs add beyond that. For grpo it is what not knowing the value costs; 0 for
             baselines that depend on the prompt only.
         squared_bias: ‖E ĝ - g‖², 0 where the baseline does not use the output's own reward.
         oracle_mse, vanilla_mse: the same quantity for these baselines.
@@ -113,6 +114,8 @@ def _baseline_values(
         "predicted_value": lambda: finite_array("predicted values", critic, 1),  # type: ignore[arg-type]
     }
     values = find[record.needs[0]]() if record.needs else np.zeros(len(moments))
+    if np.abs(values).max() > LARGEST:
+        raise InputError(f"the baseline {record.name} holds numbers beyond {LARGEST:g}")
     if len(values) != len(moments):
         raise InputError(
             f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
@@ -120,10 +123,10 @@ def _baseline_values(
     return values
 
 
-def _spread(second_moment: Array, squared_mean: Array) -> Array:
-    """Their difference; 0 where it is rounding noise."""
-    spread = second_moment - squared_mean
-    return np.where(spread > _ROUNDING * second_moment, spread, 0.0)
+def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
+    """Their difference; 0 where it is rounding noise of the whole, or of what both are made of."""
+    spread = whole - part
+    return np.where(spread > _ROUNDING * (whole if made_of is None else made_of), spread, 0.0)
 
 
 @takes_problems
@@ -190,7 +193,13 @@ def gradient_mse(
         table = count_table(baseline, size, moments)
         factors = table.weight(moments.value)
         squares = factors**2 * moments.gradient_sq
-        first = float(mean @ _spread(table.second_moments(moments), squares)) / prompts
+        moment = table.second_moments(moments)
+        outputs = _spread(moment, squares)
+        together = np.minimum(_spread(outputs, table.first_order(moments), moment), outputs)
+        first, second = (
+            float(mean @ (outputs - together)) / prompts,
+            float(mean @ together) / prompts,
+        )
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = moments.mean_gradient(factors)
     target = moments.mean_gradient_sq

@@ -13,7 +13,10 @@ model, and the hooks are checked against it: the first time they run, on one com
 parameter by parameter.
 """
 
-from .passes import SKETCH, Scores
-from .sums import PromptScores
+from ...validation import needed
+
+with needed("the gradient of a language model", "llm"):
+    from .passes import SKETCH, Scores
+    from .sums import PromptScores
 
 __all__ = ["SKETCH", "PromptScores", "Scores"]
