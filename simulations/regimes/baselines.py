@@ -114,11 +114,11 @@ def critics(drawn: Drawn) -> Iterator[Check]:
             error / batch,
         )
     count = critic_rollouts_at_par(moments, group)
-    for what, off in (
+    for what, level in (
         ("error", critic_error_at_par(moments, group)),
         ("rollouts", np.sqrt(moments.reward_variance / count)),
     ):
-        more, error = excess(critic(value + off), critic(value - off))
+        more, error = excess(critic(value + level), critic(value - level))
         yield drawn.check(f"{where}: {what} at par", more, grpo, error + limit)
     rollouts, step, start = drawn.size(2, 200), float(drawn.rng.uniform(0.01, 1)), 3.0
     centre, noise = np.full(3, start), np.zeros(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import exp, inf, log
 from typing import Any
@@ -141,7 +142,7 @@ def _noise(of: MseConstants, others: Any) -> Any:
     return of.c1 * (1 + others) + of.c2 + of.c3 / others
 
 
-def _least(values: Array) -> Array:
+def _least(values: Array) -> NDArray[np.intp]:
     """The places of the values that are least, but for rounding."""
     return np.flatnonzero(values <= values.min() + 2 * rounding(values.min()))
 
@@ -160,7 +161,7 @@ def budgets(drawn: Drawn) -> Iterator[Check]:
     """Budgets near by, by all group sizes; the budget at which noise is signal."""
     for number in range(6):
         known, budget = _drawn(drawn), drawn.size(50, LARGEST_BUDGET)
-        others, _ = lowest(lambda u, of=known: _noise(of, u))
+        others, _ = lowest(partial(_noise, known))
         limit = 1.05 * _noise(known, float(np.clip(others, 1, budget - 1)))
         nearby, group = near_budget(known, budget)
         said = abs(nearby - budget), group
