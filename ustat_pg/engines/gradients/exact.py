@@ -43,6 +43,9 @@ WORK_LIMIT = 2e9
 
 _CHUNK_BYTES = 16_000_000
 
+_PAIRS = 16
+"""Pairs of outputs whose product takes as long as an advantage."""
+
 _A_CHOICE, _A_CELL = 64, 16_000
 """Advantages that take as long as the loop's turn for a choice of prompts, and as a cell's own tables."""
 
@@ -74,8 +77,9 @@ def _choices(cell: GradientCell) -> int:
 
 def effort(cell: GradientCell, quantities: int, *, tuples: bool = False) -> float:
     """Roughly the advantages that a number of quantities take, with what else costs as much."""
-    outputs = size(cell, tuples=tuples) * cell.batch_size * cell.group_size
-    return float((outputs + _A_CHOICE * _choices(cell)) * quantities + _A_CELL)
+    outputs = cell.batch_size * cell.group_size
+    outcomes = size(cell, tuples=tuples) * outputs * (1 + outputs / _PAIRS)
+    return float((outcomes + _A_CHOICE * _choices(cell)) * quantities + _A_CELL)
 
 
 def require(cell: GradientCell, *, tuples: bool = False) -> None:
