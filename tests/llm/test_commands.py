@@ -365,7 +365,10 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1000000000"), "at most 1e+06"),
         ((*ADVICE, "ALL", "--budget", "16", "--prompt-cost", "nan"), "prompt cost holds nan"),
-        ((*MSE, "ALL", "--samples", "1000000000"), "4,000,000,000 completions take at least 640 GB"),
+        (
+            (*MSE, "ALL", "--samples", "1000000000"),
+            "4,000,000,000 completions take at least 640 GB",
+        ),
         ((*MSE, "ALL", "--lora", "9" * 300), "File name too long"),
     ],
 )
