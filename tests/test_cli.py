@@ -105,7 +105,7 @@ def test_usage_is_exit_2(capsys, file, words, message):
     words = [file if word == "FILE" else word for word in words]
     text = commands.refusal_of(capsys, main, *words)
     assert message in text
-    assert "see ustat-pg group-size --help" in text
+    assert "see ustat-pg advise --help" in text
 
 
 def advice_of(capsys, *words: str) -> dict:

@@ -164,6 +164,14 @@ def test_a_grid_whose_values_name_no_folder(capsys, tmp_path, value):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "null", '{"run": 1, "trl": {}, "budget": 8}'])
+def test_a_record_of_no_run_is_named(capsys, tmp_path, text):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "finished.json").write_text(text, "utf-8")
+    text = refusal_of(capsys, main, "llm", "sweep", "--out", tmp_path)
+    assert "finished.json is no record of a finished run" in text
+
+
 HALF = "\ud800"
 LINE = {"id": "a", "prompt": "1+1=", "completions": ["1", "2", "3", "4"], "rewards": [1, 0, 1, 0]}
 

@@ -461,6 +461,9 @@ GOOD = {"prompt": "1+1=", "completions": ["2"] * 4, "rewards": [1, 0, 0, 1]}
         ({"completions": None}, "neither completions nor completion_ids"),
         ({"completion_ids": [[4]] * 3 + [[16]]}, "the token 16: .* tokens 0 to 15"),
         ({"completions": ["1" * 300] * 4}, "prompt '0' has 4 tokens"),
+        ({"completions": None, "completion_ids": [[4]] * 3 + [[10**200]]}, "tokens 0 to 15"),
+        ({"prompt": "1+\ud800="}, "line 1: .* is half a character"),
+        ({"completions": ["1"] * 3 + ["\udfff"]}, "line 1: .* is half a character"),
     ],
 )
 def test_users_files_that_are_none_are_refused(small, tmp_path, change, said):

@@ -33,23 +33,30 @@ def results(out: str | Path) -> pd.DataFrame:
     """
     rows = []
     for path in sorted(Path(out).glob(f"*/{FINISHED}")):
-        record = read_json(path)
-        run, trl, budget = record["run"], record["trl"], record["budget"]
-        size = trl["num_generations"]
-        common = {"run": path.parent.name, "model": run["model"], "task": run["task"]}
-        common |= {"trainer": run["trainer"], "K": budget, "G": size, "B": budget // size}
-        common |= {"seed": trl["seed"]}
-        rows += [
-            common
-            | {"step": entry["step"], "final": entry["step"] == trl["max_steps"]}
-            | {"accuracy": entry["eval_reward"], "n": record["tested"]}
-            for entry in record["log"]
-            if "eval_reward" in entry
-        ]
+        try:
+            rows += _evaluations(path.parent.name, read_json(path))
+        except (KeyError, TypeError, ZeroDivisionError) as error:
+            raise InputError(f"{path} is no record of a finished run: {error!r}") from None
     if not rows:
         raise InputError(f"{out} holds no finished run with an evaluation")
     order = ["trainer", "K", "G", "seed", "step"]
     return pd.DataFrame(rows).sort_values(order, ignore_index=True)
+
+
+def _evaluations(name: str, record: Any) -> list[dict[str, Any]]:
+    """A row for each evaluation of a run, by its folder's name and its record."""
+    run, trl, budget = record["run"], record["trl"], record["budget"]
+    size = trl["num_generations"]
+    common = {"run": name, "model": run["model"], "task": run["task"]}
+    common |= {"trainer": run["trainer"], "K": budget, "G": size, "B": budget // size}
+    common |= {"seed": trl["seed"]}
+    return [
+        common
+        | {"step": entry["step"], "final": entry["step"] == trl["max_steps"]}
+        | {"accuracy": entry["eval_reward"], "n": record["tested"]}
+        for entry in record["log"]
+        if "eval_reward" in entry
+    ]
 
 
 def _interval(values: Any) -> tuple[float, float, float]:
