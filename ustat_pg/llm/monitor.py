@@ -141,8 +141,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put a hook on each parameter that is trained."""
-        # A training that was interrupted never ended.
-        self._stop()
+        if self._on:
+            # A training that was interrupted never ended.
+            self._guard.run(self._stop)
         self._guard = Guard(self._stop)
         self._safely(self._begin, args, state, given.get("optimizer"))
         self._guard.gathered()
