@@ -180,25 +180,31 @@ PLACES = {
 }
 
 
+def failing_after(inner, sound):
+    """A function that fails after it was called some times."""
+    calls = []
+
+    def planted(*given, **named):
+        calls.append(0)
+        if len(calls) > sound:
+            raise torch.OutOfMemoryError("all is taken")
+        return inner(*given, **named)
+
+    return planted
+
+
 def failing(model, folder):
     """What one of two processes warned of and did, where the second fails; by where."""
     import os
 
     found, second = {}, os.environ["RANK"] == "1"
     for where, place in PLACES.items():
-        calls = []
-
-        def planted(*given, calls=calls, **named):
-            calls.append(0)
-            # At the beginning at once, else in the second step.
-            if where == "at the beginning" or len(calls) > 2:
-                raise torch.OutOfMemoryError("all is taken")
-            return inner(*given, **named)
-
         path, _, name = place.rpartition(".")
         module, _, owner = path.rpartition(".")
         owner = getattr(__import__(module, fromlist=["_"]), owner)
-        inner = getattr(owner, name)
+        # At the beginning at once, else the third time.
+        sound = 0 if where == "at the beginning" else 2
+        planted = failing_after(getattr(owner, name), sound)
         monitor = NoiseMonitor(2)
         with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
@@ -282,7 +288,7 @@ def test_steps_of_one_micro_batch_are_measured_two_at_a_time(small, task, tmp_pa
 
 
 def test_iterations_within_a_step_count_once(small, task, tmp_path, capsys):
-    """A step that passes twice over its outputs is as one that passes once; others say why they do not count."""
+    """A step that passes twice over its outputs is as one that passes once; others say why not."""
     found = []
     for iterations in (1, 2):
         monitor = NoiseMonitor(3, sketch=WHOLE)

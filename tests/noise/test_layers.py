@@ -182,7 +182,10 @@ def test_refusals():
     made = model("plain")
     meter = NoiseMeter(made)
     value = loss(made, IDS, FACTORS)
-    with pytest.warns(UserWarning, match="is off.*run the forward pass in it"), meter.micro_batch([1] * 4):
+    with (
+        pytest.warns(UserWarning, match="is off.*run the forward pass in it"),
+        meter.micro_batch([1] * 4),
+    ):
         value.backward()
     assert not meter.step()
     meter = NoiseMeter(made)

@@ -22,10 +22,9 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.utils import _pytree as pytree  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from ustat_pg.noise import NoiseMeter, sketch  # noqa: E402
+from tests.support.meters import one_step  # noqa: E402
+from ustat_pg.noise import NoiseMeter  # noqa: E402
 from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
 
 GROUP, PROMPTS, ARMS = 4, 2, 3
@@ -264,34 +263,6 @@ def test_adam_s_metric():
     assert meter.estimate().signal == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
 
 
-@pytest.mark.parametrize("state", ["none", "another"])
-def test_an_optimizer_without_second_moments_is_said(state):
-    """Betas and eps and no exp_avg_sq: the first step that has a state says so, or the 23rd."""
-
-    class Eight(torch.optim.Optimizer):
-        def step(self):
-            if state == "another":
-                self.state[theta]["state2"] = torch.zeros(2)
-
-    theta = torch.nn.Parameter(torch.ones(2))
-    optimizer = Eight([theta], {"betas": (0.9, 0.999), "eps": 1e-8})
-    meter = NoiseMeter([theta], metric="adam", optimizer=optimizer)
-    for _ in range(1 if state == "another" else 22):
-        assert not one_step(meter, theta)
-        optimizer.step()
-    with pytest.warns(UserWarning, match="is off.*Eight keeps no exp_avg_sq of all parameters"):
-        assert not one_step(meter, theta)
-    refuses("metric is 'adam', and SGD has no betas", NoiseMeter, [theta], metric="adam",
-            optimizer=torch.optim.SGD([theta]))  # fmt: skip
-
-
-def test_adam_s_metric_at_its_first_steps_is_heavy_tailed_and_at_22_is_not():
-    """E[σ²/v] of means of n squares: 1.1 at 22, where 2 have none."""
-    squares = np.random.default_rng(0).chisquare(1, (22, 400_000))
-    assert np.mean(22 / squares.sum(0)) == pytest.approx(22 / 20, rel=3e-3)
-    assert np.mean(2 / squares[:2].sum(0)) > 5
-
-
 def test_checkpointing_autocast_and_bfloat16():
     for dtype, checkpoint in ((torch.float32, True), (torch.bfloat16, False)):
         torch.manual_seed(0)
@@ -335,14 +306,6 @@ def test_refusals():
     refuses("no gradient came: call loss.backward", meter.step)
     with pytest.raises(TypeError, match="is not copied"):
         pickle.dumps(meter)
-
-
-def one_step(meter, theta, prompts=(0, 0, 1, 1), grads=(1.0, 2.0, 3.0, 4.0), **options):
-    for prompt, value in zip(prompts, grads, strict=True):
-        with meter.micro_batch([prompt], **options):
-            if value is not None:
-                (value * theta).sum().backward()
-    return meter.step()
 
 
 def test_whatever_names_a_group_will_do():
@@ -435,96 +398,21 @@ def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
     refuses("no gradient came", one_step, meter, theta)
 
 
-@pytest.mark.parametrize("place", ["_see", "_opened", "_closed", "_finished", "_counted", "_merged"])
-def test_an_error_while_it_measures_is_one_warning(place):
-    """And the loop goes on, as without the meter; wrong arguments are errors all the same."""
-    theta = torch.nn.Parameter(torch.ones(2))
-    meter = NoiseMeter([theta])
-    assert one_step(meter, theta)
-    with (
-        patch.object(NoiseMeter, place, side_effect=torch.OutOfMemoryError("all is taken")),
-        pytest.warns(UserWarning, match="is off, the training goes on: OutOfMemoryError: all is") as told,
-    ):
-        assert not one_step(meter, theta)
-    assert len(told) == 1
-    assert not theta._backward_hooks
-    theta.grad = None
-    assert not one_step(meter, theta)
-    assert meter.left_out == "the meter is off: OutOfMemoryError: all is taken"
-    assert theta.grad.tolist() == [10.0, 10.0]
-    assert meter.steps == 1
-    refuses("give one number or text for each completion", meter.begin, [])
-    refuses("1 steps count.*the meter is off", meter.estimate)
-
-
 def test_steps_of_one_prompt_are_measured_two_at_a_time():
-    """In expectation the signal and noise of enumeration, where steps of both prompts have them."""
-    alpha, beta, gamma = enumerated("rloo")
-    noise = alpha + (GROUP - 1) * beta - GROUP * gamma
+    """In expectation over both prompts, each by its mean gradient, the signal is that of enumeration."""
     probs, v, _ = terms("rloo")
-    means, totals = (probs[..., None, None] * v).sum(1), (probs[..., None] * v.sum(2).square()).sum(1)
-    # Expectations over the four orders of two prompts, each measured by its mean gradient.
-    theta, found = torch.nn.Parameter(THETA.clone()), []
-    for first, second in itertools.product(range(2), repeat=2):
+    means = (probs[..., None, None] * v).sum(1).sum(1)
+    theta, sums = torch.nn.Parameter(THETA.clone()), []
+    for pair in itertools.product(range(2), repeat=2):
         meter = NoiseMeter([theta])
-        for x in (first, second):
-            with meter.micro_batch([len(found) * 2 + (x, "second")[0 if x == first else 0]] * GROUP):
-                (theta @ means[x].sum(0) / GROUP).backward()
+        for name, x in enumerate(pair):
+            with meter.micro_batch([name] * GROUP):
+                (theta @ means[x] / GROUP).backward()
             assert meter.step()
-        found.append(meter._steps[-1])
-    sums = np.mean(found, axis=0)
-    assert sums[4] / sums[2] == pytest.approx(gamma, rel=1e-4)
-
-
-def huge(kind):
-    """A gradient of two pieces and a half, as a pass makes it."""
-    rows, dtype = 2560, torch.bfloat16 if kind != "float32" else torch.float32
-    theta = nn.Parameter(torch.zeros(rows, 1024, dtype=dtype))
-    values = torch.arange(rows * 1024).remainder(251).to(dtype).view(1024, rows)
-    if kind == "one row":
-        theta, values = nn.Parameter(theta.detach().view(1, -1)), values.T.contiguous().view(1, -1).T
-    return theta, values
-
-
-@pytest.mark.parametrize("kind", ["bfloat16", "float32", "one row"])
-@pytest.mark.parametrize("adam", [False, True])
-@pytest.mark.parametrize("fold", ["loops", "windows"])
-def test_no_copy_as_large_as_a_parameter_is_made(kind, adam, fold, monkeypatch):
-    """Where a gradient is contiguous or not: the sketch is the same as that of all numbers at once."""
-    if fold == "windows":
-        monkeypatch.setattr("ustat_pg.noise.loops.by_loops", sketch.by_windows)
-    theta, values = huge(kind)
-    theta.grad = torch.zeros_like(theta)
-    optimizer = torch.optim.AdamW([theta])
-    if adam:
-        moment = torch.ones_like(theta)
-        optimizer.state[theta] |= {"step": torch.tensor(1e6), "exp_avg_sq": 4 * moment}
-    meter = NoiseMeter([theta], metric="adam" if adam else "euclidean", optimizer=optimizer)
-    sizes, known = [], {t.untyped_storage().data_ptr() for t in (theta, theta.grad, values)}
-    for t in optimizer.state[theta].values():
-        known.add(t.untyped_storage().data_ptr())
-
-    class Allocated(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            result = func(*args, **(kwargs or {}))
-            for t in pytree.tree_leaves(result):
-                if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in known:
-                    sizes.append(t.untyped_storage().nbytes())
-            return result
-
-    gradient = values.T
-    meter.begin([0])
-    with Allocated():
-        for hook in theta._backward_hooks.values():
-            hook(gradient)
-    held = meter._table[0, 0].clone()
-    meter.end()
-    assert max(sizes) <= 3 * 2**20 * 4 < gradient.numel() * 4 / 0.8
-    wanted = torch.zeros(1, 1, meter.numbers)
-    divisor = 2 + 1e-8 if adam else 1
-    meter.begin([0])
-    meter._sketch.add(wanted, 0, gradient.float().reshape(1, -1) / divisor)
-    torch.testing.assert_close(held, wanted[0, 0], rtol=1e-3, atol=1e-1)
+            assert meter.steps == name
+        sums.append(meter.state_dict()["steps"][0])
+    gamma = enumerated("rloo")[2]
+    assert estimate_noise(np.array(sums)).signal == pytest.approx(gamma, rel=1e-4)
 
 
 def test_sparse_gradients():

@@ -44,7 +44,12 @@ def watched(
     plain = {"max_steps": 3, "per_device_train_batch_size": 2, "learning_rate": 1e-12}
     monitor, seen = monitor or NoiseMonitor(3, sketch=WHOLE), Seen()
     trainer = trl_trainer(
-        fresh(small), task, folder, name, callbacks=[monitor, seen, *callbacks], **(plain | settings)
+        fresh(small),
+        task,
+        folder,
+        name,
+        callbacks=[monitor, seen, *callbacks],
+        **(plain | settings),
     )
     compute = trainer.compute_loss
 

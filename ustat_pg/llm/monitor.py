@@ -47,12 +47,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
-    same completions the first is measured. An error in here is one warning, on all processes, and the training
-    goes on. A training that another trainer begins has a window of its own.
+    same completions the first is measured. An error in here is one warning, on all processes, and the
+    training goes on. A training that another trainer begins has a window of its own.
 
-    Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded (FSDP2)
-    completions are told apart by hooks on layers, as with ``per_completion``. A line on stderr says either, and
-    why the first step that is left out is.
+    Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded
+    (FSDP2) completions are told apart by hooks on layers, as with ``per_completion``. A line on stderr says
+    either, and why the first step that is left out is.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
     :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as distributed
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, integer, one_of, positive
@@ -22,13 +21,15 @@ from .layers import Layers
 from .onlooker import Guard
 from .sketch import Sketch, pieces
 
-_UNKNOWN_SHARDS = "of sharded ones those of FSDP2 are known, and none of DeepSpeed's ZeRO 3 or FSDP1"
+_UNKNOWN_SHARDS = (
+    "of sharded ones those of FSDP2 are known, and none of DeepSpeed's ZeRO 3 or FSDP1"
+)
 _SEEN = 22
 """Steps that Adam's second moments are means of before they are a metric.
 
 A mean v of n squares of normal numbers has E[1/v] = n / (n - 2) / σ²: 10% too large at 22, infinite at 2. The
-relative deviation of 1/v is √(2 / (n - 4)) then, a third for each entry. Adam's weights, β₂ to the age, are not
-far from equal over so few steps where β₂ is .95 or more; where it is less, v never gets better than it is then.
+relative deviation of 1/v is √(2 / (n - 4)), a third for each entry. Adam weighs squares by β₂ to their age: a
+long memory, of β₂ near 1, makes v better later, and that of β₂ = .9 is full at 22.
 """
 
 
@@ -107,6 +108,9 @@ class NoiseMeter:
         self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
         if self._adam and optimizer is None:
             raise InputError("metric is 'adam': give the optimizer, whose second moments it takes")
+        model = parameters if isinstance(parameters, torch.nn.Module) else None
+        if model is not None and self._adam:
+            raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
         for group in optimizer.param_groups if self._adam else ():
             if not {"betas", "eps"} <= group.keys():
                 raise InputError(
@@ -115,9 +119,6 @@ class NoiseMeter:
                 )
         self.numbers, self.seed = integer("numbers", numbers, 1), integer("seed", seed, 0)
         self._optimizer = optimizer
-        model = parameters if isinstance(parameters, torch.nn.Module) else None
-        if model is not None and self._adam:
-            raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
         given = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
         self._parameters = [p for p in dict.fromkeys(given) if p.requires_grad]
         if not self._parameters:
@@ -252,8 +253,9 @@ class NoiseMeter:
         return torch.zeros(0) if squared is None else squared
 
     def _closed(self) -> torch.Tensor:
-        assert self._table is not None and self._sketch is not None
+        assert self._table is not None
         if self._layers is not None:
+            assert self._sketch is not None
             for place, values in self._layers.gradients():
                 self._ever = True
                 values = values.to(self._table.device)

@@ -16,7 +16,7 @@ FEWEST = 10
 
 
 class Guard:
-    """All that others call of ours runs under a guard: an error is one warning, and then nothing runs any more.
+    """All that others call of ours runs under a guard: an error is one warning, and nothing runs any more.
 
     Processes that train together switch off together: one that is off takes part in :meth:`gathered` until
     all have heard of it.
