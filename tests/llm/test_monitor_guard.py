@@ -364,6 +364,29 @@ def test_what_is_a_mean_over_a_micro_batch_is_not_sorted(small, task, tmp_path):
         assert monitor.estimate().signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
 
 
+def test_what_cannot_be_measured_is_said_at_once(small, task, tmp_path):
+    """Hooks on layers of a compiled model were a signal of 0; and processes that share outputs."""
+    options = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 1}
+    with pytest.warns(UserWarning, match="is off.*which a compiled model does not run"):
+        watched(small, task, tmp_path, monitor=NoiseMonitor(2, per_completion=True), **options)
+
+    class Split(TrainerCallback):
+        """Tensor parallelism while the monitor looks."""
+
+        def __init__(self, size):
+            self.size = size
+
+        def on_train_begin(self, args, state, control, **_):
+            trainer.get_tp_size = lambda: self.size
+
+    trainer = trl_trainer(
+        fresh(small), task, tmp_path, callbacks=[Split(2), NoiseMonitor(2), Split(1)], max_steps=1,
+        per_device_train_batch_size=4,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="is off.*share outputs, by tensor parallelism"):
+        trainer.train()
+
+
 def test_adam_has_a_metric_once_its_moments_are_of_22_steps(small, task, tmp_path, capsys):
     monitor = NoiseMonitor(50, metric="adam")
     _, trainer, _ = watched(

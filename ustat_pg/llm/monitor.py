@@ -36,6 +36,8 @@ try:
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
+_SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
+"""What transformers' trainer is asked of, by what processes may split an output by."""
 _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
 
@@ -62,8 +64,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         window: steps that an estimate is made of.
         detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it from the gradient of each completion; in groups of 2 and in Adam's metric
-            it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
+            c₃. None to measure it from the gradient of each completion; in groups of 2, in Adam's metric and
+            of a compiled model it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
             22 steps.
         sketch: numbers that are kept of each micro-batch's gradient.
@@ -178,14 +180,29 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
         loss, loo = _kinds(trainer)
+        split = [
+            name
+            for name in ("tensor", "context", "sequence")
+            if getattr(trainer, _SIZES[name], lambda: 1)() > 1
+        ]
+        if split:
+            raise InputError(
+                f"processes share outputs, by {split[0]} parallelism: each must have its own"
+            )
         loo, euclidean = loo and self.detail, self.metric == "euclidean"
         self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
+        self._measures = self._measures and not args.torch_compile
         model = trainer.accelerator.unwrap_model(trainer.model)
         sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
         if sharded and not euclidean:
             raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
         # Sharded gradients are reduced at the last micro-batch of a step alone.
         apart = euclidean and (self.per_completion or self._measures or sharded)
+        if apart and args.torch_compile:
+            raise InputError(
+                "outputs are told apart by hooks on layers, which a compiled model does not run: set "
+                "torch_compile=False"
+            )
         mixing = (
             getattr(args, "top_entropy_quantile", 1.0) < 1
             or getattr(args, "entropy_coef", 0.0)

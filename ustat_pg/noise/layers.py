@@ -27,6 +27,8 @@ _ALIKE = 0.05
 _SLIGHT = 1e-6
 """Share of the squared norm of all gradients below which nothing is compared: such as of a key's bias."""
 
+_MOST = 0.9
+"""Share of the squared norm that may be left out."""
 _PIECE = 2**22
 """Numbers of half precision that are copied into float32 at once."""
 
@@ -142,7 +144,7 @@ class Layers:
         """Each parameter's place and gradients of completions, (rows, numbers).
 
         Raises:
-            InputError: no parameter's completions add up to the gradient that was accumulated.
+            InputError: completions add up to next to nothing of the gradient that was accumulated.
         """
         total = sum(float(value.square().sum()) for value in self._real.values())
         if self.left is None and total > 0:
@@ -162,10 +164,12 @@ class Layers:
             size, error = float(real.square().sum()), float(apart.square().sum())
             if error > max(_ALIKE**2 * size, _SLIGHT * total):
                 shares[place] = size / total
-        if len(shares) == len(self._real):
+        if sum(shares.values()) > _MOST:
             raise InputError(
-                "no layer reads one row for each completion inside the block: run the forward pass in it "
-                "too, over completions that are not packed, or give the meter model.parameters()"
+                "layers that read one row for each completion inside the block have "
+                f"{100 * (1 - sum(shares.values())):.2g}% of the gradient's squared norm: run the forward "
+                "pass in it too, of a model that is not compiled, over completions that are not packed, or "
+                "give the meter model.parameters()"
             )
         self.left = set(shares)
         if shares:
