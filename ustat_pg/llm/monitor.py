@@ -135,7 +135,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
-        saved = self._meter.state_dict() if self._meter else self.saved
+        saved = self._guard.run(self._meter.state_dict) if self._meter else self.saved
         return {
             "args": {name: getattr(self, name) for name in names},
             "attributes": {"saved": saved},
@@ -269,8 +269,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     def _stop(self) -> None:
         self._guard.remove()
         if self._meter is not None:
-            # Another train() goes on.
-            self.saved = self._meter.state_dict()
             self._meter.remove()
         if self._on:
             for name, before in self._before.items():
@@ -285,6 +283,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._on = self._open = False
         self._head = self._inputs = self._share = None
         self._parts, self._passed, self._own = {}, deque(), []
+        if self._meter is not None:
+            # Another train() goes on.
+            self.saved = self._meter.state_dict()
 
     def _computed(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         """A micro-batch's loss; its backward pass follows."""
