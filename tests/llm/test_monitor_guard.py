@@ -330,8 +330,8 @@ def test_a_resumed_run_keeps_its_window_in_the_same_monitor_too(small, task, tmp
     monitor = NoiseMonitor(10)
     run(small, task, tmp_path, monitor, max_steps=2)
     resumed = trl_trainer(
-        fresh(small), task, tmp_path, callbacks=[monitor], max_steps=3, optim="adamw_torch", save_strategy="steps", save_steps=2,
-        per_device_train_batch_size=4, **FROZEN,
+        fresh(small), task, tmp_path, callbacks=[monitor], max_steps=3, optim="adamw_torch",
+        save_strategy="steps", save_steps=2, per_device_train_batch_size=4, **FROZEN,
     )  # fmt: skip
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert monitor.estimate().steps == 3
