@@ -110,7 +110,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
-        self._said: set[str] = set()
+        self._lines: set[str] = set()
 
     def estimate(self) -> NoiseEstimate:
         """Signal and noise over the steps in the window.
@@ -173,7 +173,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         trainer = _caller()
         if self._trainer not in (None, trainer):
             # The window of another training is no part of this one's.
-            self.saved, self._sentence, self._said = None, "", set()
+            self.saved, self._sentence, self._lines = None, "", set()
             self.alarms, self._alarms = set(), Alarms(self.window)
         self._trainer = trainer
         self._meter = self._head = None
@@ -262,9 +262,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _say(self, line: str) -> None:
         """A line on stderr, once."""
-        if line not in self._said and self._trainer.is_world_process_zero():
+        if line not in self._lines and self._trainer.is_world_process_zero():
             print(f"noise: {line}", file=sys.stderr)
-        self._said.add(line)
+        self._lines.add(line)
 
     def _stop(self) -> None:
         self._guard.remove()
