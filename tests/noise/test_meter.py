@@ -23,6 +23,7 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
+from tests.support.meters import one_step  # noqa: E402
 from ustat_pg.noise import NoiseMeter  # noqa: E402
 from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
 
@@ -242,21 +243,23 @@ def test_a_resumed_run_goes_on():
 
 
 def test_adam_s_metric():
-    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5]))
+    """Of 22 steps or more; an entry that never had a gradient has none."""
+    theta = torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 3.0]))
     frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
     optimizer = torch.optim.AdamW([theta], lr=1e-9)
     meter = NoiseMeter([theta, frozen], metric="adam", optimizer=optimizer)
-    rows = torch.tensor([[1.0, 0.1, 3.0], [2.0, -0.3, 1.0]])
-    for step in range(3):
+    rows = torch.tensor([[1.0, 0.1, 3.0, 0.0], [2.0, -0.3, 1.0, 0.0]])
+    for step in range(25):
         for row in rows:
+            row = row + torch.tensor([0.0, 0.0, 0.0, step == 24])
             with meter.micro_batch([int(row[0])]):
                 (theta @ row).backward()
-        # Adam has no second moment before its first step.
-        assert meter.step() is (step > 0)
+        assert meter.step() is (step >= 22)
+        assert step >= 22 or "second moments are of fewer than 22" in meter.left_out
         optimizer.step()
         optimizer.zero_grad()
-    total = rows.sum(0)
-    scaled = rows / (total.abs() + 1e-8) * 2
+    scaled = rows[:, :3] / (rows.sum(0)[:3].abs() + 1e-8) * 2
+    assert meter.estimate().steps == 3
     assert meter.estimate().signal == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
 
 
@@ -303,14 +306,6 @@ def test_refusals():
     refuses("no gradient came: call loss.backward", meter.step)
     with pytest.raises(TypeError, match="is not copied"):
         pickle.dumps(meter)
-
-
-def one_step(meter, theta, prompts=(0, 0, 1, 1), grads=(1.0, 2.0, 3.0, 4.0), **options):
-    for prompt, value in zip(prompts, grads, strict=True):
-        with meter.micro_batch([prompt], **options):
-            if value is not None:
-                (value * theta).sum().backward()
-    return meter.step()
 
 
 def test_whatever_names_a_group_will_do():
@@ -401,6 +396,23 @@ def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
     other.remove()
     assert not theta._backward_hooks
     refuses("no gradient came", one_step, meter, theta)
+
+
+def test_steps_of_one_prompt_are_measured_two_at_a_time():
+    """In expectation over both prompts, each by its mean gradient, the signal is that of enumeration."""
+    probs, v, _ = terms("rloo")
+    means = (probs[..., None, None] * v).sum(1).sum(1)
+    theta, sums = torch.nn.Parameter(THETA.clone()), []
+    for pair in itertools.product(range(2), repeat=2):
+        meter = NoiseMeter([theta])
+        for name, x in enumerate(pair):
+            with meter.micro_batch([name] * GROUP):
+                (theta @ means[x] / GROUP).backward()
+            assert meter.step()
+            assert meter.steps == name
+        sums.append(meter.state_dict()["steps"][0])
+    gamma = enumerated("rloo")[2]
+    assert estimate_noise(np.array(sums)).signal == pytest.approx(gamma, rel=1e-4)
 
 
 def test_sparse_gradients():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from torch.distributed.fsdp import fully_shard  # noqa: E402
 
+from ustat_pg.noise import NoiseMeter  # noqa: E402
 from ustat_pg.noise.verl import measured  # noqa: E402
 
 
@@ -108,3 +111,29 @@ def test_two_processes_of_fsdp2_give_the_numbers_of_one(tmp_path):
     assert alone.keys() == together.keys()
     for name, value in alone.items():
         assert together[name] == pytest.approx(value, rel=1e-3), name
+
+
+def failing():
+    """Warnings of one of two processes, where the second fails in its fifth micro-batch."""
+    dist.init_process_group("gloo")
+    begin, calls = NoiseMeter.begin, []
+
+    def planted(*given):
+        calls.append(0)
+        if dist.get_rank() == 1 and len(calls) > 4:
+            raise torch.OutOfMemoryError("all is taken")
+        return begin(*given)
+
+    with patch.object(NoiseMeter, "begin", planted), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        metrics = run(2, dist.get_rank())
+    dist.destroy_process_group()
+    return metrics, [str(w.message) for w in told if "noise is off" in str(w.message)]
+
+
+def test_an_error_on_one_of_two_processes_switches_both_off(tmp_path):
+    """They reduce gradients alike until both know; neither waits for the other."""
+    first, second = two_processes(failing, tmp_path)
+    said, error = "noise is off, the training goes on: ", "OutOfMemoryError: all is taken"
+    assert first == [{}, [f"{said}on process 1: {error}"]]
+    assert second == [{}, [f"{said}{error}"]]

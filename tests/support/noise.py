@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from tests.support.models import fresh
 from tests.support.trainers import trl_trainer
@@ -19,7 +19,7 @@ class Seen(TrainerCallback):
     """Gradients by differences of what is accumulated, and the prompts of each micro-batch."""
 
     def __init__(self):
-        self.steps, self.rows, self.prompts = [], [], []
+        self.steps, self.rows, self.prompts, self.whole = [], [], [], []
         self.total = 0.0
 
     def on_substep_end(self, args, state, control, model=None, **_):
@@ -32,16 +32,24 @@ class Seen(TrainerCallback):
         self.on_substep_end(args, state, control, **given)
         rows, prompts = np.array(self.rows), self.prompts
         rows = rows * sum(map(len, prompts))
+        self.whole.append(rows.sum(0))
         self.steps.append(step_sums(rows @ rows.T, prompts))
         self.rows, self.prompts, self.total = [], [], 0.0
 
 
-def watched(small, task, folder, *, name="rloo", monitor=None, **settings):
+def watched(
+    small, task, folder, *, name="rloo", monitor=None, callbacks=(), train=Trainer.train, **settings
+):
     """The monitor, the trainer, and what was seen by hand."""
     plain = {"max_steps": 3, "per_device_train_batch_size": 2, "learning_rate": 1e-12}
     monitor, seen = monitor or NoiseMonitor(3, sketch=WHOLE), Seen()
     trainer = trl_trainer(
-        fresh(small), task, folder, name, callbacks=[monitor, seen], **(plain | settings)
+        fresh(small),
+        task,
+        folder,
+        name,
+        callbacks=[monitor, seen, *callbacks],
+        **(plain | settings),
     )
     compute = trainer.compute_loss
 
@@ -54,7 +62,7 @@ def watched(small, task, folder, *, name="rloo", monitor=None, **settings):
         return compute(model, inputs, *given, **named)
 
     trainer.compute_loss = computing
-    trainer.train()
+    train(trainer)
     return monitor, trainer, seen
 
 

@@ -17,6 +17,7 @@ import hashlib
 import sys
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES, TOLERANCE
-from ..noise.onlooker import FEWEST, Onlooker
+from ..noise.meter import is_sharded
+from ..noise.onlooker import FEWEST, Guard, Onlooker
 from ..validation import InputError, integer
 
 try:
@@ -34,6 +36,8 @@ try:
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
+_SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
+"""What transformers' trainer is asked of, by what processes may split an output by."""
 _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
 
@@ -45,7 +49,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
-    same completions the first is measured. An error in here is one warning, and the training goes on.
+    same completions the first is measured. An error in here is one warning, on all processes, and the
+    training goes on. A training that another trainer begins has a window of its own.
+
+    Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded
+    (FSDP2) completions are told apart by hooks on layers, as with ``per_completion``. A line on stderr says
+    either, and why the first step that is left out is.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
     :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does
@@ -55,14 +64,15 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         window: steps that an estimate is made of.
         detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it from the gradient of each completion; in groups of 2 and in Adam's metric
-            it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
-        metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it.
+            c₃. None to measure it from the gradient of each completion; in groups of 2, in Adam's metric and
+            of a compiled model it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
+        metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
+            22 steps.
         sketch: numbers that are kept of each micro-batch's gradient.
         seed: of the sketch.
         per_completion: whether to tell completions apart, by hooks on layers: for :meth:`compare`, which
-            takes rewards 0 and 1 and a loss without a penalty, and for steps of one micro-batch. In Adam's
-            metric it takes ``per_device_train_batch_size=1``.
+            takes rewards 0 and 1 and a loss without a penalty. In Adam's metric it takes
+            ``per_device_train_batch_size=1``.
         width: of the projections that tell completions apart.
 
     Raises:
@@ -93,12 +103,14 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._trainer: Any = None
         self._meter: NoiseMeter | None = None
         self._head: _Head | None = None
-        self._open = self._partial = False
+        self._guard = Guard()
+        self._open = False
         self._on = False
         self._sentence = ""
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
+        self._lines: set[str] = set()
 
     def estimate(self) -> NoiseEstimate:
         """Signal and noise over the steps in the window.
@@ -123,7 +135,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
-        saved = self._meter.state_dict() if self._meter else self.saved
+        saved = self._guard.run(self._meter.state_dict) if self._meter else self.saved
         return {
             "args": {name: getattr(self, name) for name in names},
             "attributes": {"saved": saved},
@@ -131,7 +143,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put a hook on each parameter that is trained."""
+        if self._on:
+            # A training that was interrupted never ended.
+            self._guard.run(self._stop)
+        self._guard = Guard(self._stop)
         self._safely(self._begin, args, state, given.get("optimizer"))
+        self._guard.gathered()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Close the micro-batch."""
@@ -139,7 +156,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take up the step."""
-        self._safely(self._step)
+        self._safely(self._close)
+        # Also of a process that is off, until all are.
+        self._guard.run(self._step)
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look for what is wrong."""
@@ -148,42 +167,78 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
-        self._stop()
+        self._guard.run(self._stop)
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
-        trainer = self._trainer = _caller()
+        trainer = _caller()
+        if self._trainer not in (None, trainer):
+            # The window of another training is no part of this one's.
+            self.saved, self._sentence, self._lines = None, "", set()
+            self.alarms, self._alarms = set(), Alarms(self.window)
+        self._trainer = trainer
+        self._meter = self._head = None
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
         loss, loo = _kinds(trainer)
+        split = [
+            name
+            for name in ("tensor", "context", "sequence")
+            if getattr(trainer, _SIZES[name], lambda: 1)() > 1
+        ]
+        if split:
+            raise InputError(
+                f"processes share outputs, by {split[0]} parallelism: each must have its own"
+            )
         loo, euclidean = loo and self.detail, self.metric == "euclidean"
         self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
-        apart = euclidean and (self.per_completion or self._measures)
-        if batches * trainer.accelerator.num_processes < 2 and not apart:
+        self._measures = self._measures and not args.torch_compile
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
+        if sharded and not euclidean:
+            raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
+        # Sharded gradients are reduced at the last micro-batch of a step alone.
+        apart = euclidean and (self.per_completion or self._measures or sharded)
+        if apart and args.torch_compile:
             raise InputError(
-                "a step is one micro-batch, which has no pair: raise gradient_accumulation_steps, with a "
-                "smaller per_device_train_batch_size for the same step, or take per_completion=True"
+                "outputs are told apart by hooks on layers, which a compiled model does not run: set "
+                "torch_compile=False"
             )
-        mixing = getattr(args, "top_entropy_quantile", 1.0) < 1 or getattr(
-            args, "entropy_coef", 0.0
+        mixing = (
+            getattr(args, "top_entropy_quantile", 1.0) < 1
+            or getattr(args, "entropy_coef", 0.0)
+            or getattr(args, "use_adaptive_entropy", False)
+            # A mixture of experts is balanced over the tokens of a micro-batch.
+            or getattr(trainer, "aux_loss_enabled", False)
         )
+        generations, rest = divmod(batches, args.steps_per_generation)
         # A sum over the completions of a step does not depend on their order.
-        self._sorts = batches % args.steps_per_generation == 0 and loss != "bnpo" and not mixing
+        self._sorts = not rest and loss != "bnpo" and not mixing
         self._sorts = self._sorts and not apart
+        # As often a step passes over each of its completions, before the policy moves.
+        self._repeats = 1 if rest else max(1, min(args.num_iterations, generations))
         self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
         if self.per_completion and (mixing or (args.beta and loss != "rloo")):
-            raise InputError("per_completion takes no penalty or entropy in the loss")
+            raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
         if self.per_completion and not apart and args.per_device_train_batch_size > 1:
             raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
-        model = trainer.accelerator.unwrap_model(trainer.model)
+        if sharded:
+            self._say(
+                "parameters are sharded, so outputs are told apart by hooks on layers, for 6% of the time of "
+                "passes of a model of 27 million parameters"
+            )
+        if batches * trainer.accelerator.num_processes < 2 and not apart:
+            self._say("a step is one micro-batch, so two steps in a row are measured as one")
         optimizer = getattr(optimizer, "optimizer", optimizer)
         self._meter = NoiseMeter(
             model if apart else model.parameters(), self.window, leave_one_out=loo,
             phi_over_tau=None if self._measures else self.phi_over_tau or 1.0, metric=self.metric,
             optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
+            guard=self._guard,
         )  # fmt: skip
-        self._head = _Head(trainer, model) if apart else None
+        self._head = _Head(trainer, model, self._guard) if apart else None
         stored = (state.stateful_callbacks or {}).get(type(self).__name__)
-        if isinstance(stored, dict):
+        # A run that is not resumed stores what this monitor holds.
+        if state.global_step and isinstance(stored, dict):
             self.saved = stored["attributes"]["saved"]
         if self.saved:
             self._meter.load_state_dict(self.saved)
@@ -191,10 +246,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._parts: dict[int, torch.Tensor] = {}
         self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
+        self._begin_step()
         # A group may lie on several processes.
         alone = trainer.accelerator.num_processes == 1
         self._alarms.group_size = self._size if alone else None
-        seers = {
+        self._seers = seers = {
             "compute_loss": self._computed,
             "log": self._logged,
             "_get_per_token_logps_and_entropies": self._scored,
@@ -204,21 +260,32 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             setattr(trainer, name, seers[name])
         self._on = True
 
+    def _say(self, line: str) -> None:
+        """A line on stderr, once."""
+        if line not in self._lines and self._trainer.is_world_process_zero():
+            print(f"noise: {line}", file=sys.stderr)
+        self._lines.add(line)
+
     def _stop(self) -> None:
+        self._guard.remove()
         if self._meter is not None:
-            # Another train() goes on.
-            self.saved = self._meter.state_dict()
-        for hooks in (self._meter, self._head):
-            if hooks is not None:
-                hooks.remove()
+            self._meter.remove()
         if self._on:
-            # What the class has is seen again.
             for name, before in self._before.items():
+                if getattr(self._trainer, name, None) != self._seers[name]:
+                    # Somebody put a method around ours, which only passes on from now.
+                    continue
+                # What the class has is seen again.
                 if getattr(before, "__func__", None) is getattr(type(self._trainer), name, None):
                     vars(self._trainer).pop(name, None)
                 else:
                     setattr(self._trainer, name, before)
-        self._on = False
+        self._on = self._open = False
+        self._head = self._inputs = self._share = None
+        self._parts, self._passed, self._own = {}, deque(), []
+        if self._meter is not None:
+            # Another train() goes on.
+            self.saved = self._meter.state_dict()
 
     def _computed(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
         """A micro-batch's loss; its backward pass follows."""
@@ -230,12 +297,14 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
         if self._open and torch.is_grad_enabled():
-            if self._head is not None:
-                ids = named["input_ids"] if "input_ids" in named else given[1]
-                self._safely(self._head.written, scores[0], ids, self._safely)
-            if self._inputs is not None:
-                self._safely(self._look, scores[0], scores[1])
+            self._safely(self._have_scores, scores, given, named)
         return scores
+
+    def _have_scores(self, scores: Any, given: Any, named: Any) -> None:
+        if self._head is not None:
+            self._head.written(scores[0], named["input_ids"] if "input_ids" in named else given[1])
+        if self._inputs is not None:
+            self._look(scores[0], scores[1])
 
     def _look(self, log_probs: Any, entropies: Any) -> None:
         inputs, self._inputs = self._inputs, None
@@ -255,9 +324,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     def _open_micro_batch(self, inputs: Any) -> None:
         assert self._meter is not None
         self._close()
+        for place, own in enumerate(self._own):
+            if own is inputs["completion_ids"]:
+                # The same gradient once more: the policy has not moved.
+                self._times[place] += 1
+                return
         if any(inputs["completion_ids"] is seen for seen in self._passed):
-            # A later iteration: the policy has moved on these very completions.
-            self._partial = True
+            self._stale = True
         else:
             batches = getattr(self._trainer, "_buffered_inputs", None)
             if batches and inputs is batches[0]:
@@ -265,16 +338,18 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                 self._arrange(batches)
                 self._drawn = self._trainer.state.global_step
             self._passed.append(inputs["completion_ids"])
+        self._own.append(inputs["completion_ids"])
+        self._times.append(1)
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         advantages = inputs["advantages"] if self.per_completion else None
-        self._meter.begin(_prompts(inputs), scale, advantages)
+        self._meter.begin(_prompts(inputs), scale / self._repeats, advantages)
         args = self._trainer.args
         # A stopped output's tokens are chosen by what came later.
         fresh = (
             self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
         )
-        self._inputs = inputs if fresh and not self._partial else None
+        self._inputs = inputs if fresh and not self._stale else None
         self._share = self._parts.get(id(inputs)) if self._measures else None
         self._open = True
 
@@ -336,18 +411,30 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._open and self._meter is not None:
             self._open = False
             squared = self._meter.end().double()
-            if self._share is not None:
+            if self._share is not None and len(squared):
                 phi = float(self._share.to(squared) @ squared)
                 self._shares += phi, float(squared.sum()) - phi / (self._size - 1)
 
     def _step(self) -> None:
-        assert self._meter is not None
-        self._close()
-        if self._partial:
-            self._meter.clear()
-        else:
-            self._meter.step(self._shares)
-        self._shares, self._partial = np.zeros(2), False
+        if self._meter is None:
+            self._guard.gathered()
+            return
+        uneven = any(times != self._repeats for times in self._times)
+        counts = self._meter.step(self._shares, not (self._stale or uneven))
+        if self._guard.reason is not None:
+            return
+        if not counts:
+            if self._stale:
+                self._meter.left_out = "it passes again over outputs of an earlier step"
+            elif uneven:
+                self._meter.left_out = "it passes over some outputs more often than over others"
+            self._say(f"a step is left out, and others may be: {self._meter.left_out}")
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._shares, self._stale = np.zeros(2), False
+        self._own: list[torch.Tensor] = []
+        self._times: list[int] = []
 
     def _metrics(self) -> dict[str, float]:
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):
@@ -445,21 +532,14 @@ class _Head:
     quarter of what this function takes, and the hook of the layer sees their gradients.
     """
 
-    def __init__(self, trainer: Any, model: Any) -> None:
+    def __init__(self, trainer: Any, model: Any, guard: Guard) -> None:
+        self._guard = guard
         self._trainer, self._head = trainer, model.get_output_embeddings()
         model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._hidden: Any = None
-        self._hooks: list[Any] = []
         if any(p.requires_grad for p in self._head.parameters()):
-            self._hooks = [
-                model.base_model.register_forward_hook(self._read),
-                self._head.register_forward_hook(self._called),
-            ]
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        for hook in self._hooks:
-            hook.remove()
+            guard.hang(model.base_model.register_forward_hook, self._read)
+            guard.hang(self._head.register_forward_hook, self._called)
 
     def _read(self, layer: Any, given: Any, output: Any) -> None:
         self._hidden = output[0].detach()
@@ -467,13 +547,13 @@ class _Head:
     def _called(self, layer: Any, given: Any, output: Any) -> None:
         self._hidden = None
 
-    def written(self, log_probs: torch.Tensor, ids: torch.Tensor, safely: Any) -> None:
+    def written(self, log_probs: torch.Tensor, ids: torch.Tensor) -> None:
         """Show the layer the gradients of these log-probabilities, of the last tokens, once they come."""
         hidden, self._hidden = self._hidden, None
         if hidden is not None and len(hidden) == len(ids):
             kept = log_probs.shape[1]
             parts = hidden[:, -kept - 1 : -1], ids[:, -kept:]
-            log_probs.register_hook(lambda slopes: safely(self._again, *parts, slopes))
+            log_probs.register_hook(partial(self._guard, self._again, *parts))
 
     def _again(self, *parts: torch.Tensor) -> None:
         step = max(1, _LOGITS // (len(parts[0]) * len(self._head.weight)))

@@ -19,12 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from ..validation import InputError
-from .uses import Maker, Matrix, Vector, makers
+from .onlooker import Guard
+from .uses import Maker, Matrix, Table, Vector, makers
 
 _ALIKE = 0.05
 """Distance of the sum over completions from a gradient, over its norm, that is rounding of bfloat16."""
 _SLIGHT = 1e-6
 """Share of the squared norm of all gradients below which nothing is compared: such as of a key's bias."""
+
+_MOST = 0.9
+"""Share of the squared norm that may be left out."""
+_PIECE = 2**22
+"""Numbers of half precision that are copied into float32 at once."""
 
 Kept = tuple[int, Maker, Any]
 """A parameter's place, how its use is made, and what that takes of a layer's input."""
@@ -40,28 +46,43 @@ class Layers:
         parameters: those that are trained.
         width: of the projections; a side of a matrix that is no longer is kept as it is.
         seed: of the projections.
+        guard: under which hooks run.
+
+    Raises:
+        InputError: a layer's matrix has another shape, so that parameters are sharded in an unknown way.
     """
 
     def __init__(
-        self, model: nn.Module, parameters: Sequence[nn.Parameter], width: int, seed: int
+        self,
+        model: nn.Module,
+        parameters: Sequence[nn.Parameter],
+        width: int,
+        seed: int,
+        guard: Guard,
     ) -> None:
+        self._guard = guard
         self.width, self.seed, self._device = width, seed, parameters[0].device
         self._shapes = [p.shape for p in parameters]
         names = {id(p): name for name, p in model.named_parameters()}
         self._names = [names[id(p)] for p in parameters]
         places = {id(p): place for place, p in enumerate(parameters)}
         self._known: set[int] = set()
-        self._hooks = []
         for module in model.modules():
             trained = {n: places[id(p)] for n, p in module._parameters.items() if id(p) in places}
             made = makers(module) if trained else {}
             by_place = {place: made[name] for name, place in trained.items() if name in made}
+            for place, make in by_place.items():
+                if isinstance(make, Matrix | Table) and len(self._shapes[place]) != 2:
+                    raise InputError(
+                        f"{self._names[place]} is a matrix and has shape {tuple(self._shapes[place])} on "
+                        "this process: of sharded parameters those of FSDP2 are known"
+                    )
             if by_place:
-                hook = module.register_forward_hook(partial(self._read, by_place), with_kwargs=True)
-                self._hooks.append(hook)
+                register = partial(module.register_forward_hook, with_kwargs=True)
+                guard.hang(register, self._read, by_place)
                 self._known |= by_place.keys()
         self.left: set[int] | None = None
-        self.begin(None)
+        self.forget()
 
     def begin_step(self, count: int) -> None:
         """Draw projections anew."""
@@ -69,7 +90,7 @@ class Layers:
             (place, side): self._shapes[place][side]
             for place in sorted(self._known)
             for side in range(2)
-            if self._projects(place) and self._shapes[place][side] > self.width
+            if self.projects(place) and self._shapes[place][side] > self.width
         }
         # NumPy's bits are the same on every process; one call is many times as fast as one for each.
         rng = np.random.default_rng([self.seed, count, 1])
@@ -86,37 +107,50 @@ class Layers:
         self._gradients: dict[int, Tensor] = {}
         self._real: dict[int, Tensor] = {}
 
-    def remove(self) -> None:
-        """Take the hooks away."""
-        for hook in self._hooks:
-            hook.remove()
+    def forget(self) -> None:
+        """Keep nothing of a step."""
+        self._signs: dict[tuple[int, int], Tensor] = {}
+        self.begin(None)
 
     def numbers(self, place: int) -> int:
         """How many numbers a parameter's gradient comes to."""
         shape = self._shapes[place]
-        return math.prod(min(side, self.width) if self._projects(place) else side for side in shape)
+        return math.prod(min(side, self.width) if self.projects(place) else side for side in shape)
 
     def whole(self, place: int, gradient: Tensor) -> Tensor:
         """What completions add up to, from a gradient that was accumulated, (1, numbers)."""
-        if self._projects(place):
-            right = self._projected(place, 1, gradient)
-            gradient = self._projected(place, 0, right.mT).mT
-        return gradient.float().reshape(1, -1)
+        if not self.projects(place):
+            return gradient.float().reshape(1, -1)
+        step = max(1, _PIECE // gradient.shape[1])
+        rights = [self._projected(place, 1, part) for part in gradient.split(step)]
+        signs = self._signs.get((place, 0))
+        if signs is None:
+            return torch.cat(rights).reshape(1, -1)
+        lefts = signs.to(gradient.device).split(step, dim=1)
+        return sum(a @ b for a, b in zip(lefts, rights, strict=True)).reshape(1, -1)
 
     def accumulated(self, place: int, gradient: Tensor) -> None:
         """Take a gradient to check completions by, until they are checked."""
-        if self.left is None:
+        if self.left is not None:
+            return
+        if place in self._known:
             self._real[place] = self._real.get(place, 0) + self.whole(place, gradient)
+        else:
+            # No completion's is known, so the norm will do.
+            norm = gradient.norm(dtype=torch.float32).reshape(1, 1)
+            self._real[place] = torch.hypot(self._real.get(place, 0 * norm), norm)
 
     def gradients(self) -> Iterator[tuple[int, Tensor]]:
         """Each parameter's place and gradients of completions, (rows, numbers).
 
         Raises:
-            InputError: no parameter's completions add up to the gradient that was accumulated.
+            InputError: completions add up to next to nothing of the gradient that was accumulated.
         """
         total = sum(float(value.square().sum()) for value in self._real.values())
         if self.left is None and total > 0:
             self._check(total)
+        elif self.left is None and not self._real and self._gradients:
+            self._name_missing()
         left = self.left or set()
         yield from (
             (place, values) for place, values in self._gradients.items() if place not in left
@@ -130,22 +164,37 @@ class Layers:
             size, error = float(real.square().sum()), float(apart.square().sum())
             if error > max(_ALIKE**2 * size, _SLIGHT * total):
                 shares[place] = size / total
-        if len(shares) == len(self._real):
+        if sum(shares.values()) > _MOST:
             raise InputError(
-                "no layer reads one row for each completion inside the block: run the forward pass in it "
-                "too, over completions that are not packed, or give the meter model.parameters()"
+                "layers that read one row for each completion inside the block have "
+                f"{100 * (1 - sum(shares.values())):.2g}% of the gradient's squared norm: run the forward "
+                "pass in it too, of a model that is not compiled, over completions that are not packed, or "
+                "give the meter model.parameters()"
             )
         self.left = set(shares)
         if shares:
-            names = [self._names[place] for place in sorted(shares, key=lambda k: -shares[k])]
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            warnings.warn(
-                f"gradients of single completions are without {', '.join(names[:3])}{more}, "
+            self._warn(
+                sorted(shares, key=lambda k: -shares[k]),
                 f"{100 * sum(shares.values()):.2g}% of the squared norm: hooks on layers do not see all uses",
-                stacklevel=2,
             )
 
-    def _projects(self, place: int) -> bool:
+    def _name_missing(self) -> None:
+        """Say what has no gradient of a completion, where what is accumulated is sharded."""
+        self.left = set()
+        missing = [place for place in range(len(self._shapes)) if place not in self._gradients]
+        if missing:
+            self._warn(missing, "whose use hooks on layers do not see, or which had no gradient")
+
+    def _warn(self, places: list[int], why: str) -> None:
+        names = [self._names[place] for place in places]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"gradients of single completions are without {', '.join(names[:3])}{more}, {why}",
+            stacklevel=2,
+        )
+
+    def projects(self, place: int) -> bool:
+        """Whether its gradient is a matrix that is projected."""
         return place in self._known and len(self._shapes[place]) == 2
 
     def _projected(self, place: int, side: int, values: Tensor) -> Tensor:
@@ -154,7 +203,11 @@ class Layers:
         if size <= self.width:
             return nn.functional.one_hot(values, size).float() if units else values.float()
         signs = self._signs[place, side].to(values.device)
-        return signs.T[values] if units else nn.functional.linear(values.float(), signs)
+        if units:
+            return signs.T[values]
+        step = len(values) and max(1, _PIECE * values.shape[-2] // values.numel())
+        parts = [values] if values.dtype == torch.float32 else values.split(step, dim=-2)
+        return torch.cat([nn.functional.linear(part.float(), signs) for part in parts], dim=-2)
 
     @torch.no_grad()
     def _read(
@@ -169,7 +222,7 @@ class Layers:
             kept = [
                 (place, make, self._taken(place, make, read)) for place, make in by_place.items()
             ]
-        output.register_hook(partial(self._wrote, kept))
+        output.register_hook(partial(self._guard, self._wrote, kept))
 
     def _taken(self, place: int, make: Maker, read: Tensor) -> Any:
         """What the use of a parameter takes of a layer's input, a matrix's side projected."""

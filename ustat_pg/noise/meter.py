@@ -8,19 +8,29 @@ import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as distributed
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, integer, one_of, positive
 from .completions import Alternative, Blocks, alternatives, group_blocks
 from .estimate import NoiseEstimate, estimate_noise, step_sums
 from .layers import Layers
-from .sketch import Sketch
+from .onlooker import Guard
+from .sketch import Sketch, pieces
+
+_UNKNOWN_SHARDS = (
+    "of sharded ones those of FSDP2 are known, and none of DeepSpeed's ZeRO 3 or FSDP1"
+)
+_SEEN = 22
+"""Steps that Adam's second moments are means of before they are a metric.
+
+A mean v of n squares of normal numbers has E[1/v] = n / (n - 2) / σ²: 10% too large at 22, infinite at 2. The
+relative deviation of 1/v is √(2 / (n - 4)), a third for each entry. Adam weighs squares by β₂ to their age: a
+long memory, of β₂ near 1, makes v better later, and that of β₂ = .9 is full at 22.
+"""
 
 
 class NoiseMeter:
@@ -37,8 +47,9 @@ class NoiseMeter:
         meter.estimate().noise_to_signal
 
     A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a
-    sketch of it; no copy as large as a parameter is made. Parameters sharded along their first axis
-    (FSDP2) have their shard sketched at its own place, from what each pass adds to it.
+    sketch of it; no copy as large as a parameter is made, but of a sparse gradient. Parameters sharded
+    along their first axis (FSDP2) have their shard sketched at its own place, from what each pass adds to it,
+    so each pass must reduce gradients: where the last of a step alone does, give it the model.
 
     Given the model itself, the meter knows the gradient of each completion of a micro-batch, by hooks on its
     layers in place of those on parameters: :meth:`compare` takes micro-batches of any number of completions,
@@ -46,9 +57,15 @@ class NoiseMeter:
     every layer reads one row for each completion, in the order of ``prompts``. Linear layers, embeddings and
     norms are known, and what a fused kernel does with their weights is not seen: the first
     micro-batch with a gradient is compared with what backward accumulates, one warning names what is
-    left out, and its share. Sharded gradients are not compared. Several processes
-    each call all methods: what they hold is gathered in :meth:`step`, gradients taken to be averaged over
-    them, as DDP and FSDP do.
+    left out, and its share. Sharded gradients are not compared: parameters without a gradient of a
+    completion are named. Several processes each call all methods: what they hold is gathered in :meth:`step`,
+    gradients taken to be averaged over them, as DDP and FSDP do.
+
+    Steps of one micro-batch or of one prompt have no pair that parts signal from noise. Two in a row are
+    measured as one, by pairs of the one with the other: the signal is that of neighbouring steps then.
+
+    What fails while it measures is one warning, never an error of the loop: it is off then, on all processes
+    from the step on, and its hooks are gone. :meth:`estimate` goes on saying what was measured.
 
     Arguments:
         parameters: of the model, or the model itself; those that are not trained are passed over.
@@ -57,15 +74,18 @@ class NoiseMeter:
             of the window have one size.
         phi_over_tau: φ/τ, which parts c₂ from c₃; None for what ``shares`` of :meth:`step` say.
         metric: ``"euclidean"``, or ``"adam"`` for gradients over √v + ε of Adam's own second moments
-            of past steps.
+            of past steps, once they are of 22; entries that never had a gradient have no metric, and are
+            left out.
         optimizer: torch's, with ``metric="adam"``.
         numbers: that are kept of a micro-batch's gradient.
         seed: of the sketches, the same on every process.
         width: to which a layer's inputs and output gradients are projected where the model is given; sides
             of a matrix that are no longer are kept. Cost and numbers grow with it, errors of products fall.
+        guard: under which a loop around it runs too; its own unless given.
 
     Raises:
-        InputError: no parameter is trained, or arguments out of range.
+        InputError: no parameter is trained or holds numbers here (DeepSpeed's ZeRO 3), the optimizer has no
+            betas and eps, or arguments out of range.
     """
 
     def __init__(
@@ -80,6 +100,7 @@ class NoiseMeter:
         numbers: int = 4096,
         seed: int = 0,
         width: int = 16,
+        guard: Guard | None = None,
     ) -> None:
         self.window = integer("window", window, 2)
         self.leave_one_out = leave_one_out
@@ -87,27 +108,41 @@ class NoiseMeter:
         self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
         if self._adam and optimizer is None:
             raise InputError("metric is 'adam': give the optimizer, whose second moments it takes")
-        self.numbers, self.seed = integer("numbers", numbers, 1), integer("seed", seed, 0)
-        self._optimizer = optimizer
         model = parameters if isinstance(parameters, torch.nn.Module) else None
         if model is not None and self._adam:
             raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
+        for group in optimizer.param_groups if self._adam else ():
+            if not {"betas", "eps"} <= group.keys():
+                raise InputError(
+                    f"metric is 'adam', and {type(optimizer).__name__} has no betas and eps: it takes "
+                    "torch's Adam or AdamW"
+                )
+        self.numbers, self.seed = integer("numbers", numbers, 1), integer("seed", seed, 0)
+        self._optimizer = optimizer
         given = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
         self._parameters = [p for p in dict.fromkeys(given) if p.requires_grad]
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
         sizes = [p.numel() for p in self._parameters]
+        if not any(sizes):
+            raise InputError(f"parameters hold no numbers on this process: {_UNKNOWN_SHARDS}")
+        self._guard = guard or Guard()
+        self._guard.stops.append(self.remove)
         self._layers: Layers | None = None
         if model is not None:
-            self._layers = Layers(model, self._parameters, integer("width", width), self.seed)
+            self._layers = Layers(
+                model, self._parameters, integer("width", width), self.seed, self._guard
+            )
             sizes = [self._layers.numbers(place) for place in range(len(sizes))]
         self._first = [0, *np.cumsum(sizes).tolist()]
-        self._sharded = [hasattr(p, "to_local") for p in self._parameters]
-        self._hooks = [
-            p.register_hook(partial(self._see, place))
-            for place, p in enumerate(self._parameters)
-            if not self._sharded[place]
-        ]
+        self._sharded = [is_sharded(p) for p in self._parameters]
+        for place, p in enumerate(self._parameters):
+            if not self._sharded[place]:
+                self._guard.hang(p.register_hook, self._see, place)
+        self.left_out = ""
+        """Why the latest step that does not count is left out."""
+        self._once, self._reduced = 0, False
+        self._held: tuple[Any, ...] | None = None
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._blocks: deque[Blocks] = deque(maxlen=self.window)
@@ -123,9 +158,10 @@ class NoiseMeter:
 
     def clear(self) -> None:
         """Forget the micro-batches of a step that is not finished."""
-        self._broken = False
+        self._broken = ""
         self._sketch: Sketch | None = None
         self._before: torch.Tensor | None = None
+        self._moved: list[bool] = []
         self._sketches: list[torch.Tensor] = []
         self._groups: list[NDArray[np.int64]] = []
         self._advantages: list[NDArray[np.float64] | None] = []
@@ -162,7 +198,7 @@ class NoiseMeter:
             self.end()
         except BaseException:
             self.clear()
-            self._broken = True
+            self._broken = "an error inside a block cut it short"
             raise
 
     def begin(
@@ -182,12 +218,17 @@ class NoiseMeter:
             given = finite_array("advantages", given, 1)
             if len(given) != len(groups):
                 raise InputError(f"there are {len(given)} advantages for {len(groups)} completions")
+        self._guard(self._opened, groups, given)
+
+    def _opened(self, groups: NDArray[np.int64], given: NDArray[np.float64] | None) -> None:
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
-            self._sketch = Sketch(self._first[-1], self.numbers, like, [self.seed, self._count])
+            # Steps that are measured together are drawn alike.
+            count = self._count - (self._held is not None)
+            self._sketch = Sketch(self._first[-1], self.numbers, like, [self.seed, count])
             if self._layers is not None:
-                self._layers.begin_step(self._count)
+                self._layers.begin_step(count)
         sharded = any(self._sharded)
         rows = 1 if self._layers is None else len(groups)
         if self._layers is not None:
@@ -203,11 +244,18 @@ class NoiseMeter:
         """Close what :meth:`begin` opened.
 
         Returns:
-            squared norms of what the micro-batch adds to the step, (1,), or of what its completions do, (n,).
+            squared norms of what the micro-batch adds to the step, (1,), or of what its completions do, (n,);
+            (0,) where it is off.
         """
-        if self._table is None:
+        if self._table is None and self._guard.reason is None:
             raise InputError("no micro-batch is open: begin one first")
-        if self._layers is not None and self._sketch is not None:
+        squared: torch.Tensor | None = self._guard(self._closed)
+        return torch.zeros(0) if squared is None else squared
+
+    def _closed(self) -> torch.Tensor:
+        assert self._table is not None
+        if self._layers is not None:
+            assert self._sketch is not None
             for place, values in self._layers.gradients():
                 self._ever = True
                 values = values.to(self._table.device)
@@ -217,6 +265,7 @@ class NoiseMeter:
         if self._layers is None and any(self._sharded):
             after = self._shards()
             assert self._before is not None
+            self._moved.append(not torch.equal(after, self._before))
             table = table + (after - self._before)
             self._before = after
         self._table = None
@@ -231,36 +280,81 @@ class NoiseMeter:
             counts: False leaves the step out, for all processes if one says so.
 
         Returns:
-            whether the step counts: one that is not finite, has no two micro-batches or known completions,
-            or met an error inside a block does not.
+            whether the step counts: one that is not finite, met an error inside a block, or comes before Adam
+            has a metric does not, and ``left_out`` says why.
 
         Raises:
             InputError: no micro-batch was measured, or no gradient ever came.
         """
         if self._table is not None:
             raise InputError("a micro-batch is open: end it before the step")
-        groups, advantages = self._groups, self._advantages
-        broken = self._broken or not counts
-        numbers = min(self.numbers, self._first[-1])
-        sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)])
-        sizes = np.asarray(shares, dtype=float)
-        self.clear()
-        self._count += 1
-        if distributed.is_available() and distributed.is_initialized():
-            sketches, groups, sizes, broken, advantages = self._gathered(
-                sketches, groups, sizes, broken, advantages
-            )
+        # All processes come here, also those that are off.
+        everything = self._guard.gathered(self._guard(self._finished, shares, counts))
+        whole = None if everything is None else self._guard(self._merged, everything)
+        if whole is None:
+            self.left_out = f"the meter is off: {self._guard.reason}"
+            return False
+        rows, groups, sizes, advantages, broken = whole
         if broken:
+            self.left_out, self._held = broken, None
             return False
         if not groups:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
         if not self._ever:
             raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
-        rows = sketches.cpu().numpy().astype(float) * sum(map(len, groups))
-        if len(groups) < 2 or not np.isfinite(rows).all():
+        return bool(self._guard(self._counted, rows, groups, sizes, advantages))
+
+    def _finished(self, shares: ArrayLike, counts: bool) -> tuple[Any, ...]:
+        """What this process knows of the step."""
+        broken = self._broken or ("" if counts else "its loop leaves it out")
+        numbers = min(self.numbers, self._first[-1])
+        sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)]).cpu()
+        groups, advantages, moved = self._groups, self._advantages, self._moved
+        self.clear()
+        self._count += 1
+        if broken:
+            sketches, groups, advantages = sketches[:0], [], []
+        sizes = np.asarray(shares, dtype=float)
+        return sketches, groups, sizes, advantages, broken, moved, self._ever
+
+    def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
+        """Of all processes: sharded gradients are summed, whole ones are other micro-batches."""
+        sketches, groups, sizes, advantages, broken, moved, ever = zip(*everything, strict=True)
+        self._ever = any(ever)
+        reason = next(filter(None, broken), "")
+        if any(any(part[:-1]) for part in moved):
+            self._reduced = True
+        elif any(any(part) for part in moved):
+            self._once += 1
+        shares, rows = sum(sizes), torch.cat(sketches) / len(everything)
+        parts = [group for part in groups for group in part]
+        if self._layers is None and len(everything) > 1 and any(self._sharded):
+            if not all(self._sharded):
+                raise InputError("some parameters are sharded and others are not: measure either")
+            # Each pass averaged the gradients of all.
+            if not reason:
+                parts = [np.concatenate(part) for part in zip(*groups, strict=True)]
+                rows = sum(sketches[1:], sketches[0])
+        return rows, parts, shares, [value for part in advantages for value in part], reason
+
+    def _counted(self, sketches: Any, groups: Any, sizes: Any, advantages: Any) -> bool:
+        rows = sketches.numpy().astype(float) * sum(map(len, groups))
+        held, self._held = self._held, None
+        if not np.isfinite(rows).all():
+            self.left_out = "its gradients are not finite"
             return False
-        self._steps.append(step_sums(rows @ rows.T, groups, sizes))
-        self._squares.append(np.square(rows).sum(axis=1))
+        squares, alone = np.square(rows).sum(axis=1), len(np.unique(np.concatenate(groups))) < 2
+        if not alone and len(groups) > 1:
+            self._steps.append(step_sums(rows @ rows.T, groups, sizes))
+            self._squares.append(squares)
+        elif held is None:
+            self._held = rows, groups, sizes
+            return True
+        else:
+            self._steps.append(_joined(held, (rows, groups, sizes)))
+            self._squares.append(np.concatenate([np.square(held[0]).sum(axis=1), squares]))
+            self._unknown = "a step holds one prompt or one micro-batch"
+            return True
         if any(advantage is not None for advantage in advantages):
             try:
                 self._blocks.append(group_blocks(rows, groups, advantages))
@@ -272,8 +366,19 @@ class NoiseMeter:
         """Signal, noise and their ratios over the steps in the window.
 
         Raises:
-            InputError: fewer than two steps count.
+            InputError: fewer than two steps count, or of all steps only the last micro-batch changed
+                gradients that are sharded.
         """
+        if len(self._steps) < 2 and self.left_out:
+            raise InputError(
+                f"{len(self._steps)} steps count: an estimate takes at least 2 (a step is left out: "
+                f"{self.left_out})"
+            )
+        if self._once and not self._reduced:
+            raise InputError(
+                "gradients are sharded and reduced at the last micro-batch of a step alone, so no other is "
+                "seen: give the meter the model itself, or reduce at every pass"
+            )
         return estimate_noise(
             np.array(self._steps), leave_one_out=self.leave_one_out,
             phi_over_tau=self.phi_over_tau,
@@ -327,12 +432,11 @@ class NoiseMeter:
 
     def remove(self) -> None:
         """Take the hooks away."""
-        for hook in self._hooks:
-            hook.remove()
-        if self._layers is not None:
-            self._layers.remove()
+        self._guard.remove()
         self._ever = False
         self.clear()
+        if self._layers is not None:
+            self._layers.forget()
 
     @torch.no_grad()
     def _see(self, place: int, gradient: torch.Tensor) -> None:
@@ -340,33 +444,56 @@ class NoiseMeter:
             return
         self._ever = True
         gradient = gradient.to_dense()
-        if self._layers is None:
-            values = self._measured(place, gradient.float().reshape(1, -1))
-        elif self._layers.rows is None:
-            values = self._layers.whole(place, gradient)
-        else:
+        if gradient.numel() != self._parameters[place].numel():
+            raise InputError(
+                f"a gradient has {gradient.numel()} numbers and its parameter "
+                f"{self._parameters[place].numel()} on this process: {_UNKNOWN_SHARDS}"
+            )
+        if self._layers is not None and self._layers.rows is not None:
             self._layers.accumulated(place, gradient)
-            return
-        values = values.to(self._table.device)
-        self._sketch.add(self._table, self._first[place], values)
+        elif self._layers is not None and self._layers.projects(place):
+            values = self._layers.whole(place, gradient).to(self._table.device)
+            self._sketch.add(self._table, self._first[place], values)
+        else:
+            self._add(self._table, place, 0, gradient)
 
-    def _measured(self, place: int, values: torch.Tensor) -> torch.Tensor:
-        """In the optimizer's metric."""
-        if not self._adam:
-            return values
+    def _add(self, table: torch.Tensor, place: int, start: int, gradient: torch.Tensor) -> None:
+        """Sketch a gradient in the optimizer's metric, from a parameter's entry ``start`` on."""
+        assert self._sketch is not None
+        metric = self._moments(place) if self._adam else None
+        if self._adam and metric is None:
+            self._broken = f"Adam's second moments are of fewer than {_SEEN} steps"
+            return
+        for first, values in pieces(gradient):
+            if metric is not None:
+                moment, correction, eps = metric
+                root = next(moment)[1].div(correction).sqrt_()
+                # An entry that never had a gradient has no metric.
+                values = torch.where(root > 0, values / (root + eps), 0.0)
+            at = self._first[place] + start + first
+            self._sketch.add(table, at, values.to(table.device))
+
+    def _moments(self, place: int) -> tuple[Iterator[Any], float, float] | None:
+        """Adam's second moments in pieces, what they are divided by, and ε; None before they are a metric."""
         parameter = self._parameters[place]
         state = self._optimizer.state.get(parameter, {})
         if "exp_avg_sq" not in state:
-            # Before its first step Adam has no metric: the step is left out.
-            return torch.full_like(values, math.nan)
+            if state or self._count >= _SEEN:
+                raise InputError(
+                    f"metric is 'adam', and {type(self._optimizer).__name__} keeps no exp_avg_sq of all "
+                    "parameters: it takes torch's Adam or AdamW, over the very parameters that are measured"
+                )
+            return None
+        step = float(state["step"])
+        if step < _SEEN:
+            return None
         group = next(
             g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"])
         )
-        moment, step = state["exp_avg_sq"], float(state["step"])
+        moment = state["exp_avg_sq"]
         if hasattr(moment, "to_local"):
             moment = moment.to_local()
-        root = (moment.float().reshape(1, -1) / (1 - group["betas"][1] ** step)).sqrt()
-        return values / (root + group["eps"])
+        return pieces(moment), 1 - group["betas"][1] ** step, group["eps"]
 
     @torch.no_grad()
     def _shards(self) -> torch.Tensor:
@@ -385,29 +512,23 @@ class NoiseMeter:
                 )
             rows = math.ceil(gradient.shape[0] / mesh.size()) * mesh.get_local_rank()
             start = min(rows, gradient.shape[0]) * (gradient.numel() // gradient.shape[0])
-            values = self._measured(place, gradient.to_local().float().reshape(1, -1))
-            if values.numel():
-                self._sketch.add(table, self._first[place] + start, values)
+            self._add(table, place, start, gradient.to_local())
         return table[0, 0]
 
-    def _gathered(self, sketches: torch.Tensor, *others: Any) -> tuple[Any, ...]:
-        """Those of all processes: sharded gradients are summed, whole ones are other micro-batches."""
-        everything: list[Any] = [None] * distributed.get_world_size()
-        distributed.all_gather_object(everything, (sketches.cpu(), *others, self._ever))
-        shares = sum(part[2] for part in everything)
-        advantages = [value for part in everything for value in part[4]]
-        broken = any(part[3] for part in everything)
-        self._ever = any(part[5] for part in everything)
-        if all(self._sharded) and self._layers is None:
-            # Each pass averaged the gradients of all.
-            together = [
-                np.concatenate(part) for part in zip(*[e[1] for e in everything], strict=True)
-            ]
-            return sum(part[0] for part in everything), together, shares, broken, advantages
-        if any(self._sharded) and self._layers is None:
-            raise InputError("some parameters are sharded and others are not: measure either")
-        rows = torch.cat([part[0] for part in everything]) / len(everything)
-        return rows, [group for part in everything for group in part[1]], shares, broken, advantages
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether processes hold parts of it, as FSDP2 has them."""
+    return hasattr(parameter, "to_local")
+
+
+def _joined(*steps: tuple[Any, ...]) -> NDArray[np.float64]:
+    """The sums of one step, from two: products of all pairs, and the rest a mean over both."""
+    rows = np.concatenate([step[0] for step in steps])
+    groups = [group for step in steps for group in step[1]]
+    sums = step_sums(rows @ rows.T, groups, sum(step[2] for step in steps))
+    sums[5:] /= 2
+    sums[9:11] = np.mean([step_sums(r @ r.T, g, s)[9:11] for r, g, s in steps], axis=0)
+    return sums
 
 
 def _numbered(prompts: Any) -> NDArray[np.int64]:

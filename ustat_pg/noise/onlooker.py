@@ -4,29 +4,90 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import torch.distributed as distributed
+
+from ..validation import InputError
 
 FEWEST = 10
 """Steps before anything is reported."""
 
 
-class Onlooker:
-    """A part of a training loop that an error of its own switches off, with one warning."""
+class Guard:
+    """All that others call of ours runs under a guard: an error is one warning, and nothing runs any more.
 
-    _off = False
+    Processes that train together switch off together: one that is off takes part in :meth:`gathered` until
+    all have heard of it.
+    """
 
-    def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-        """What ``act`` returns; None once it is off."""
-        if self._off:
-            return None
+    def __init__(self, *stops: Callable[[], Any]) -> None:
+        self.reason: str | None = None
+        """Why it is off; None while it is on."""
+        self.over = False
+        """Whether all processes know that it is off."""
+        self.stops = list(stops)
+        """What is called when it goes off."""
+        self._handles: list[Any] = []
+
+    def __call__(self, act: Callable[..., Any], *given: Any) -> Any:
+        """What ``act`` returns; None where it fails, and once it is off."""
+        return None if self.reason is not None else self.run(act, *given)
+
+    def run(self, act: Callable[..., Any], *given: Any) -> Any:
+        """The same, called even when off."""
         try:
             return act(*given)
         except Exception as error:
-            self._off = True
-            self._stop()
-            warnings.warn(f"noise is off, the training goes on: {error}", stacklevel=2)
+            said = str(error)
+            self.off(said if isinstance(error, InputError) else f"{type(error).__name__}: {said}")
             return None
 
-    def _stop(self) -> None:
-        """Take the hooks away."""
-        raise NotImplementedError
+    def hang(self, register: Callable[..., Any], act: Callable[..., Any], *given: Any) -> None:
+        """Register a hook, which goes when this goes off."""
+        self._handles.append(register(partial(self, act, *given)))
+
+    def off(self, reason: str) -> None:
+        """Take all hooks away and say why, the first time."""
+        if self.reason is not None:
+            return
+        self.reason = reason
+        for stop in [self.remove, *self.stops]:
+            self.run(stop)
+        warnings.warn(f"noise is off, the training goes on: {reason}", stacklevel=2)
+
+    def remove(self) -> None:
+        """Take all hooks away."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def gathered(self, parts: Any = None) -> list[Any] | None:
+        """``parts`` of all processes, which all call it; None once one of them is off."""
+        if self.over:
+            return None
+        everything: list[Any] | None = [(self.reason, parts)]
+        if distributed.is_available() and distributed.is_initialized():
+            everything = self.run(_exchanged, self.reason, parts)
+        reasons = [] if everything is None else [part[0] for part in everything]
+        self.over = everything is None or any(reason is not None for reason in reasons)
+        for process, reason in enumerate(reasons):
+            if reason is not None:
+                self.off(f"on process {process}: {reason}")
+        return None if self.over or everything is None else [part[1] for part in everything]
+
+
+def _exchanged(*parts: Any) -> list[Any]:
+    everything: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(everything, parts)
+    return everything
+
+
+class Onlooker:
+    """A part of a training loop whose own acts run under a guard."""
+
+    _guard: Guard
+
+    def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
+        """What ``act`` returns; None once it is off."""
+        return self._guard(act, *given)

@@ -5,7 +5,8 @@ Entry p of stretch c goes to place p + t_c of row ρ_c, around the end, with the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -19,6 +20,19 @@ _SEED = 20_260_101
 """Of the sketches of scores: those of different processes can be compared."""
 _TURNED = 2**20
 """Entries of each vector that are turned at once, few enough for a cache."""
+
+
+def pieces(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Stretches of a tensor's numbers in float32, (1, m), and where they begin; none is long."""
+    inner = math.prod(values.shape[1:])
+    if inner > _TURNED:
+        for k, row in enumerate(values):
+            yield from ((k * inner + start, part) for start, part in pieces(row))
+        return
+    values = values.reshape(1) if not values.ndim else values
+    step = _TURNED // max(inner, 1)
+    for start in range(0, len(values), step):
+        yield start * inner, values[start : start + step].float().reshape(1, -1)
 
 
 class Sketch:

@@ -102,14 +102,21 @@ def _normalisation(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], 
         return centred
     if not type(module).__name__.endswith("RMSNorm") or set(module._parameters) != {"weight"}:
         return None
-    # The class itself runs, with other weights: it may well compute in another precision.
+    # The class itself runs, with other weights: it may well compute in another precision. Its hooks do not,
+    # such as those of FSDP2, which forbids a call of a part before one of the whole.
+    forward = getattr(module.forward, "__func__", None)
+    if forward is None:
+        return None
     one, zero, other = (
         torch.linspace(*ends, len(weight), dtype=dtype, device=weight.device)
         for ends in ((1, 1), (0, 0), (-1, 2))
     )
 
     def with_weight(value: Tensor, read: Tensor) -> Tensor:
-        return torch.func.functional_call(module, {"weight": value}, (read.to(dtype),)).to(dtype)
+        bare = object.__new__(type(module))
+        bare.__dict__ = module.__dict__ | {"_parameters": {"weight": value}}
+        result: Tensor = forward(bare, read.to(dtype))
+        return result.to(dtype)
 
     def scaled(read: Tensor) -> Tensor:
         # The second is zero, but for classes that multiply by 1 + weight.

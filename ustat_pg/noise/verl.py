@@ -14,17 +14,22 @@ from typing import Any
 
 from ..validation import InputError
 from .meter import NoiseMeter
-from .onlooker import FEWEST, Onlooker
+from .onlooker import FEWEST, Guard, Onlooker
 
 
 def measured(engine: Any) -> Any:
     """A class of verl's FSDP engines with a meter in its loop over micro-batches."""
 
     class Measured(Onlooker, engine):
+        _guard: Guard
         _meter: NoiseMeter | None = None
         _open = False
         _seen: set[tuple[str, bytes]]
         _rows: set[tuple[str, bytes]]
+
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self._guard = Guard()
 
         def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
             if not forward_only:
@@ -33,12 +38,14 @@ def measured(engine: Any) -> Any:
 
         @contextmanager
         def _gradient_sync_context(self, *, is_last_micro_batch: bool) -> Iterator[None]:
-            last = is_last_micro_batch or not self._off
+            # All processes reduce alike, until all know that it is off.
+            last = is_last_micro_batch or not self._guard.over
             with super()._gradient_sync_context(is_last_micro_batch=last):
                 yield
 
         def optimizer_step(self) -> Any:
-            self._safely(self._step)
+            self._safely(self._close)
+            self._guard.run(self._step)
             return super().optimizer_step()
 
         def train_batch(self, *given: Any, **named: Any) -> Any:
@@ -53,13 +60,9 @@ def measured(engine: Any) -> Any:
             self._seen = set()
             return super().lr_scheduler_step()
 
-        def _stop(self) -> None:
-            if self._meter is not None:
-                self._meter.remove()
-
         def _begin(self, micro_batch: Any) -> None:
             if self._meter is None:
-                self._meter = _meter(self)
+                self._meter = _meter(self, self._guard)
                 self._seen, self._rows = set(), set()
             self._close()
             names = micro_batch["uid"]
@@ -78,8 +81,8 @@ def measured(engine: Any) -> Any:
 
         def _step(self) -> None:
             if self._meter is None:
+                self._guard.gathered()
                 return
-            self._close()
             # A later epoch saw these outputs, and rows that fill a batch up are no outputs.
             padded = any(name.startswith("pad") for name, _ in self._rows)
             self._meter.step(counts=not padded and not self._rows <= self._seen)
@@ -94,7 +97,7 @@ def measured(engine: Any) -> Any:
     return Measured
 
 
-def _meter(engine: Any) -> NoiseMeter:
+def _meter(engine: Any, guard: Guard) -> NoiseMeter:
     import torch.distributed as distributed
 
     processes = distributed.get_world_size() if distributed.is_initialized() else 1
@@ -103,7 +106,7 @@ def _meter(engine: Any) -> NoiseMeter:
     parameters = list(engine.module.parameters())
     if processes > 1 and not all(hasattr(parameter, "to_local") for parameter in parameters):
         raise InputError("parameters are not those of FSDP2: set actor.strategy=fsdp2")
-    return NoiseMeter(parameters)
+    return NoiseMeter(parameters, guard=guard)
 
 
 def _register() -> None:
