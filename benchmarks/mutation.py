@@ -1,0 +1,331 @@
+"""Whether the fast tests of a room refuse what is wrong there: mutants of the library, drawn by a seed.
+
+A mutant is the library with one place changed: a number, a comparison, an operator of arithmetic or logic, or
+a condition. Each is asked of the fast tests that mirror its room (not in ``tests/slow.txt``) and of its file's
+doctests. Compiled bodies are left out: each mutant of them is minutes of compiling.
+
+``python -m benchmarks.mutation --seed 1 --mutants 100 --record FILE`` appends to a file of lines and goes on
+where it was stopped. A line to which a person adds ``"equivalent": "why"`` leaves the count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+from scipy.stats import beta
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OTHER_TESTS = {
+    "catalogue": ("test_catalogue", "test_conformance", "test_explain"),
+    "commands": ("test_cli", "test_explain", "test_terminal"),
+    "engines": ("test_independent", "test_ustatistics", "agreement", "laws"),
+    "estimators": (
+        *(
+            "test_estimators",
+            "test_sequential",
+            "test_ratios",
+            "test_penalties",
+            "test_aggregation",
+        ),
+        *("test_running_table", "test_baselines", "test_ustatistics"),
+    ),
+    "predictions": (
+        "test_independent",
+        "test_independent_plans",
+        "test_independent_tables",
+        "test_penalties",
+    ),
+    "digests": ("test_compiled",),
+    "compiled": ("test_digests",),
+    "designs": ("test_ustatistics", "test_comparison"),
+    "sampling": ("test_independent_plans", "test_sequential"),
+    "whole_files": ("test_results",),
+}
+"""Tests of a room beside ``tests/ROOM`` and ``tests/test_ROOM.py``."""
+
+COMPARED = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+COMPUTED = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+LOADED = ("numba", "scipy.integrate", "pandas", "pytest", "trl")
+"""What every process of tests would load again."""
+
+CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A file with one place changed: from character ``start`` to ``end`` its text is ``new``."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}:{self.line}: {self.old} -> {self.new}"
+
+    def source(self) -> str:
+        text = (ROOT / self.file).read_text(encoding="utf-8").encode()
+        return (text[: self.start] + self.new.encode() + text[self.end :]).decode()
+
+
+def changes(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Expressions of a node, each with what takes its place."""
+    match node:
+        case ast.Constant(value=bool(value)):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield node, ast.Constant(value + 1)
+        case ast.Constant(value=float(value)):
+            yield node, ast.Constant(1.1 * value if value else 1.0)
+        case ast.Compare(ops=[op], left=left, comparators=others):
+            yield node, ast.Compare(left, [COMPARED[type(op)]()], others)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in COMPUTED:
+            yield node, ast.BinOp(left, COMPUTED[type(op)](), right)
+        case ast.BoolOp(op=op, values=values):
+            yield node, ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield node, operand
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield node, ast.IfExp(test, orelse, body)
+        case ast.If(test=test) | ast.While(test=test):
+            yield test, ast.UnaryOp(ast.Not(), test)
+        case ast.comprehension(ifs=[*ifs]):
+            yield from ((test, ast.UnaryOp(ast.Not(), test)) for test in ifs)
+        case ast.Call(func=ast.Name(id=name) as called) if name in CALLED:
+            yield called, ast.Name(CALLED[name])
+        case ast.Call(func=ast.Attribute(attr=name, value=value) as called) if name in CALLED:
+            yield called, ast.Attribute(value, CALLED[name])
+
+
+def code(node: ast.AST) -> Iterator[ast.AST]:
+    """What is computed below a node: no annotation, no text, no refusal, nothing for type checkers."""
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            text = isinstance(
+                child, ast.JoinedStr | ast.Raise | ast.Assert | ast.Import | ast.ImportFrom
+            )
+            alias = (
+                isinstance(child, ast.Assign)
+                and isinstance(child.value, ast.BinOp)
+                and isinstance(node, ast.Module)
+            )
+            types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            if isinstance(child, ast.AST) and not (text or alias or types):
+                yield child
+                yield from code(child)
+
+
+def mutants() -> list[Mutant]:
+    """All of the library, in order."""
+    found = set()
+    for path in sorted((ROOT / "ustat_pg").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "compiled import body" in text or path.name == "compiled.py":
+            continue
+        starts = [0]
+        for line in text.splitlines(keepends=True):
+            starts.append(starts[-1] + len(line.encode()))
+        for node in code(ast.parse(text)):
+            for old, new in changes(node):
+                start = starts[old.lineno - 1] + old.col_offset
+                end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
+                written = ast.unparse(ast.fix_missing_locations(new))
+                if not isinstance(new, ast.Constant | ast.Name | ast.Attribute):
+                    written = f"({written})"
+                words = re.sub(r"\s+", " ", text.encode()[start:end].decode())
+                file = path.relative_to(ROOT).as_posix()
+                found.add(Mutant(file, old.lineno, start, end, words, written))
+    return sorted(found, key=lambda one: (one.file, one.start, one.end, one.new))
+
+
+def tests_of(file: str, root: Path) -> list[str]:
+    """The tests of its name, then those of its room, then the file itself for its doctests."""
+    _, *folders, name = Path(file).with_suffix("").parts
+    room = folders[0] if folders else name
+    places = [f"test_{room}.py", room, *OTHER_TESTS.get(room, ())]
+    found = [
+        root / "tests" / (place if "test_" not in place else place.removesuffix(".py") + ".py")
+        for place in places
+    ]
+    files = [
+        each
+        for place in found
+        for each in ([place] if place.is_file() else sorted(place.rglob("test_*.py")))
+    ]
+    own = [each for each in files if name in each.stem]
+    return [*(each.relative_to(root).as_posix() for each in dict.fromkeys([*own, *files])), file]
+
+
+class Refusal:
+    """A plugin of pytest that says which test failed first."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid
+
+    def pytest_collectreport(self, report: Any) -> None:
+        if report.failed and not self.name:
+            self.name = report.nodeid or "collection"
+
+
+def ask(tests: list[str], tree: Path, seconds: float) -> tuple[str, str]:
+    """``killed``, ``survived`` or ``timeout``, and which test failed first, in a process forked from here."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.setsid()
+        os.close(reader)
+        os.chdir(tree)
+        sys.path.insert(0, str(tree))
+        nothing = os.open('/tmp/planted/child.log', os.O_WRONLY|os.O_CREAT|os.O_TRUNC)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        import pytest
+
+        refusal = Refusal()
+        words = [
+            "-x",
+            "-q",
+            "-m",
+            "not slow",
+            "-p",
+            "no:cacheprovider",
+            "--no-header",
+            "--tb=short",
+            *tests,
+        ]
+        status = 3
+        try:
+            status = int(pytest.main(words, plugins=[refusal]))
+        except BaseException:
+            import traceback; traceback.print_exc(); sys.stderr.flush()
+        finally:
+            os.write(writer, f"{status} {refusal.name}".encode())
+            os._exit(0)
+    os.close(writer)
+    until = time.monotonic() + seconds
+    ended = 0
+    while not ended and time.monotonic() < until:
+        ended, _ = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.05)
+    if not ended:
+        subprocess.run(["kill", "-9", "--", f"-{child}"], check=False)
+        os.waitpid(child, 0)
+        return "timeout", ""
+    status, _, name = os.read(reader, 10_000).decode().partition(" ")
+    os.close(reader)
+    if status != "0" and not name:
+        raise RuntimeError(f"no tests ran: pytest ended with {status!r}")
+    return ("survived" if status == "0" else "killed"), name
+
+
+def prepare() -> Path:
+    """A copy of the project in a folder that stays, so that bodies are compiled once."""
+    tree = Path(gettempdir()) / "ustat_pg-mutation"
+    if tree.exists():
+        shutil.rmtree(tree)
+    wanted = shutil.ignore_patterns("__pycache__", ".*", "results", "build", "*.egg-info")
+    shutil.copytree(ROOT, tree, ignore=wanted)
+    # Bodies are not mutated; without this they would be compiled again where what they import is.
+    compiled = tree / "ustat_pg/compiled.py"
+    text = compiled.read_text(encoding="utf-8")
+    digest = "source_digest(*bodies())"
+    assert text.count(digest) == 1
+    compiled.write_text(text.replace(digest, "'kept'"), encoding="utf-8")
+    os.environ |= {
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "NUMBA_CACHE_DIR": f"{tree}-compiled",
+        "OMP_NUM_THREADS": "1",
+        "CI": "1",
+    }
+    sys.dont_write_bytecode = True
+    for module in LOADED:
+        with suppress(ImportError):
+            import_module(module)
+    return tree
+
+
+def asked(mutant: Mutant, tree: Path, seconds: float) -> dict[str, str | float]:
+    """The record of a mutant, which stands alone in the copy while its tests run."""
+    file, start = tree / mutant.file, time.monotonic()
+    kept, times = file.read_bytes(), file.stat()
+    file.write_text(mutant.source(), encoding="utf-8")
+    try:
+        outcome, by = ask(tests_of(mutant.file, tree), tree, seconds)
+    finally:
+        file.write_bytes(kept)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    took = round(time.monotonic() - start, 1)
+    return {"mutant": mutant.name, "outcome": outcome, "by": by, "seconds": took}
+
+
+def told(lines: list[dict[str, Any]]) -> str:
+    """How many were refused, with a bound at 95% below."""
+    counted = [line for line in lines if "equivalent" not in line]
+    refused = sum(line["outcome"] != "survived" for line in counted)
+    late = sum(line["outcome"] == "timeout" for line in counted)
+    n = len(counted)
+    least = beta.ppf(0.05, refused, n - refused + 1) if refused else 0.0
+    return (
+        f"refused {refused} of {n} ({refused / n:.1%}, at least {least:.1%} at 95%), {late} of them by their "
+        f"time; {len(lines) - n} equivalent left out"
+    )
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.mutation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mutants", type=int, default=100)
+    parser.add_argument(
+        "--record", type=Path, required=True, help="file of lines, one of each mutant"
+    )
+    parser.add_argument("--seconds", type=float, default=300, help="of one mutant, by the clock")
+    given = parser.parse_args(words)
+    chosen = mutants()
+    random.Random(given.seed).shuffle(chosen)
+    chosen = chosen[: given.mutants]
+    lines = given.record.read_text(encoding="utf-8").splitlines() if given.record.exists() else []
+    known = {line["mutant"]: line for line in map(json.loads, lines)}
+    tree = prepare()
+    for mutant in chosen:
+        if mutant.name not in known:
+            line = known[mutant.name] = asked(mutant, tree, given.seconds)
+            with given.record.open("a", encoding="utf-8") as record:
+                record.write(json.dumps(line, ensure_ascii=False) + "\n")
+            print(*line.values(), flush=True)
+    print(told([known[mutant.name] for mutant in chosen]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
