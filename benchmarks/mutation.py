@@ -1,7 +1,7 @@
 """Whether the fast tests of a room refuse what is wrong there: mutants of the library, drawn by a seed.
 
-A mutant is the library with one place changed: a number, a comparison, an operator of arithmetic or logic, or
-a condition. Each is asked of the fast tests that mirror its room (not in ``tests/slow.txt``) and of its file's
+A mutant is the library with one place changed: a number, a comparison, an operator, or a
+condition. Each is asked of the fast tests that mirror its room (not in ``tests/slow.txt``) and of the file's
 doctests. Compiled bodies are left out: each mutant of them is minutes of compiling.
 
 ``python -m benchmarks.mutation --seed 1 --mutants 100 --record FILE`` appends to a file of lines and goes on
@@ -16,8 +16,9 @@ import json
 import os
 import random
 import re
+import select
 import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -33,8 +34,8 @@ from scipy.stats import beta
 ROOT = Path(__file__).resolve().parents[1]
 
 OTHER_TESTS = {
-    "catalogue": ("test_catalogue", "test_conformance", "test_explain"),
-    "commands": ("test_cli", "test_explain", "test_terminal"),
+    "catalogue": ("test_catalogue_texts", "test_conformance", "test_explain"),
+    "commands": ("test_cli", "test_explain", "test_catalogue_texts", "test_terminal"),
     "engines": ("test_independent", "test_ustatistics", "agreement", "laws"),
     "estimators": (
         *(
@@ -68,7 +69,16 @@ COMPUTED = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-LOADED = ("numba", "scipy.integrate", "pandas", "pytest", "trl")
+LOADED = (
+    "numba",
+    "scipy.stats",
+    "scipy.integrate",
+    "pandas",
+    "hypothesis",
+    "mpmath",
+    "pytest",
+    "trl",
+)
 """What every process of tests would load again."""
 
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
@@ -166,28 +176,48 @@ def mutants() -> list[Mutant]:
     return sorted(found, key=lambda one: (one.file, one.start, one.end, one.new))
 
 
-def tests_of(file: str, root: Path) -> list[str]:
-    """The tests of its name, then those of its room, then the file itself for its doctests."""
+def tests_of(file: str, root: Path) -> list[list[str]]:
+    """The tests of a file's name, then those of its room, first those that name most of what it defines, then
+    the file itself for its doctests.
+    """
     _, *folders, name = Path(file).with_suffix("").parts
     room = folders[0] if folders else name
-    places = [f"test_{room}.py", room, *OTHER_TESTS.get(room, ())]
+    places = [root / "tests" / each for each in (room, f"test_{room}", *OTHER_TESTS.get(room, ()))]
     found = [
-        root / "tests" / (place if "test_" not in place else place.removesuffix(".py") + ".py")
-        for place in places
-    ]
-    files = [
         each
-        for place in found
-        for each in ([place] if place.is_file() else sorted(place.rglob("test_*.py")))
+        for place in places
+        for each in (*sorted(place.rglob("test_*.py")), place.with_suffix(".py"))
     ]
-    own = [each for each in files if name in each.stem]
-    return [*(each.relative_to(root).as_posix() for each in dict.fromkeys([*own, *files])), file]
+    defined = [
+        getattr(node, "name", name)
+        for node in ast.parse((root / file).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+
+    def named(test: Path) -> tuple[bool, int]:
+        text = test.read_text(encoding="utf-8")
+        return name not in test.stem, -sum(
+            bool(re.search(rf"\b{each}\b", text)) for each in defined
+        )
+
+    files = sorted(dict.fromkeys(each for each in found if each.is_file()), key=named)
+    names = [each.relative_to(root).as_posix() for each in files]
+    return [names[:3], names[3:], [file]]
 
 
 class Refusal:
-    """A plugin of pytest that says which test failed first."""
+    """A plugin of pytest that says which test failed first, and ends where tests have taken their time.
 
-    name = ""
+    Arguments:
+        seconds: processor time of the tests of one mutant.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.name, self.seconds = "", seconds
+
+    def pytest_runtest_protocol(self, item: Any) -> None:
+        if time.process_time() > self.seconds:
+            item.session.shouldstop = "what is left is not asked"
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed and not self.name:
@@ -198,54 +228,53 @@ class Refusal:
             self.name = report.nodeid or "collection"
 
 
-def ask(tests: list[str], tree: Path, seconds: float) -> tuple[str, str]:
-    """``killed``, ``survived`` or ``timeout``, and which test failed first, in a process forked from here."""
+def ask(tests: list[list[str]], tree: Path, seconds: float) -> tuple[str, str]:
+    """``killed``, ``survived`` or ``timeout``, and which test failed first, in a process forked from here.
+
+    Tests come in parts, so that those of a room are imported only where the first let it through. What does
+    not fail in ``seconds`` of the processor survives; what does not end in twenty times as long is late.
+    """
     reader, writer = os.pipe()
     if not (child := os.fork()):
-        os.setsid()
-        os.close(reader)
-        os.chdir(tree)
-        sys.path.insert(0, str(tree))
-        nothing = os.open('/tmp/planted/child.log', os.O_WRONLY|os.O_CREAT|os.O_TRUNC)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
-        import pytest
-
-        refusal = Refusal()
-        words = [
-            "-x",
-            "-q",
-            "-m",
-            "not slow",
-            "-p",
-            "no:cacheprovider",
-            "--no-header",
-            "--tb=short",
-            *tests,
-        ]
-        status = 3
+        answer = "no answer"
         try:
-            status = int(pytest.main(words, plugins=[refusal]))
-        except BaseException:
-            import traceback; traceback.print_exc(); sys.stderr.flush()
+            os.setsid()
+            os.chdir(tree)
+            sys.path.insert(0, str(tree))
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1)
+            os.dup2(nothing, 2)
+            answer = _first_failure(tests, seconds)
         finally:
-            os.write(writer, f"{status} {refusal.name}".encode())
+            os.write(writer, answer.encode())
             os._exit(0)
     os.close(writer)
-    until = time.monotonic() + seconds
-    ended = 0
-    while not ended and time.monotonic() < until:
-        ended, _ = os.waitpid(child, os.WNOHANG)
-        time.sleep(0.05)
-    if not ended:
-        subprocess.run(["kill", "-9", "--", f"-{child}"], check=False)
-        os.waitpid(child, 0)
-        return "timeout", ""
-    status, _, name = os.read(reader, 10_000).decode().partition(" ")
+    heard, _, _ = select.select([reader], [], [], 20 * seconds)
+    answer = os.read(reader, 10_000).decode() if heard else ""
     os.close(reader)
-    if status != "0" and not name:
-        raise RuntimeError(f"no tests ran: pytest ended with {status!r}")
-    return ("survived" if status == "0" else "killed"), name
+    # What the tests started goes with them.
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if answer == "no answer":
+        raise RuntimeError(f"no tests ran of {tests}")
+    return ("timeout" if not heard else "killed" if answer else "survived"), answer
+
+
+def _first_failure(parts: list[list[str]], seconds: float) -> str:
+    """Run parts of tests until one fails, and say which; empty where all pass."""
+    import pytest
+
+    refusal = Refusal(seconds + time.process_time())
+    for tests in filter(None, parts):
+        words = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
+        # Loaded once before the fork.
+        words += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]
+        status = pytest.main(words, plugins=[refusal])
+        if refusal.name or status not in (0, 2, 5):
+            return refusal.name or ("an import" if status == 4 else "no answer")
+        if time.process_time() > refusal.seconds:
+            break
+    return ""
 
 
 def prepare() -> Path:
@@ -309,7 +338,9 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument(
         "--record", type=Path, required=True, help="file of lines, one of each mutant"
     )
-    parser.add_argument("--seconds", type=float, default=300, help="of one mutant, by the clock")
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="of the processor, for one mutant"
+    )
     given = parser.parse_args(words)
     chosen = mutants()
     random.Random(given.seed).shuffle(chosen)
