@@ -34,7 +34,7 @@ from scipy.stats import beta
 ROOT = Path(__file__).resolve().parents[1]
 
 OTHER_TESTS = {
-    "catalogue": ("test_catalogue_texts", "test_conformance", "test_explain"),
+    "catalogue": ("test_catalogue_texts", "test_catalogue_choice", "test_conformance", "test_explain"),
     "commands": ("test_cli", "test_explain", "test_catalogue_texts", "test_terminal"),
     "engines": ("test_independent", "test_ustatistics", "agreement", "laws"),
     "estimators": (
