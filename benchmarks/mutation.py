@@ -34,7 +34,12 @@ from scipy.stats import beta
 ROOT = Path(__file__).resolve().parents[1]
 
 OTHER_TESTS = {
-    "catalogue": ("test_catalogue_texts", "test_catalogue_choice", "test_conformance", "test_explain"),
+    "catalogue": (
+        "test_catalogue_texts",
+        "test_catalogue_choice",
+        "test_conformance",
+        "test_explain",
+    ),
     "commands": ("test_cli", "test_explain", "test_catalogue_texts", "test_terminal"),
     "engines": ("test_independent", "test_ustatistics", "agreement", "laws"),
     "estimators": (
@@ -90,6 +95,7 @@ class Mutant:
 
     file: str
     line: int
+    column: int
     start: int
     end: int
     old: str
@@ -97,7 +103,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.file}:{self.line}: {self.old} -> {self.new}"
+        return f"{self.file}:{self.line}:{self.column}: {self.old} -> {self.new}"
 
     def source(self) -> str:
         text = (ROOT / self.file).read_text(encoding="utf-8").encode()
@@ -123,7 +129,7 @@ def changes(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield node, operand
         case ast.IfExp(test=test, body=body, orelse=orelse):
             yield node, ast.IfExp(test, orelse, body)
-        case ast.If(test=test) | ast.While(test=test):
+        case ast.If(test=test) | ast.While(test=test) if not isinstance(test, ast.UnaryOp):
             yield test, ast.UnaryOp(ast.Not(), test)
         case ast.comprehension(ifs=[*ifs]):
             yield from ((test, ast.UnaryOp(ast.Not(), test)) for test in ifs)
@@ -172,7 +178,7 @@ def mutants() -> list[Mutant]:
                     written = f"({written})"
                 words = re.sub(r"\s+", " ", text.encode()[start:end].decode())
                 file = path.relative_to(ROOT).as_posix()
-                found.add(Mutant(file, old.lineno, start, end, words, written))
+                found.add(Mutant(file, old.lineno, old.col_offset, start, end, words, written))
     return sorted(found, key=lambda one: (one.file, one.start, one.end, one.new))
 
 
