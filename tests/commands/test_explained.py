@@ -88,3 +88,39 @@ def test_moments_of_pass_rates():
 )
 def test_a_rows_numbers_are_said(spec, said):
     assert said in " ".join(as_text(explain(spec)).split())
+
+
+def test_what_was_passed_over_is_named_where_there_is_something():
+    assert "Passed over" not in as_text(explain("trl"))
+    names = [f"own_{k:02d}" for k in range(13)]
+    mine = {"scale_rewards": "group", "num_generations": 4, "loss_typ": "x"} | dict.fromkeys(
+        names, 1
+    )
+    text = " ".join(as_text(explain(mine | {"beta": 0.04})).split())
+    # What is nearly an option comes first, and twelve are shown.
+    said = text.split("the catalogue has no such option: ")[1].split(".")[0]
+    assert said == ", ".join(["loss_typ", *names[:11]]) + " and 2 more"
+    twelve = {name: mine[name] for name in ("scale_rewards", "num_generations", *names[:12])}
+    text = " ".join(as_text(explain(twelve)).split())
+    assert f"no such option: {', '.join(names[:12])}." in text
+
+
+def test_a_curve_is_drawn_to_scale():
+    """w = 1 + (1-p) from 2 at 0 to 1 at 1; prompts are marked below."""
+    lines = as_text(explain(name="maxrl", group_size=3, pass_rates=[0.0, 0.5, 1.0])).splitlines()
+    (base,) = (i for i, line in enumerate(lines) if line.strip().startswith("w(p)"))
+    rows = [line.partition("|") for line in lines[base - 8 : base]]
+    levels = [float(label) for label, _, _ in rows]
+    np.testing.assert_allclose(levels, np.linspace(2, 0, 8), atol=5e-3)
+    stars = {
+        column: 7 - row
+        for row, (_, _, marks) in enumerate(rows)
+        for column, mark in enumerate(marks)
+        if mark == "*"
+    }
+    assert sorted(stars) == list(range(61))
+    for column, height in stars.items():
+        assert abs(height * 2 / 7 - (2 - column / 60)) < 1 / 7 + 1e-9
+    ticks = lines[base].partition("w(p)")[2][2:]
+    assert [place for place, mark in enumerate(ticks) if mark == "^"] == [0, 30, 60]
+    assert set(ticks) == {"-", "^"}
