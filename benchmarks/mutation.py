@@ -41,7 +41,13 @@ OTHER_TESTS = {
         "test_explain",
     ),
     "commands": ("test_cli", "test_explain", "test_catalogue_texts", "test_terminal"),
-    "engines": ("test_independent", "test_ustatistics", "agreement", "laws"),
+    "engines": (
+        "test_independent",
+        "test_ustatistics",
+        "predictions/test_practical",
+        "agreement",
+        "laws",
+    ),
     "estimators": (
         *(
             "test_estimators",
