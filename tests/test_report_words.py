@@ -12,7 +12,9 @@ from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
 from ustat_pg.checks import Interval, RivalVerdict, Verdict
 from ustat_pg.checks.planning import MOST
+from ustat_pg.paper import RESULTS
 from ustat_pg.report import (
+    RECONSTRUCTED,
     check_command,
     evidence_of,
     exit_code,
@@ -198,6 +200,17 @@ def test_exit_codes():
     ]
     assert "HELD" in verdict_table([claim()], controls=[held])
     assert "Controls" not in verdict_table([claim()])
+
+
+@pytest.mark.parametrize("stem", RESULTS)
+def test_a_table_marks_what_was_reconstructed(stem):
+    label = RESULTS[stem].label
+    table = verdict_table([evolve(claim(), stem=stem, label=label)])
+    row = table.splitlines()[2]
+    assert row.startswith(f"{label} [r]" if RESULTS[stem].reconstructed else f"{label}  ")
+    assert (RECONSTRUCTED in table) == RESULTS[stem].reconstructed
+    assert "made up" in table
+    assert "real data" not in table
 
 
 def test_powers():
