@@ -207,8 +207,8 @@ def test_a_table_marks_what_was_reconstructed(stem):
     label = RESULTS[stem].label
     table = verdict_table([evolve(claim(), stem=stem, label=label)])
     row = table.splitlines()[2]
-    assert row.startswith(f"{label} [r]" if RESULTS[stem].reconstructed else f"{label}  ")
-    assert (RECONSTRUCTED in table) == RESULTS[stem].reconstructed
+    assert row.startswith(f"{label} [r]  " if RESULTS[stem].reconstructed else f"{label}  ")
+    assert (RECONSTRUCTED in table) == bool(RESULTS[stem].reconstructed)
     assert "made up" in table
     assert "real data" not in table
 
