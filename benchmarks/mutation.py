@@ -1,8 +1,8 @@
 """Whether the fast tests of a room refuse what is wrong there: mutants of the library, drawn by a seed.
 
-A mutant is the library with one place changed: a number, a comparison, an operator, or a
-condition. Each is asked of the fast tests that mirror its room (not in ``tests/slow.txt``) and of the file's
-doctests. Compiled bodies are left out: each mutant of them is minutes of compiling.
+A mutant is the library with one place changed: a number, a comparison, an operator, or a condition. Each
+is asked of the fast tests that mirror its room (not in ``tests/slow.txt``) and of the file's doctests.
+Compiled bodies are left out: each mutant of them is minutes of compiling.
 
 ``python -m benchmarks.mutation --seed 1 --mutants 100 --record FILE`` appends to a file of lines and goes on
 where it was stopped. A line to which a person adds ``"equivalent": "why"`` leaves the count.
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -34,43 +35,18 @@ from scipy.stats import beta
 ROOT = Path(__file__).resolve().parents[1]
 
 OTHER_TESTS = {
-    "catalogue": (
-        "test_catalogue_texts",
-        "test_catalogue_choice",
-        "test_conformance",
-        "test_explain",
-    ),
-    "commands": ("test_cli", "test_explain", "test_catalogue_texts", "test_terminal"),
-    "engines": (
-        "test_independent",
-        "test_ustatistics",
-        "predictions/test_practical",
-        "agreement",
-        "laws",
-    ),
-    "estimators": (
-        *(
-            "test_estimators",
-            "test_sequential",
-            "test_ratios",
-            "test_penalties",
-            "test_aggregation",
-        ),
-        *("test_running_table", "test_baselines", "test_ustatistics"),
-    ),
-    "predictions": (
-        "test_independent",
-        "test_independent_plans",
-        "test_independent_tables",
-        "test_penalties",
-    ),
-    "digests": ("test_compiled",),
-    "compiled": ("test_digests",),
-    "designs": ("test_ustatistics", "test_comparison"),
-    "sampling": ("test_independent_plans", "test_sequential"),
-    "whole_files": ("test_results",),
+    "catalogue": "catalogue_texts catalogue_choice commands/test_choice conformance explain",
+    "commands": "cli explain catalogue_texts terminal",
+    "engines": "independent ustatistics predictions/test_practical agreement laws",
+    "estimators": "sequential ratios penalties aggregation running_table baselines ustatistics",
+    "predictions": "independent independent_plans independent_tables penalties",
+    "designs": "ustatistics comparison",
+    "sampling": "independent_plans sequential",
+    "report": "report_words",
+    "results": "report_words",
+    "whole_files": "results",
 }
-"""Tests of a room beside ``tests/ROOM`` and ``tests/test_ROOM.py``."""
+"""Tests of a room beside ``tests/ROOM`` and ``tests/test_ROOM.py``, named alike."""
 
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -80,16 +56,7 @@ COMPUTED = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-LOADED = (
-    "numba",
-    "scipy.stats",
-    "scipy.integrate",
-    "pandas",
-    "hypothesis",
-    "mpmath",
-    "pytest",
-    "trl",
-)
+LOADED = ("numba", "scipy.stats", "pandas", "hypothesis", "mpmath", "pytest", "trl")
 """What every process of tests would load again."""
 
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any", "floor": "ceil", "ceil": "floor"}
@@ -154,37 +121,41 @@ def code(node: ast.AST) -> Iterator[ast.AST]:
             text = isinstance(
                 child, ast.JoinedStr | ast.Raise | ast.Assert | ast.Import | ast.ImportFrom
             )
-            alias = (
-                isinstance(child, ast.Assign)
-                and isinstance(child.value, ast.BinOp)
-                and isinstance(node, ast.Module)
-            )
+            # A union of types is no number.
+            alias = isinstance(node, ast.Module) and isinstance(child, ast.Assign)
+            alias = alias and isinstance(child.value, ast.BinOp)
             types = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
             if isinstance(child, ast.AST) and not (text or alias or types):
                 yield child
                 yield from code(child)
 
 
-def mutants() -> list[Mutant]:
-    """All of the library, in order."""
+def mutants_of(path: Path) -> list[Mutant]:
+    """All of a file, in any order."""
+    text = path.read_text(encoding="utf-8")
+    starts = [0, *accumulate(len(line.encode()) for line in text.splitlines(keepends=True))]
     found = set()
-    for path in sorted((ROOT / "ustat_pg").rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        if "compiled import body" in text or path.name == "compiled.py":
-            continue
-        starts = [0]
-        for line in text.splitlines(keepends=True):
-            starts.append(starts[-1] + len(line.encode()))
-        for node in code(ast.parse(text)):
-            for old, new in changes(node):
-                start = starts[old.lineno - 1] + old.col_offset
-                end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
-                written = ast.unparse(ast.fix_missing_locations(new))
-                if not isinstance(new, ast.Constant | ast.Name | ast.Attribute):
-                    written = f"({written})"
-                words = re.sub(r"\s+", " ", text.encode()[start:end].decode())
-                file = path.relative_to(ROOT).as_posix()
-                found.add(Mutant(file, old.lineno, old.col_offset, start, end, words, written))
+    for node in code(ast.parse(text)):
+        for old, new in changes(node):
+            start = starts[old.lineno - 1] + old.col_offset
+            end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
+            written = ast.unparse(ast.fix_missing_locations(new))
+            if not isinstance(new, ast.Constant | ast.Name | ast.Attribute):
+                written = f"({written})"
+            words = re.sub(r"\s+", " ", text.encode()[start:end].decode())
+            file = path.relative_to(ROOT).as_posix()
+            found.add(Mutant(file, old.lineno, old.col_offset, start, end, words, written))
+    return list(found)
+
+
+def mutants() -> list[Mutant]:
+    """All of the library but its compiled bodies, and what compiles them, in order."""
+    found = [
+        mutant
+        for path in (ROOT / "ustat_pg").rglob("*.py")
+        if "compiled import body" not in path.read_text("utf-8") and path.name != "compiled.py"
+        for mutant in mutants_of(path)
+    ]
     return sorted(found, key=lambda one: (one.file, one.start, one.end, one.new))
 
 
@@ -194,7 +165,8 @@ def tests_of(file: str, root: Path) -> list[list[str]]:
     """
     _, *folders, name = Path(file).with_suffix("").parts
     room = folders[0] if folders else name
-    places = [root / "tests" / each for each in (room, f"test_{room}", *OTHER_TESTS.get(room, ()))]
+    others = OTHER_TESTS.get(room, "").split()
+    places = [root / "tests" / each for name in (room, *others) for each in (name, f"test_{name}")]
     found = [
         each
         for place in places
