@@ -61,7 +61,7 @@ CLOSE = np.array([0.501, 0.504, 0.2, 0.501, 0.1995, 1 / 3])
 
 
 def mean_over(rewards, of_order, **options):
-    """The mean over the orders of the outputs of what an order gives each output, those left out with None."""
+    """The mean over the orders of the outputs of what an order gives each output, None those left out."""
     kept = []
     for order in permutations(range(len(rewards))):
         given = of_order(rewards[list(order)], **options)

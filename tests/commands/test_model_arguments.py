@@ -42,7 +42,9 @@ TAKEN = {
 """The options of each command by subject."""
 
 
-@pytest.mark.parametrize(("add", "subject"), TAKEN, ids=str)
+@pytest.mark.parametrize(
+    ("add", "subject"), TAKEN, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_command_takes_these_options_of_its_subject(add, subject):
     command = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
     add(command, subject)
