@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import warnings
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES, TOLERANCE
 from ..noise.onlooker import FEWEST, Onlooker
 from ..validation import InputError, integer
+from . import checkpoints, generations
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -36,24 +39,33 @@ except ImportError as error:
 
 _LOGITS = 2**24
 """Logits that are made at once where the output embedding is seen again."""
+_CLIPPED = 0.2
+"""Share of a record's tokens beyond which clipping is an alarm."""
+_SAME = 5
+"""Windows after which a sentence that still means the same is printed again."""
 
 
 class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
     They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
-    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to.
+    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to;
+    ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
+    measured without further cost (``per_completion``, or micro-batches of one completion).
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, and the training goes on.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
-    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does
-    not tell the signal from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
+    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are, or ``capped`` where CISPO's cap
+    below 1 does that to rollouts of this policy itself; ``lost``, for a whole window of steps no full
+    window distinguishes the signal from 0. What a step means is printed when the meaning changes, at most
+    once a window, and again every five windows. A checkpoint has the window in a file of its own,
+    ``noise_monitor.json.gz``.
 
     Arguments:
         window: steps that an estimate is made of.
-        detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
+        detail: whether to log c₁, c₂, c₃ and φ/τ too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
             c₃. None to measure it from the gradient of each completion; in groups of 2 and in Adam's metric
             it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
@@ -95,7 +107,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._head: _Head | None = None
         self._open = self._partial = False
         self._on = False
-        self._sentence = ""
+        self._said: tuple[str, int] | None = None
+        self._known: int | None = None
+        self._packed = b""
+        self.checkpoint: dict[str, Any] | None = None
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
@@ -124,9 +139,15 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
         saved = self._meter.state_dict() if self._meter else self.saved
+        if saved:
+            own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
+            self._packed = checkpoints.packed({"meter": saved, **own})
+            digest = checkpoints.digest(self._packed)
+            # Sketches are drawn by this count, the same on every process.
+            self.checkpoint = {"digest": digest, "count": saved["count"]}
         return {
             "args": {name: getattr(self, name) for name in names},
-            "attributes": {"saved": saved},
+            "attributes": {"checkpoint": self.checkpoint},
         }
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
@@ -146,6 +167,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if "loss" in (given.get("logs") or {}):
             self._safely(self._alarm, given["logs"])
 
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the window beside what the trainer has saved."""
+        if args.should_save:
+            self._safely(self._save, state)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
         self._stop()
@@ -155,9 +181,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._size = trainer.num_generations
         batches = args.gradient_accumulation_steps
         loss, loo = _kinds(trainer)
-        loo, euclidean = loo and self.detail, self.metric == "euclidean"
+        euclidean, single = self.metric == "euclidean", args.per_device_train_batch_size == 1
         self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
-        apart = euclidean and (self.per_completion or self._measures)
+        self._measures = self._measures and (self.detail or self.per_completion or single)
+        loo = loo and (self.detail or self._measures or self.phi_over_tau is not None)
+        apart = euclidean and (self.per_completion or (self._measures and self.detail))
         if batches * trainer.accelerator.num_processes < 2 and not apart:
             raise InputError(
                 "a step is one micro-batch, which has no pair: raise gradient_accumulation_steps, with a "
@@ -169,7 +197,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         # A sum over the completions of a step does not depend on their order.
         self._sorts = batches % args.steps_per_generation == 0 and loss != "bnpo" and not mixing
         self._sorts = self._sorts and not apart
-        self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
+        self._rolls = loo and args.per_device_train_batch_size % self._size == 0
         if self.per_completion and (mixing or (args.beta and loss != "rloo")):
             raise InputError("per_completion takes no penalty or entropy in the loss")
         if self.per_completion and not apart and args.per_device_train_batch_size > 1:
@@ -182,27 +210,48 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
         )  # fmt: skip
         self._head = _Head(trainer, model) if apart else None
-        stored = (state.stateful_callbacks or {}).get(type(self).__name__)
-        if isinstance(stored, dict):
-            self.saved = stored["attributes"]["saved"]
-        if self.saved:
+        if (folder := checkpoints.resumed(trainer)) is not None:
+            self._resume(folder, (state.stateful_callbacks or {}).get(type(self).__name__))
+        elif self.saved:
             self._meter.load_state_dict(self.saved)
         self._shares = np.zeros(2)
         self._parts: dict[int, torch.Tensor] = {}
         self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
-        # A group may lie on several processes.
-        alone = trainer.accelerator.num_processes == 1
-        self._alarms.group_size = self._size if alone else None
+        self._alarms.group_size = self._size
+        self._selects = args.mask_truncated_completions
         seers = {
             "compute_loss": self._computed,
             "log": self._logged,
             "_get_per_token_logps_and_entropies": self._scored,
+            "_generate_and_score_completions": self._generating,
         }
         self._before = {name: getattr(trainer, name) for name in seers if hasattr(trainer, name)}
         for name in self._before:
             setattr(trainer, name, seers[name])
         self._on = True
+
+    def _resume(self, folder: Path, stored: Any) -> None:
+        """Go on from a checkpoint's window; from an empty one, with a warning, where it has none."""
+        assert self._meter is not None
+        if stored is None:
+            return
+        kept = (stored["attributes"].get("checkpoint") or {}) if isinstance(stored, dict) else {}
+        try:
+            saved = checkpoints.read(folder, kept.get("digest", ""))
+        except InputError as error:
+            self._meter._count = int(kept.get("count", 0))
+            warnings.warn(f"{error}: the window of the noise starts empty", stacklevel=2)
+            return
+        self._meter.load_state_dict(saved["meter"])
+        self._alarms.load_state_dict(saved["alarms"])
+        self._said, self._known = saved["said"] and tuple(saved["said"]), saved["known"]
+
+    def _save(self, state: Any) -> None:
+        trial = getattr(self._trainer, "_trial", None)
+        run = Path(self._trainer._get_output_dir(trial=trial))
+        if self._packed:
+            checkpoints.write(run / f"checkpoint-{state.global_step}", self._packed)
 
     def _stop(self) -> None:
         if self._meter is not None:
@@ -226,6 +275,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._safely(self._open_micro_batch, inputs)
         return self._before["compute_loss"](model, inputs, *given, **named)
 
+    def _generating(self, *given: Any, **named: Any) -> Any:
+        """A generation, before it is shuffled."""
+        output = self._before["_generate_and_score_completions"](*given, **named)
+        if self._trainer.model.training:
+            self._safely(self._generated, output)
+        return output
+
     def _scored(self, *given: Any, **named: Any) -> Any:
         """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
@@ -244,7 +300,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             mask = mask * inputs["tool_mask"]
         recorded = inputs.get("sampling_per_token_logps")
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
-        arrays = (log_probs, mask, entropies, recorded)
+        # Tokens of the outputs that are left were chosen by what came later.
+        arrays = (log_probs, mask, None if self._selects else entropies, recorded)
         self._alarms.tokens(*(_array(array) for array in arrays))
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
@@ -261,7 +318,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         else:
             batches = getattr(self._trainer, "_buffered_inputs", None)
             if batches and inputs is batches[0]:
-                self._generated(batches)
                 self._arrange(batches)
                 self._drawn = self._trainer.state.global_step
             self._passed.append(inputs["completion_ids"])
@@ -269,31 +325,17 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         advantages = inputs["advantages"] if self.per_completion else None
         self._meter.begin(_prompts(inputs), scale, advantages)
-        args = self._trainer.args
-        # A stopped output's tokens are chosen by what came later.
-        fresh = (
-            self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
-        )
+        fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._partial else None
         self._share = self._parts.get(id(inputs)) if self._measures else None
         self._open = True
 
-    def _generated(self, batches: list[Any]) -> None:
-        """Show the alarms a generation: its rewards, as TRL keeps them, and what is trained on."""
-        rewards, sizes = _rewards(self._trainer)
-        if len(rewards):
-            groups = np.arange(len(rewards)) // self._size
-            self._alarms.generation(
-                groups, rewards=rewards, lengths=sizes, kept=np.isfinite(rewards)
-            )
-        masks = [_array(batch["completion_mask"].sum(dim=1)) for batch in batches]
-        lengths, full = np.concatenate(masks), batches[0]["completion_ids"].shape[1]
-        self._alarms.generation(
-            np.concatenate([_prompts(batch) for batch in batches]),
-            advantages=np.concatenate([_array(batch["advantages"]) for batch in batches]),
-            lengths=np.where(lengths > 0, lengths, full),
-            kept=lengths > 0,
-        )
+    def _generated(self, output: dict[str, Any]) -> None:
+        """Show the alarms a generation."""
+        rows = generations.rows(self._trainer, output, _prompts(output))
+        self._selects |= not output["completion_mask"].any(dim=1).all()
+        if rows is not None:
+            self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
@@ -353,21 +395,27 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):
             return {}
         estimate = self.estimate()
-        sentence = estimate.sentence()
-        if sentence != self._sentence and self._trainer.is_world_process_zero():
-            print(sentence, file=sys.stderr)
-        self._sentence = sentence
+        meaning, step = estimate.meaning(), self._trainer.state.global_step
+        said, since = self._said or ("", -_SAME * self.window)
+        if step - since >= self.window * (_SAME if meaning == said else 1):
+            self._said = meaning, step
+            if self._trainer.is_world_process_zero():
+                print(estimate.sentence(), file=sys.stderr)
         return {f"noise/{name}": value for name, value in estimate.metrics(self.detail).items()}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
         standing = self._alarms.standing() - (set() if scaled else {"spikes"})
-        shares = [logs.get(name) or 0.0 for name in ("clip_ratio/region_mean", "cispo_clip_ratio")]
-        if max(shares) >= 0.2:
+        if (logs.get("clip_ratio/region_mean") or 0.0) >= _CLIPPED:
             standing.add("clipped")
-        full = self._meter is not None and self._meter.steps == self.window
-        if full and self.estimate().signal_interval[0] <= 0:
-            standing.add("lost")
+        if (logs.get("cispo_clip_ratio") or 0.0) >= _CLIPPED:
+            standing.add("capped" if self._trainer.args.epsilon_high < 1 else "clipped")
+        if self._meter is not None and self._meter.steps == self.window:
+            step = self._trainer.state.global_step
+            if self._known is None or self.estimate().signal_interval[0] > 0:
+                self._known = step
+            if step - self._known >= self.window:
+                standing.add("lost")
         begun, self.alarms = standing - self.alarms, standing
         if self._trainer.is_world_process_zero():
             for name in sorted(begun):
@@ -376,17 +424,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
 def _array(values: Any) -> Any:
     return None if values is None else values.detach().cpu().double().numpy()
-
-
-def _rewards(trainer: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The latest generation's rewards, NaN where there is none, and letters, where TRL keeps them."""
-    logs = getattr(trainer, "_logs", {})
-    if not logs.get("rewards"):
-        return np.zeros(0), np.zeros(0)
-    rewards = np.array([list(column) for column in logs["rewards"].values()], dtype=float)
-    total = np.nansum(trainer.reward_weights.cpu().numpy()[:, None] * rewards, axis=0)
-    total[np.isnan(rewards).all(axis=0)] = np.nan
-    return total, np.array([len(str(text)) for text in logs["completion"]], dtype=float)
 
 
 def _caller() -> Any:
