@@ -175,7 +175,9 @@ class Alarms:
         counts = np.bincount(places)
         means = np.bincount(places, z) / counts
         deviations = np.sqrt(np.bincount(places, np.square(z - means[places])) / counts)
-        low, high = _ends(places, z)
+        # Nothing is said of groups with an unknown reward.
+        with np.errstate(invalid="ignore"):
+            low, high = _ends(places, z)
         deviations[high - low <= _ROUNDING * np.maximum(np.abs(low), np.abs(high))] = 0.0
         deviations = deviations[np.isfinite(deviations)]
         self._squares.append((float(np.square(deviations).sum()), len(deviations)))
