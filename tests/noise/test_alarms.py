@@ -113,8 +113,8 @@ def test_sound_runs_raise_no_alarm(name):
 
 @pytest.mark.parametrize("name", [name for name in SOUND if "windows" in name])
 def test_at_the_limit_chance_is_not_called_a_fault(name):
-    """1% of runs may, of any length: of 12 more than one would be a chance of less than 1 in 100."""
-    assert max(false_alarms(name, 12, seed=1).values()) <= 1
+    """1% of runs may, however long: that one of five does and the next has a chance of 1 in 1000."""
+    assert sum(false_alarms(name, 5, seed=1).values()) <= 1
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -182,7 +182,7 @@ def test_bets_on_shares_and_on_tokens_have_a_mean_of_at_most_one():
 def test_a_state_goes_on_to_the_last_digit():
     setting = KNOWN["poorer ones lost"]
     made, rng = setting.generations(np.random.default_rng(0), 8), np.random.default_rng(1)
-    tokens = KNOWN["drawn at .9"].tokens
+    tokens = KNOWN["drawn at .8"].tokens
     first, second = Alarms(3, 8), Alarms(3, 8)
     for step in range(12):
         given = next(made), tokens(rng)
@@ -199,14 +199,16 @@ def test_a_state_goes_on_to_the_last_digit():
 
 
 def test_equal_rewards_of_single_precision_are_equal():
-    """Sums of the same parts in another order differ by a rounding."""
-    alarms = Alarms(20, 2)
-    for _ in range(20):
-        parts = np.float32([0.1, 0.2, 0.3])
-        z = [(parts[0] + parts[1]) + parts[2], parts[0] + (parts[1] + parts[2])]
-        alarms.generation([0, 0, 1, 1], rewards=[*z, 0, 1])
+    """Sums of the same parts in another order differ by a rounding: these groups are silent, and no spikes."""
+    parts, last = np.float32([0.1, 0.3, 0.4]), Alarms(20, 2)
+    z = [(parts[0] + parts[1]) + parts[2], parts[0] + (parts[1] + parts[2])]
     assert z[0] != z[1]
-    assert not alarms.standing()
+    for step in range(20):
+        last.generation([0, 0, 1, 1], rewards=[*z, 0, 1])
+        assert not last.standing(), step
+    for _ in range(20):
+        last.generation([0, 0, 1, 1], rewards=[*z, *z])
+    assert last.standing() == {"silent"}
 
 
 def test_a_window_forgets_and_shapes_are_refused():
