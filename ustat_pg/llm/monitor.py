@@ -147,7 +147,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
-        self._guard.run(self._pack)
+        if self._meter or self.saved:
+            self._guard.run(self._pack)
         return {
             "args": {name: getattr(self, name) for name in names},
             "attributes": {"checkpoint": self.checkpoint},
@@ -155,12 +156,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _pack(self) -> None:
         saved = self._meter.state_dict() if self._meter else self.saved
-        if saved:
-            own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
-            self._packed = checkpoints.packed({"meter": saved, **own})
-            digest = checkpoints.digest(self._packed)
-            # Sketches are drawn by this count, the same on every process.
-            self.checkpoint = {"digest": digest, "count": saved["count"]}
+        assert saved is not None
+        own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
+        self._packed = checkpoints.packed({"meter": saved, **own})
+        digest = checkpoints.digest(self._packed)
+        # Sketches are drawn by this count, the same on every process.
+        self.checkpoint = {"digest": digest, "count": saved["count"]}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put a hook on each parameter that is trained."""
