@@ -294,7 +294,9 @@ def test_g_star_is_logged_where_it_costs_nothing(small, task, tmp_path):
     assert first.estimate().phi_over_tau != 1
     stars = [name for name in detailed if name.startswith("noise/g_star")]
     assert "noise/g_star_low" in stars
-    assert [single[name] for name in stars] == pytest.approx([detailed[name] for name in stars], rel=1e-3)
+    assert [single[name] for name in stars] == pytest.approx(
+        [detailed[name] for name in stars], rel=1e-3
+    )
     # Whole groups in a micro-batch are halved, so that pairs of one prompt lie in two.
     given, _ = logged(NoiseMonitor(4, phi_over_tau=0.8), 4)
     assert any(name.startswith("noise/g_star") for name in given)

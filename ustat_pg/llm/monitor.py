@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES, TOLERANCE
