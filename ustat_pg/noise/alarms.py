@@ -96,14 +96,14 @@ class Alarms:
         alarms.tokens(log_probs, mask, entropies)
         alarms.standing()
 
-    ``silent``, more than half of the groups have equal rewards. ``spikes``, the rewards of more than 5% differ
-    by less than 1% of the usual deviation, of interest where advantages are divided by it.
+    ``silent``, more than half of the groups have equal rewards. ``spikes``, the rewards of more than 5%
+    differ by less than 1% of the usual deviation, of interest where advantages are divided by it.
     ``survivors``, outputs that are left out have other rewards or lengths than the rest of their group, by
-    ranks. ``rollouts``, tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded log-probabilities put
-    an output .05 nats and more from the policy. Each of these four is ever raised in at most 1% of sound
-    runs, however long they are. ``groups``, the outputs of a prompt are no whole number of groups, or one of
-    positive advantage has a smaller reward than one of negative advantage (without rewards: advantages do not
-    sum to 0), which no chance does.
+    ranks. ``rollouts``, tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded
+    log-probabilities put an output .05 nats and more from the policy. Each of these four is ever raised in
+    at most 1% of sound runs, however long they are. ``groups``, the outputs of a prompt are no whole number
+    of groups, or one of positive advantage has a smaller reward than one of negative advantage (without
+    rewards: advantages do not sum to 0), which no chance does.
 
     Arguments:
         window: latest generations that count, up to twice as many; calls of :meth:`tokens` where no
