@@ -283,9 +283,7 @@ SOUND = {
     "temperature .7": Setting(tokens=drawn_tokens(sure=1 / 0.7)),
     "another engine rounds": Setting(tokens=drawn_tokens(blur=0.03, recorded=True)),
     "half of the groups silent, 30 windows": Setting(of(silent(0.5)), steps=300, window=10),
-    "5% of the groups nearly equal, 30 windows": Setting(
-        of(spiked(0.05)), steps=300, window=10
-    ),
+    "5% of the groups nearly equal, 30 windows": Setting(of(spiked(0.05)), steps=300, window=10),
     "successes rare, G = 32, 1 in 200 lost, 30 windows": Setting(
         of(rare, spoil=masked(0.005)), steps=300, window=10, group=32
     ),
@@ -368,7 +366,10 @@ def main() -> None:
             steps = seen(name, min(options.runs, 50), options.seed)
             found = [step for step in steps if step is not None]
             middle = f"{np.median(found):.0f}" if found else ""
-            print(f"| {name} | {setting.alarm} | {len(found)} of {len(steps)} | {middle} |", flush=True)
+            print(
+                f"| {name} | {setting.alarm} | {len(found)} of {len(steps)} | {middle} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

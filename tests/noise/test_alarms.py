@@ -156,7 +156,7 @@ def test_bets_on_what_is_dropped_have_mean_one(rewards, gone):
 
 
 def test_bets_on_shares_and_on_tokens_have_a_mean_of_at_most_one():
-    """At the limit of a share it is 1; of tokens of the policy below it, by the blur that rounding is allowed."""
+    """At the limit of a share it is 1; of tokens of the policy it is below, by the blur that is allowed."""
     for name, level, hit in (("silent", 0.5, [1.0, 1.0]), ("spikes", 0.05, [0.0, 1e-4])):
         capital = []
         for values in (hit, [0.0, 1.0]):
@@ -199,7 +199,7 @@ def test_a_state_goes_on_to_the_last_digit():
 
 
 def test_equal_rewards_of_single_precision_are_equal():
-    """Sums of the same parts in another order differ by a rounding: these groups are silent, and no spikes."""
+    """Sums of the same parts in another order differ by a rounding: such groups are silent, no spikes."""
     parts, last = np.float32([0.1, 0.3, 0.4]), Alarms(20, 2)
     z = [(parts[0] + parts[1]) + parts[2], parts[0] + (parts[1] + parts[2])]
     assert z[0] != z[1]

@@ -470,7 +470,7 @@ def test_the_sentence():
     short = estimate_noise(drawn(rng, 12, 0.8))
     assert re.fullmatch(
         r"A step of 32 completions is [\d.]+ to [\d.]+ times the critical batch size; about \d+ more steps "
-        r"to 30%.", short.sentence(),
+        r"make it known to 30%\.", short.sentence(),
     )  # fmt: skip
     assert estimate_noise(drawn(rng, 12, 0.0)).sentence().startswith("The signal is not yet dist")
 

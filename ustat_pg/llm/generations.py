@@ -36,13 +36,14 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
     kept = _array(output["completion_mask"].sum(dim=1)) > 0
     advantages = output["advantages"]
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    # A mask may leave out outputs, whose tokens are still there.
-    lengths = (output["completion_ids"] != tokenizer.pad_token_id).sum(dim=1)
+    # A mask may leave out outputs, whose tokens are still there: they end where padding alone is left.
+    tokens = _array(output["completion_ids"]) != tokenizer.pad_token_id
+    lengths = (tokens * np.arange(1, tokens.shape[1] + 1)).max(axis=1)
     columns = {
         "prompts": groups,
         "rewards": z,
         "advantages": _array(advantages) if advantages.ndim == 1 else None,
-        "lengths": _array(lengths),
+        "lengths": lengths,
         "kept": kept if z is None else kept & np.isfinite(z),
     }
     chosen = {name: row if row is None else row[whole] for name, row in columns.items()}

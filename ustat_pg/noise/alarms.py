@@ -2,7 +2,8 @@
 
 What chance can imitate is a bet against it. Let bets on each look at the training have a mean of at most 1
 where nothing is wrong, whatever came before. Then so has their product at every time, and by Ville's
-inequality it ever exceeds 1/α in at most a share α of runs, however long they are and however often one looks.
+inequality it ever exceeds 1/α in at most a share α of runs, however long they are and however often one
+looks.
 """
 
 from __future__ import annotations
@@ -95,14 +96,14 @@ class Alarms:
         alarms.tokens(log_probs, mask, entropies)
         alarms.standing()
 
-    ``silent``, more than half of the groups have equal rewards. ``spikes``, more than 5% of them differ by less
-    than 1% of the usual deviation, of interest where advantages are divided by it. ``survivors``, outputs
-    that are left out have other rewards or lengths than the rest of their group, by ranks. ``rollouts``,
-    tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded log-probabilities put
-    an output .05 nats and more from the policy. Each of these four is ever raised in at most 1% of sound
-    runs, however long they are. ``groups``, the outputs of a prompt are no whole number of groups, or one of
-    positive advantage has a smaller reward than one of negative advantage (without rewards: advantages do not
-    sum to 0), which no chance does.
+    ``silent``, more than half of the groups have equal rewards. ``spikes``, the rewards of more than 5%
+    differ by less than 1% of the usual deviation, of interest where advantages are divided by it.
+    ``survivors``, outputs that are left out have other rewards or lengths than the rest of their group, by
+    ranks. ``rollouts``, tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded
+    log-probabilities put an output .05 nats and more from the policy. Each of these four is ever raised in
+    at most 1% of sound runs, however long they are. ``groups``, the outputs of a prompt are no whole number
+    of groups, or one of positive advantage has a smaller reward than one of negative advantage (without
+    rewards: advantages do not sum to 0), which no chance does.
 
     Arguments:
         window: latest generations that count, up to twice as many; calls of :meth:`tokens` where no
@@ -265,9 +266,7 @@ def _ends(
     return low, high
 
 
-def _judged(
-    places: NDArray[np.int64], a: Array, z: Array | None
-) -> tuple[bool, NDArray[np.bool_]]:
+def _judged(places: NDArray[np.int64], a: Array, z: Array | None) -> tuple[bool, NDArray[np.bool_]]:
     """Whether advantages of a group do not belong together, and which outputs theirs leave out."""
     none = np.zeros(len(a), dtype=bool)
     low, high = _ends(places, a)

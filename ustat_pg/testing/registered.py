@@ -18,10 +18,10 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
     """An estimator of verl's or SkyRL's register as a function of groups, for the assertions here.
 
     The function is called with the keywords ``token_level_rewards`` (n·G, T), the reward on an output's
-    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens by their places in the group, and ``index``
-    (n·G,), a group's name; it returns the advantages (n·G, T), alone or first of a tuple. What else it takes, bind
-    with ``functools.partial``. It is given double precision; many compute in single all the same,
-    which ``rtol=1e-5`` of the assertions allows for.
+    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens by their places in the group, and
+    ``index`` (n·G,), a group's name; it returns the advantages (n·G, T), alone or first of a tuple. What
+    else it takes, bind with ``functools.partial``. It is given double precision; many compute in single all
+    the same, which ``rtol=1e-5`` of the assertions allows for.
 
     Arguments:
         function: the registered function, of torch tensors.
