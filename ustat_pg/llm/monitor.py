@@ -121,6 +121,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self.checkpoint: dict[str, Any] | None = None
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
+        self._own: list[torch.Tensor] = []
+        self._times: list[int] = []
         self._inputs: Any = None
         self._lines: set[str] = set()
 
@@ -334,7 +336,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                     setattr(self._trainer, name, before)
         self._on = self._open = False
         self._head = self._inputs = self._share = None
-        self._parts, self._passed, self._own = {}, deque(), []
+        self._parts, self._passed = {}, deque()
+        self._own.clear()
         if self._meter is not None:
             # Another train() goes on.
             self.saved = self._meter.state_dict()
@@ -478,8 +481,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _begin_step(self) -> None:
         self._shares, self._stale = np.zeros(2), False
-        self._own: list[torch.Tensor] = []
-        self._times: list[int] = []
+        self._own, self._times = [], []
 
     def _metrics(self) -> dict[str, float]:
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):
