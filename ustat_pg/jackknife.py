@@ -113,7 +113,7 @@ class Means:
         if not unseen(carriers, count):
             return None
         values = np.abs(self.full[place] + self.influences[:, place])
-        few = max(math.ceil(carriers), 1) if values.any() else 0
+        few = max(round(carriers), 1) if values.any() else 0
         share = np.sort(values)[count - few :].sum() / values.sum() if few else 1.0
         return f"{few} of {count} {parts} carry {share:.0%} of it, and larger ones may be unseen"
 
@@ -221,9 +221,8 @@ def log_ratio(first: Means, second: Means) -> tuple[float, Interval]:
         return np.where(positive, np.log(np.where(positive, four, 1.0)) @ signs[:, None], np.nan)
 
     ratio = beside(first, second).apply(logs)
+    value = math.exp(ratio.full[0])
+    if ratio.se[0] <= _ROUNDING:
+        return value, (value, value)
     low, high = (float(end[0]) for end in ratio.interval())
-    ends = (
-        math.exp(low) if low > -math.inf else 0.0,
-        math.exp(high) if high < math.inf else math.inf,
-    )
-    return math.exp(ratio.full[0]), ends
+    return value, (math.exp(low), math.exp(high) if high < math.inf else math.inf)
