@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import beta, binom, skew
 from scipy.stats import t as student_law
 
 from ustat_pg.jackknife import Means, beside, log_ratio, means, ratio_interval, student
@@ -47,6 +47,17 @@ def test_means_of_skewed_parts(count):
     below, above = misses(rng.standard_exponential, count, 1.0)
     assert below <= at_most(0.025, 3000)
     assert above <= at_most(0.035, 3000)
+
+
+def test_ends_of_skewed_parts_are_hall_s():
+    values = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0, 4.0])
+    g, n = skew(values, bias=False), 12
+    d = values - values.mean()
+    freedom = min(11, 2 * n / ((d**4).mean() / (d**2).mean() ** 2 - 1))
+    x = -student_law.isf(0.025, freedom) / math.sqrt(n)
+    bent = 3 * math.sqrt(n) / g * (np.cbrt(1 + g * (x - g / (6 * n))) - 1)
+    high = means(values[:, None]).interval()[1][0]
+    assert high == pytest.approx(values.mean() - bent * values.std(ddof=1) / math.sqrt(n), rel=1e-4)
 
 
 def test_an_error_has_the_freedom_that_its_kurtosis_leaves():
@@ -91,10 +102,23 @@ def test_the_squared_length_of_a_small_mean():
     ).T
     assert (low > mean @ mean).sum() <= at_most(0.03, times)
     assert (high < mean @ mean).sum() <= at_most(0.03, times)
-    # In one direction alone it is the square of a mean's.
-    column = 1.0 + rng.normal(size=(200, 1))
-    ends = np.square(np.array(means(column).interval())[:, 0])
-    assert norm_interval(column) == pytest.approx(ends, rel=0.03)
+
+
+def test_the_square_of_one_mean_has_the_squares_of_its_ends():
+    column = np.random.default_rng(10).normal(size=(60, 1))
+    column = 0.4 + (column - column.mean()) / column.std(ddof=1)
+    half = student(59) / math.sqrt(60)
+    low, high = norm_interval(column)
+    assert (0.4 - half) ** 2 * 0.6 < low < (0.4 - half) ** 2 * 1.01
+    assert (0.4 + half) ** 2 * 0.99 < high < (0.4 + half) ** 2 * 1.2
+
+
+def test_a_mean_that_errors_may_have_shortened():
+    """Errors are along one axis, the mean along the other: it may have lost what it had along the first."""
+    wave = np.tile([1.0, -1.0], 20)
+    vectors = np.column_stack([wave, 0.3 + 0.01 * np.repeat([1.0, -1.0], 20)])
+    _, high = norm_interval(vectors)
+    assert high > 0.09 + 3 * student(39) ** 2 / 40
 
 
 @pytest.mark.parametrize(("rate", "size"), [(0.02, 4), (0.02, 8), (0.3, 8)])
@@ -109,6 +133,19 @@ def test_shares_of_few_prompts(rate, size):
         frame = zero_signal((rng.random((20, 8)) < prompts[:, None]).astype(float), [size])
         outside += [frame.low[0] > true, frame.high[0] < true]
     assert (outside <= at_most(0.03, times)).all(), outside
+
+
+def test_a_share_of_few_prompts_has_the_trials_that_its_error_leaves():
+    counts = np.array([0] * 17 + [1, 2, 4])
+    table = (np.arange(8) < counts[:, None]).astype(float)
+    shares = np.array([1 - c * (8 - c) / 28 for c in counts])
+    p, d = shares.mean(), shares - shares.mean()
+    trials = p * (1 - p) * 20 / shares.var(ddof=1)
+    freedom = min(19, max(4, 40 / ((d**4).mean() / (d**2).mean() ** 2 - 1)))
+    trials *= (student_law.isf(0.025, trials - 1) / student_law.isf(0.025, freedom)) ** 2
+    (row,) = zero_signal(table, [2]).itertuples()
+    assert row.low == pytest.approx(beta.ppf(0.025, trials * p, trials * (1 - p) + 1), rel=1e-3)
+    assert row.high == pytest.approx(beta.isf(0.025, trials * p + 1, trials * (1 - p)), rel=1e-3)
 
 
 def test_a_ratio_to_what_has_its_own_interval():
