@@ -25,8 +25,8 @@ from tests.support.listed_pools import (
 from tests.support.pools import of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
-from ustat_pg.llm import estimates, tables
 from ustat_pg.jackknife import Means, student
+from ustat_pg.llm import estimates, tables
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tables import at_best_constant, group_errors, group_moments
 from ustat_pg.predictions import (
