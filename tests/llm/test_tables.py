@@ -134,7 +134,7 @@ def test_tables_and_moments_are_one_estimate():
 
 
 def test_intervals_of_noise_to_signal_cover():
-    """95% intervals of 200 pools: fewer than 89% have a chance below 1e-3; most are finite at a weak signal."""
+    """Fewer than 89% of 200 intervals have a chance below 1e-3; most are finite at a weak signal."""
     problem = token_problem()
     right = {
         name: gradient_mse(problem.moments(), name, 4).noise_to_signal
