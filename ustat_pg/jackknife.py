@@ -110,11 +110,14 @@ class Means:
     def carried(self, place: int, parts: str = "prompts") -> str | None:
         """Why an end of an interval is not known, in words; None where both are."""
         count, carriers = len(self.without), self.carriers[place]
-        if not unseen(carriers, count):
+        same = self.se[place] == 0 and self.full[place] != 0
+        if same or not unseen(carriers, count):
             return None
         values = np.abs(self.full[place] + self.influences[:, place])
-        few = max(round(carriers), 1) if values.any() else 0
-        share = np.sort(values)[count - few :].sum() / values.sum() if few else 1.0
+        if not values.any():
+            return f"it is 0 in all {count} {parts}, and others may be unseen"
+        few = max(round(carriers), 1)
+        share = np.sort(values)[count - few :].sum() / values.sum()
         return f"{few} of {count} {parts} carry {share:.0%} of it, and larger ones may be unseen"
 
 

@@ -103,7 +103,7 @@ def _end(value: float) -> str:
 
 def _where(texts: list[str]) -> str:
     """What ∞ means, where it stands."""
-    return "; ∞ where an end is not known" if any("∞" in text for text in texts) else ""
+    return ";\n∞ where an end is not known" if any("∞" in text for text in texts) else ""
 
 
 def reading(orders: Any) -> str:

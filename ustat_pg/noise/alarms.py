@@ -160,10 +160,11 @@ class Alarms:
             self._shares(places, z)
         gone = np.zeros(len(places), dtype=bool) if left is None else left == 0
         unused = np.zeros_like(gone)
+        broken = self.group_size is not None and (np.bincount(places) % self.group_size).any()
         if a is not None:
-            broken, unused = _judged(places, a, z if ranked else None)
-            cut = self.group_size is not None and (np.bincount(places) % self.group_size).any()
-            self._broken.append(bool(broken or cut))
+            mixed, unused = _judged(places, a, z if ranked else None)
+            broken = broken or mixed
+        self._broken.append(bool(broken))
         if (gone | unused).any():
             # Ranks of advantages are those of rewards.
             values = (a if z is None else z, size)
