@@ -160,7 +160,7 @@ class Alarms:
             self._shares(places, z)
         gone = np.zeros(len(places), dtype=bool) if left is None else left == 0
         unused = np.zeros_like(gone)
-        broken = self.group_size is not None and (np.bincount(places) % self.group_size).any()
+        broken = self.group_size is not None and bool((np.bincount(places) % self.group_size).any())
         if a is not None:
             mixed, unused = _judged(places, a, z if ranked else None)
             broken = broken or mixed
