@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from tests.support.commands import two_processes
@@ -21,7 +18,6 @@ from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
 from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.noise.estimate import estimate_noise, step_sums  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
@@ -101,6 +97,22 @@ def test_phi_over_tau_is_measured_in_all_parameters(small, task, tmp_path):
     assert found[0]["phi_over_tau"] != 1
 
 
+def test_groups_that_are_not_known_say_nothing_of_phi_over_tau(small, task, tmp_path):
+    """Of a prompt that is drawn twice; its rewards are a hundred times as large."""
+
+    def loud(*, prompts, completions, **columns):
+        values = letters(completions=completions)
+        loud = [100.0 if "1+1" in str(prompt) else 1.0 for prompt in prompts]
+        return [factor * value for factor, value in zip(loud, values, strict=True)]
+
+    texts = ("1+1=", "1+1=", "2+2=", "3+3=")
+    prompts = tuple(Prompt(f"q{place}", text) for place, text in enumerate(texts))
+    monitor = NoiseMonitor(3, detail=True, sketch=WHOLE, width=10**3)
+    watched(small, Task("loud", prompts, loud, LONGEST), tmp_path, monitor=monitor)
+    assert 0.1 < monitor.estimate().phi_over_tau < 10
+    assert monitor.estimate().phi_over_tau != 1
+
+
 def test_the_run_is_left_as_it_is(small, task, tmp_path):
     """The same rewards and the same end, up to the order of sums; no hook stays."""
     ends = []
@@ -133,19 +145,6 @@ def test_it_never_stops_a_run(small, task, tmp_path, monkeypatch):
     ):
         _, trainer, _ = watched(small, task, tmp_path)
     assert trainer.state.global_step == 3
-
-
-def test_a_checkpoint_keeps_the_window(small, task, tmp_path):
-    monitor, _, _ = watched(small, task, tmp_path)
-    state = json.loads(json.dumps(monitor.state()))
-    again = NoiseMonitor.from_state(state)
-    refuses("0 steps count", again.estimate)
-    resumed = trl_trainer(
-        fresh(small), task, tmp_path, callbacks=[again], max_steps=1, per_device_train_batch_size=4
-    )
-    resumed.train()
-    assert again.estimate().steps == 3
-    refuses("window is 1: it must be a whole number of at least 2", NoiseMonitor, 1)
 
 
 def measured(model, folder):
@@ -258,61 +257,3 @@ def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
     trainer._generate_and_score_completions = mixed
     trainer.train()
     assert monitor.alarms & sound == {"groups"}
-
-
-def alarmed(deviations, logs=None, sums=None):
-    """The alarms of a monitor with these groups and steps."""
-    monitor = NoiseMonitor(50)
-    scaled = SimpleNamespace(scale_rewards="group")
-    monitor._trainer = SimpleNamespace(args=scaled, is_world_process_zero=lambda: True)
-    monitor._alarms._deviations.append(np.asarray(deviations, dtype=float))
-    if sums is not None:
-        monitor._meter = SimpleNamespace(steps=len(sums), estimate=lambda: estimate_noise(sums))
-    monitor.on_log(None, None, None, logs={"loss": 0.0} | (logs or {}))
-    return monitor.alarms
-
-
-def test_alarms_of_groups_are_as_rare_as_is_said_and_seen_where_they_should_be():
-    """At the limit itself below 1 in 200 windows; far beyond it always."""
-    rng, count, rate = np.random.default_rng(0), 2000, 1 / 200
-    for name, limit, value in (("silent", 0.5, 0.0), ("spikes", 0.05, 1e-3)):
-        for groups in (100, 400):
-            raised = sum(
-                name in alarmed(np.where(rng.random(groups) < limit, value, 1.0))
-                for _ in range(count)
-            )
-            assert raised <= rate * count + 3 * math.sqrt(rate * count), (name, groups, raised)
-        many = [
-            alarmed(np.where(rng.random(400) < 1.5 * limit + 0.05, value, 1.0)) for _ in range(50)
-        ]
-        assert all(name in alarms for alarms in many)
-    # Rewards of one spread are no spikes, and of rewards 0 and 1 no group is.
-    for size in (2, 4, 8):
-        rewards = rng.standard_normal((20_000, size))
-        assert not alarmed(rewards.std(axis=1))
-        rare = (rng.random((20_000, 64)) < 0.02).std(axis=1)
-        assert "spikes" not in alarmed(rare)
-
-
-def test_clipping_is_an_alarm():
-    assert not alarmed([1.0], {"clip_ratio/region_mean": 0.19, "cispo_clip_ratio": None})
-    assert alarmed([1.0], {"clip_ratio/region_mean": 0.2}) == {"clipped"}
-    assert alarmed([1.0], {"cispo_clip_ratio": 0.3}) == {"clipped"}
-
-
-def test_a_signal_of_four_errors_is_seldom_called_lost():
-    """In 3% of windows of 50 steps; a signal of 0 in 97.5%."""
-    rng = np.random.default_rng(0)
-    lost = {0.0: 0, 4.0: 0}
-    for errors in lost:
-        for _ in range(300):
-            # Steps of two micro-batches of one completion: the signal is the mean product.
-            products = rng.standard_normal(50) + errors / math.sqrt(50)
-            sums = np.array([
-                step_sums(np.array([[9.0, p], [p, 9.0]]), [np.array([0]), np.array([1])])
-                for p in products
-            ])  # fmt: skip
-            lost[errors] += "lost" in alarmed([1.0], sums=sums)
-            assert "lost" not in alarmed([1.0], sums=sums[:49])
-    assert lost[4.0] <= 18
-    assert lost[0.0] >= 282

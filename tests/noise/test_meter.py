@@ -240,6 +240,7 @@ def test_a_resumed_run_goes_on():
 
     second, _ = run([2] * 4, start=3, meter=resumed)
     assert repr(second.estimate()) == repr(whole.estimate())
+    assert second.taken == whole.taken == whole.steps
 
 
 def test_adam_s_metric():
@@ -364,9 +365,9 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
     assert (estimate.signal, estimate.k_crit) == (0, math.inf)
-    assert "not told from 0" in estimate.sentence()
+    assert "not yet distinguishable from 0" in estimate.sentence()
     assert math.isnan(single.estimate().signal)
-    assert "cannot be parted" in single.estimate().sentence()
+    assert "cannot be separated" in single.estimate().sentence()
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
 
 
@@ -409,7 +410,7 @@ def test_steps_of_one_prompt_are_measured_two_at_a_time():
             with meter.micro_batch([name] * GROUP):
                 (theta @ means[x] / GROUP).backward()
             assert meter.step()
-            assert meter.steps == name
+            assert meter.steps == meter.taken == name
         sums.append(meter.state_dict()["steps"][0])
     gamma = enumerated("rloo")[2]
     assert estimate_noise(np.array(sums)).signal == pytest.approx(gamma, rel=1e-4)
@@ -425,7 +426,7 @@ def test_sparse_gradients():
         meter.step()
     # All steps are alike, and so are prompts: no noise is left.
     assert meter.estimate().signal == pytest.approx(16.0)
-    assert meter.estimate().sentence().startswith("Noise is not told from 0")
+    assert meter.estimate().sentence().startswith("The noise is not distinguishable")
 
 
 def test_the_share_of_the_largest_hundredth():
@@ -465,16 +466,14 @@ def test_the_sentence():
     low, high = known.budget_over_critical_interval
     assert (
         known.sentence()
-        == f"32 completions a step are {low:.1g} to {high:.1g} of the critical batch."
+        == f"A step of 32 completions is {low:.1g} to {high:.1g} times the critical batch size."
     )
     short = estimate_noise(drawn(rng, 12, 0.8))
     assert re.fullmatch(
-        r"32 completions a step are [\d.]+ to [\d.]+ of the critical batch; about \d+ more steps tell it "
-        r"to 30%.", short.sentence(),
+        r"A step of 32 completions is [\d.]+ to [\d.]+ times the critical batch size; about \d+ more steps "
+        r"make it known to 30%\.", short.sentence(),
     )  # fmt: skip
-    assert (
-        estimate_noise(drawn(rng, 12, 0.0)).sentence().startswith("The signal is not told from 0")
-    )
+    assert estimate_noise(drawn(rng, 12, 0.0)).sentence().startswith("The signal is not yet dist")
 
 
 ALONE = """

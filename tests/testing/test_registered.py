@@ -45,6 +45,35 @@ def test_the_advantages_are_those_of_the_rewards():
     assert np.allclose(result, advantages("grpo", rewards), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("weigh", "said"),
+    [
+        (lambda z, n: leave_one_out(z) / n, "divides an output's advantage by its length"),
+        (lambda z, n: leave_one_out(z) * n, "multiplies an output's advantage by its length"),
+        (lambda z, n: leave_one_out(z / n), "divides an output's reward by its length"),
+        (lambda z, n: leave_one_out(z) / n.sum(), "depends on the lengths of outputs"),
+        (lambda z, n: leave_one_out(z) - 0.1 * n, "depends on the lengths of outputs"),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 4])
+def test_what_lengths_do_is_named(weigh, said, size):
+    """The commonest slip of a plugin; groups are not mixed by it, whatever its batch."""
+
+    def mine(token_level_rewards, response_mask, index):
+        scores, lengths = token_level_rewards.sum(-1), response_mask.sum(-1)
+        out = torch.empty_like(scores)
+        for name in dict.fromkeys(index):
+            members = torch.as_tensor(index == name)
+            out[members] = weigh(scores[members], lengths[members])
+        result = out[:, None] * response_mask
+        return result, result
+
+    with pytest.raises(AssertionError, match=said) as caught:
+        assert_unbiased(registered(mine), group_size=size)
+    assert "mixes the groups" not in str(caught.value)
+    assert_unbiased(registered(of_groups(leave_one_out)), group_size=size)
+
+
 def test_what_it_takes_beside_is_bound():
     def scaled(token_level_rewards, response_mask, index, factor):
         return factor * token_level_rewards.sum(-1, keepdim=True) * response_mask

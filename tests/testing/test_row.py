@@ -17,6 +17,13 @@ def divided(ddof=1, epsilon=1e-4, factor=1.0):
     return mine
 
 
+def clamped(limit):
+    def mine(z):
+        return np.clip(divided()(z), -limit, limit)
+
+    return mine
+
+
 def left_out(z):
     return z - (z.sum(-1, keepdims=True) - z) / (z.shape[-1] - 1)
 
@@ -43,11 +50,24 @@ def test_what_does_not_is_shown_with_its_group(function, spec, said):
         assert_is(function, spec)
 
 
+def test_large_groups_are_tried_by_counts():
+    """Of 16 there are 65,536 groups and 17 counts; where an advantage is seldom large, only they show it."""
+    assert_is(divided(), "trl scale_rewards=group", group_size=[16, 64], rtol=1e-9)
+    assert_is(left_out, "trl-rloo", group_size=100, rtol=1e-9)
+    for limit in (2.5, 3.5, 7.0):
+        with pytest.raises(AssertionError, match=r"mine is not .*: at G = (16|64) "):
+            assert_is(clamped(limit), "trl scale_rewards=group")
+    with pytest.raises(AssertionError, match="at G = 16 "):
+        assert_is(clamped(3.5), "trl scale_rewards=group", group_size=16)
+    # It need not treat members alike to be seen: here the first is forgotten.
+    with pytest.raises(AssertionError, match="at G = 32 "):
+        assert_is(lambda z: left_out(z) * (np.arange(32) > 0), "trl-rloo", group_size=32)
+
+
 def test_what_cannot_be_asked_is_refused():
     refuses(
         "depends on more than a group's rewards", assert_is, left_out, "trl scale_rewards=batch"
     )
-    refuses("too many groups", assert_is, left_out, "trl-rloo", group_size=16)
 
 
 def test_a_flat_function_is_told_how_to_wrap_it():

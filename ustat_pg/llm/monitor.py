@@ -14,21 +14,24 @@ step, from numbers of their own, so a training has the same gradients with them 
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
+import warnings
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES, TOLERANCE
 from ..noise.meter import is_sharded
 from ..noise.onlooker import FEWEST, Guard, Onlooker
 from ..validation import InputError, integer
+from . import checkpoints, generations
+from .head import Head
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -38,15 +41,19 @@ except ImportError as error:
 
 _SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
 """What transformers' trainer is asked of, by what processes may split an output by."""
-_LOGITS = 2**24
-"""Logits that are made at once where the output embedding is seen again."""
+_CLIPPED = 0.2
+"""Share of a record's tokens beyond which clipping is an alarm."""
+_SAME = 5
+"""Windows after which a sentence that still means the same is printed again."""
 
 
 class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
     They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
-    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to.
+    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to;
+    ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
+    measured without further cost (``per_completion``, sharded parameters, micro-batches of one completion).
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, on all processes, and the
@@ -57,15 +64,19 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     either, and why the first step that is left out is.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
-    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are; ``lost``, a whole window does
-    not tell the signal from 0, which 50 steps say of a signal of four standard errors 3 times in 100.
+    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are, or ``capped`` where CISPO's cap
+    below 1 does that to rollouts of this policy itself; ``lost``, for a whole window of steps no full
+    window distinguishes the signal from 0. What a step means is printed when the meaning changes, at most
+    once a window, and again every five windows. A checkpoint has the window in a file of its own,
+    ``noise_monitor.json.gz``.
 
     Arguments:
         window: steps that an estimate is made of.
-        detail: whether to log c₁, c₂, c₃ and G* too, where advantages are leave-one-out up to a factor.
+        detail: whether to log c₁, c₂, c₃ and φ/τ too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
             c₃. None to measure it from the gradient of each completion; in groups of 2, in Adam's metric and
-            of a compiled model it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
+            of a compiled model (but for micro-batches of one completion) it is taken to be 1, its value for
+            rewards of 0 and 1 under Assumption 2.
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
             22 steps.
         sketch: numbers that are kept of each micro-batch's gradient.
@@ -102,11 +113,14 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self.saved: dict[str, Any] | None = None
         self._trainer: Any = None
         self._meter: NoiseMeter | None = None
-        self._head: _Head | None = None
+        self._head: Head | None = None
         self._guard = Guard()
         self._open = False
         self._on = False
-        self._sentence = ""
+        self._said: tuple[str, int] | None = None
+        self._known: int | None = None
+        self._packed = b""
+        self.checkpoint: dict[str, Any] | None = None
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
         self._inputs: Any = None
@@ -135,11 +149,20 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
-        saved = self._guard.run(self._meter.state_dict) if self._meter else self.saved
+        saved = self.saved if self._meter is None else self._guard.run(self._meter.state_dict)
+        if saved:
+            self._guard.run(self._pack, saved)
         return {
             "args": {name: getattr(self, name) for name in names},
-            "attributes": {"saved": saved},
+            "attributes": {"checkpoint": self.checkpoint},
         }
+
+    def _pack(self, saved: dict[str, Any]) -> None:
+        own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
+        self._packed = checkpoints.packed({"meter": saved, **own})
+        digest = checkpoints.digest(self._packed)
+        # Sketches are drawn by this count, the same on every process.
+        self.checkpoint = {"digest": digest, "count": saved["count"]}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Put a hook on each parameter that is trained."""
@@ -165,15 +188,23 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if "loss" in (given.get("logs") or {}):
             self._safely(self._alarm, given["logs"])
 
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Write the window beside what the trainer has saved."""
+        if args.should_save:
+            # Also when it is off: what was measured is in the checkpoint.
+            self._guard.run(self._save, state)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
         self._guard.run(self._stop)
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
         trainer = _caller()
-        if self._trainer not in (None, trainer):
+        folder = checkpoints.resumed(trainer)
+        if folder is not None or self._trainer not in (None, trainer):
             # The window of another training is no part of this one's.
-            self.saved, self._sentence, self._lines = None, "", set()
+            self.saved, self.checkpoint, self._packed = None, None, b""
+            self._said, self._known, self._lines = None, None, set()
             self.alarms, self._alarms = set(), Alarms(self.window)
         self._trainer = trainer
         self._meter = self._head = None
@@ -189,15 +220,18 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             raise InputError(
                 f"processes share outputs, by {split[0]} parallelism: each must have its own"
             )
-        loo, euclidean = loo and self.detail, self.metric == "euclidean"
-        self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
-        self._measures = self._measures and not args.torch_compile
+        euclidean, single = self.metric == "euclidean", args.per_device_train_batch_size == 1
         model = trainer.accelerator.unwrap_model(trainer.model)
         sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
         if sharded and not euclidean:
             raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
+        layered = self.detail and not args.torch_compile
+        self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
+        self._measures = self._measures and (layered or self.per_completion or single or sharded)
+        loo = loo and (self.detail or self._measures or self.phi_over_tau is not None)
         # Sharded gradients are reduced at the last micro-batch of a step alone.
-        apart = euclidean and (self.per_completion or self._measures or sharded)
+        apart = self.per_completion or (self._measures and layered) or sharded
+        apart = apart and euclidean
         if apart and args.torch_compile:
             raise InputError(
                 "outputs are told apart by hooks on layers, which a compiled model does not run: set "
@@ -210,13 +244,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             # A mixture of experts is balanced over the tokens of a micro-batch.
             or getattr(trainer, "aux_loss_enabled", False)
         )
-        generations, rest = divmod(batches, args.steps_per_generation)
+        passes, rest = divmod(batches, args.steps_per_generation)
         # A sum over the completions of a step does not depend on their order.
         self._sorts = not rest and loss != "bnpo" and not mixing
         self._sorts = self._sorts and not apart
         # As often a step passes over each of its completions, before the policy moves.
-        self._repeats = 1 if rest else max(1, min(args.num_iterations, generations))
-        self._rolls = self.detail and args.per_device_train_batch_size % self._size == 0
+        self._repeats = 1 if rest else max(1, min(args.num_iterations, passes))
+        self._rolls = loo and args.per_device_train_batch_size % self._size == 0
         if self.per_completion and (mixing or (args.beta and loss != "rloo")):
             raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
         if self.per_completion and not apart and args.per_device_train_batch_size > 1:
@@ -235,25 +269,24 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
             guard=self._guard,
         )  # fmt: skip
-        self._head = _Head(trainer, model, self._guard) if apart else None
-        stored = (state.stateful_callbacks or {}).get(type(self).__name__)
-        # A run that is not resumed stores what this monitor holds.
-        if state.global_step and isinstance(stored, dict):
-            self.saved = stored["attributes"]["saved"]
-        if self.saved:
+        self._head = Head(trainer, model, self._guard) if apart else None
+        if folder is not None:
+            self._resume(folder, (state.stateful_callbacks or {}).get(type(self).__name__))
+        elif self.saved:
             self._meter.load_state_dict(self.saved)
         self._shares = np.zeros(2)
         self._parts: dict[int, torch.Tensor] = {}
         self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
+        self._drawn = -1
         self._begin_step()
-        # A group may lie on several processes.
-        alone = trainer.accelerator.num_processes == 1
-        self._alarms.group_size = self._size if alone else None
+        self._alarms.group_size = self._size
+        self._selects = args.mask_truncated_completions
         self._seers = seers = {
             "compute_loss": self._computed,
             "log": self._logged,
             "_get_per_token_logps_and_entropies": self._scored,
+            "_generate_and_score_completions": self._generating,
         }
         self._before = {name: getattr(trainer, name) for name in seers if hasattr(trainer, name)}
         for name in self._before:
@@ -265,6 +298,28 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if line not in self._lines and self._trainer.is_world_process_zero():
             print(f"noise: {line}", file=sys.stderr)
         self._lines.add(line)
+
+    def _resume(self, folder: Path, stored: Any) -> None:
+        """Go on from a checkpoint's window; from an empty one, with a warning, where it has none."""
+        assert self._meter is not None
+        if stored is None:
+            return
+        kept = (stored["attributes"].get("checkpoint") or {}) if isinstance(stored, dict) else {}
+        try:
+            saved = checkpoints.read(folder, kept.get("digest", ""))
+        except InputError as error:
+            self._meter._count = int(kept.get("count", 0))
+            warnings.warn(f"{error}: the window of the noise starts empty", stacklevel=2)
+            return
+        self._meter.load_state_dict(saved["meter"])
+        self._alarms.load_state_dict(saved["alarms"])
+        self._said, self._known = saved["said"] and tuple(saved["said"]), saved["known"]
+
+    def _save(self, state: Any) -> None:
+        if self._packed:
+            trial = getattr(self._trainer, "_trial", None)
+            run = Path(self._trainer._get_output_dir(trial=trial))
+            checkpoints.write(run / f"checkpoint-{state.global_step}", self._packed)
 
     def _stop(self) -> None:
         self._guard.remove()
@@ -293,6 +348,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._safely(self._open_micro_batch, inputs)
         return self._before["compute_loss"](model, inputs, *given, **named)
 
+    def _generating(self, *given: Any, **named: Any) -> Any:
+        """A generation, before it is shuffled."""
+        output = self._before["_generate_and_score_completions"](*given, **named)
+        if self._trainer.model.training:
+            self._safely(self._generated, output)
+        return output
+
     def _scored(self, *given: Any, **named: Any) -> Any:
         """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
@@ -313,7 +375,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             mask = mask * inputs["tool_mask"]
         recorded = inputs.get("sampling_per_token_logps")
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
-        arrays = (log_probs, mask, entropies, recorded)
+        # Tokens of the outputs that are left were chosen by what came later.
+        arrays = (log_probs, mask, None if self._selects else entropies, recorded)
         self._alarms.tokens(*(_array(array) for array in arrays))
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
@@ -334,7 +397,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         else:
             batches = getattr(self._trainer, "_buffered_inputs", None)
             if batches and inputs is batches[0]:
-                self._generated(batches)
                 self._arrange(batches)
                 self._drawn = self._trainer.state.global_step
             self._passed.append(inputs["completion_ids"])
@@ -344,31 +406,17 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         advantages = inputs["advantages"] if self.per_completion else None
         self._meter.begin(_prompts(inputs), scale / self._repeats, advantages)
-        args = self._trainer.args
-        # A stopped output's tokens are chosen by what came later.
-        fresh = (
-            self._drawn == self._trainer.state.global_step and not args.mask_truncated_completions
-        )
+        fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._stale else None
         self._share = self._parts.get(id(inputs)) if self._measures else None
         self._open = True
 
-    def _generated(self, batches: list[Any]) -> None:
-        """Show the alarms a generation: its rewards, as TRL keeps them, and what is trained on."""
-        rewards, sizes = _rewards(self._trainer)
-        if len(rewards):
-            groups = np.arange(len(rewards)) // self._size
-            self._alarms.generation(
-                groups, rewards=rewards, lengths=sizes, kept=np.isfinite(rewards)
-            )
-        masks = [_array(batch["completion_mask"].sum(dim=1)) for batch in batches]
-        lengths, full = np.concatenate(masks), batches[0]["completion_ids"].shape[1]
-        self._alarms.generation(
-            np.concatenate([_prompts(batch) for batch in batches]),
-            advantages=np.concatenate([_array(batch["advantages"]) for batch in batches]),
-            lengths=np.where(lengths > 0, lengths, full),
-            kept=lengths > 0,
-        )
+    def _generated(self, output: dict[str, Any]) -> None:
+        """Show the alarms a generation."""
+        rows = generations.rows(self._trainer, output, _prompts(output))
+        self._selects |= not output["completion_mask"].any(dim=1).all()
+        if rows is not None:
+            self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
@@ -389,7 +437,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None or not self._meter.leave_one_out:
             return
         advantages = torch.cat([batch["advantages"] for batch in batches]).double()
-        shares = torch.zeros_like(advantages)
+        shares = torch.full_like(advantages, math.nan)
         for prompt in np.unique(prompts):
             rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
             values = advantages[rows]
@@ -412,7 +460,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._open = False
             squared = self._meter.end().double()
             if self._share is not None and len(squared):
-                phi = float(self._share.to(squared) @ squared)
+                # Of groups that lie on several processes nobody knows it.
+                share, known = self._share.to(squared), ~self._share.isnan()
+                share, squared = share[known], squared[known]
+                phi = float(share @ squared)
                 self._shares += phi, float(squared.sum()) - phi / (self._size - 1)
 
     def _step(self) -> None:
@@ -440,21 +491,27 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):
             return {}
         estimate = self.estimate()
-        sentence = estimate.sentence()
-        if sentence != self._sentence and self._trainer.is_world_process_zero():
-            print(sentence, file=sys.stderr)
-        self._sentence = sentence
+        meaning, step = estimate.meaning(), self._meter.taken
+        said, since = self._said or ("", -_SAME * self.window)
+        if step - since >= self.window * (_SAME if meaning == said else 1):
+            self._said = meaning, step
+            if self._trainer.is_world_process_zero():
+                print(estimate.sentence(), file=sys.stderr)
         return {f"noise/{name}": value for name, value in estimate.metrics(self.detail).items()}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
         standing = self._alarms.standing() - (set() if scaled else {"spikes"})
-        shares = [logs.get(name) or 0.0 for name in ("clip_ratio/region_mean", "cispo_clip_ratio")]
-        if max(shares) >= 0.2:
+        if (logs.get("clip_ratio/region_mean") or 0.0) >= _CLIPPED:
             standing.add("clipped")
-        full = self._meter is not None and self._meter.steps == self.window
-        if full and self.estimate().signal_interval[0] <= 0:
-            standing.add("lost")
+        if (logs.get("cispo_clip_ratio") or 0.0) >= _CLIPPED:
+            standing.add("capped" if self._trainer.args.epsilon_high < 1 else "clipped")
+        if self._meter is not None and self._meter.steps == self.window:
+            step = self._meter.taken
+            if self._known is None or self.estimate().signal_interval[0] > 0:
+                self._known = step
+            if step - self._known >= self.window:
+                standing.add("lost")
         begun, self.alarms = standing - self.alarms, standing
         if self._trainer.is_world_process_zero():
             for name in sorted(begun):
@@ -463,17 +520,6 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
 def _array(values: Any) -> Any:
     return None if values is None else values.detach().cpu().double().numpy()
-
-
-def _rewards(trainer: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The latest generation's rewards, NaN where there is none, and letters, where TRL keeps them."""
-    logs = getattr(trainer, "_logs", {})
-    if not logs.get("rewards"):
-        return np.zeros(0), np.zeros(0)
-    rewards = np.array([list(column) for column in logs["rewards"].values()], dtype=float)
-    total = np.nansum(trainer.reward_weights.cpu().numpy()[:, None] * rewards, axis=0)
-    total[np.isnan(rewards).all(axis=0)] = np.nan
-    return total, np.array([len(str(text)) for text in logs["completion"]], dtype=float)
 
 
 def _caller() -> Any:
@@ -522,45 +568,3 @@ def _movable(batches: list[Any]) -> bool:
         for batch in batches
         for value in batch.values()
     )
-
-
-class _Head:
-    """The output embedding as a layer once more, where TRL multiplies by its weight without a call.
-
-    Since 1.16 TRL makes log-probabilities from hidden states by a function of its own, in which no hook sees
-    what a completion does. Their gradients come first in the backward pass; logits are made again then, a
-    quarter of what this function takes, and the hook of the layer sees their gradients.
-    """
-
-    def __init__(self, trainer: Any, model: Any, guard: Guard) -> None:
-        self._guard = guard
-        self._trainer, self._head = trainer, model.get_output_embeddings()
-        model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self._hidden: Any = None
-        if any(p.requires_grad for p in self._head.parameters()):
-            guard.hang(model.base_model.register_forward_hook, self._read)
-            guard.hang(self._head.register_forward_hook, self._called)
-
-    def _read(self, layer: Any, given: Any, output: Any) -> None:
-        self._hidden = output[0].detach()
-
-    def _called(self, layer: Any, given: Any, output: Any) -> None:
-        self._hidden = None
-
-    def written(self, log_probs: torch.Tensor, ids: torch.Tensor) -> None:
-        """Show the layer the gradients of these log-probabilities, of the last tokens, once they come."""
-        hidden, self._hidden = self._hidden, None
-        if hidden is not None and len(hidden) == len(ids):
-            kept = log_probs.shape[1]
-            parts = hidden[:, -kept - 1 : -1], ids[:, -kept:]
-            log_probs.register_hook(partial(self._guard, self._again, *parts))
-
-    def _again(self, *parts: torch.Tensor) -> None:
-        step = max(1, _LOGITS // (len(parts[0]) * len(self._head.weight)))
-        pieces = zip(*(part.split(step, dim=1) for part in parts), strict=True)
-        for hidden, ids, slopes in pieces:
-            with torch.enable_grad(), self._trainer.accelerator.autocast():
-                logits = self._head(hidden)
-                logs = (logits.float() / self._trainer.temperature).log_softmax(dim=-1)
-                chosen = logs.gather(-1, ids[..., None])[..., 0]
-            torch.autograd.grad(chosen, logits, slopes.to(chosen))

@@ -1,4 +1,10 @@
-"""Faults of a training that its outputs betray, each with a rate of false alarms (:class:`Alarms`)."""
+"""Faults of a training that its outputs betray, each with a rate of false alarms (:class:`Alarms`).
+
+What chance can imitate is a bet against it. Let bets on each look at the training have a mean of at most 1
+where nothing is wrong, whatever came before. Then so has their product at every time, and by Ville's
+inequality it ever exceeds 1/α in at most a share α of runs, however long they are and however often one
+looks.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +23,67 @@ SENTENCES = {
     "silent": "Half of the groups and more have equal rewards: they cost outputs and give no gradient.",
     "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
     "clipped": "A fifth of the tokens and more are clipped: rollouts are not of this policy.",
-    "lost": "The signal is lost in noise: a whole window does not tell it from 0.",
+    "capped": "The cap on ratios is below 1 (epsilon_high): it cuts tokens of this policy itself.",
+    "lost": "The signal is lost in noise: for a whole window no estimate distinguishes it from 0.",
     "groups": "Groups are cut or mixed: advantages of one prompt do not belong together.",
     "survivors": "Outputs are dropped by their reward or length: those that are left are biased.",
     "rollouts": "Rollouts are not of this policy: temperature, truncated sampling, or an older policy.",
 }
 TOLERANCE = 4e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
-_ERRORS = 4.0
-"""Standard errors beyond which chance is ruled out: 1 window in 15,000 by the normal law."""
+_FALSE = 0.01
+"""The share of sound runs in which an alarm is ever raised, at most."""
+_ROUNDING = 5e-7
+"""Relative difference of rewards that is the rounding of single precision."""
+_LEVELS = {"silent": 0.5, "spikes": 0.05}
+"""Shares of groups that are no fault yet."""
+_STAKES = np.array([0.05, 0.2, 0.6])
+"""Stakes of bets that a share or a mean is above its level, of all that can be lost."""
+_SHIFTS = np.array([-1.0, -0.4, -0.15, -0.05, 0.05, 0.15, 0.4, 1.0])
+"""Stakes of bets on the rank of what is dropped, per standard deviation."""
+_HOT, _COLD = np.array([0.01, 0.05, 0.25]), np.array([0.005, 0.015, 0.042])
+"""Stakes of bets on more and on less surprise than the entropy, per nat."""
+_MOST_SURPRISE = 23.0
+"""Nats of a token beyond which surprise is cut; of 10⁶ tokens this takes at most e⁻⁹ nats from its mean."""
+_BLUR, _LEAST_BLUR = 0.02, 2e-4
+"""How far mean surprise may be from the entropy, over it and in nats, by rounding in two engines."""
 _APART = 0.05
 """Nats an output that rollouts of this policy may be away from it, by the rounding of another engine."""
+_MOST_APART = 20 * _APART
+"""Nats beyond which one output counts no more."""
+
+
+class _Evidence:
+    """What bets have won since the starts of the latest two windows.
+
+    The k-th window has the share 1/(k (k + 1)) of all that is staked, so that all windows together have no
+    more than 1.
+    """
+
+    def __init__(self, bets: int, window: int) -> None:
+        self._bets, self._window = bets, window
+        self._since: deque[tuple[int, Array]] = deque(maxlen=2)
+
+    def add(self, age: int, gains: Array) -> None:
+        """Take up the logarithms of what each bet multiplied its stake by at a look."""
+        number = age // self._window + 1
+        if not self._since or number > self._since[-1][0]:
+            self._since.append((number, np.zeros(self._bets)))
+        for _, won in self._since:
+            won += gains
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether chance wins as much in a share ``_FALSE`` of runs at most."""
+        logs = [won - math.log(k * (k + 1) * self._bets) for k, won in self._since]
+        return bool(len(logs) and np.logaddexp.reduce(np.ravel(logs)) >= -math.log(_FALSE))
+
+    def state(self) -> list[Any]:
+        return [[number, won.tolist()] for number, won in self._since]
+
+    def load(self, state: list[Any]) -> None:
+        self._since.clear()
+        self._since.extend((int(number), np.array(won, dtype=float)) for number, won in state)
 
 
 class Alarms:
@@ -40,16 +96,18 @@ class Alarms:
         alarms.tokens(log_probs, mask, entropies)
         alarms.standing()
 
-    ``silent``, more than half of the groups have equal rewards, and ``spikes``, more than 5% differ by less
-    than 1% of the usual deviation (of interest where advantages are divided by it), both by three binomial
-    errors. ``groups``, the outputs of a prompt are no whole number of groups, or their advantages do not
-    sum to 0 or do not rise with the rewards, which no chance does. ``survivors``, outputs that are left out
-    have other rewards or lengths than the rest of their group: by ranks, beyond four standard errors of a
-    drop at random. ``rollouts``, tokens surprise by more or less than the policy's entropy, beyond four
-    standard errors; or recorded log-probabilities put an output .05 nats and more from the policy, by three.
+    ``silent``, more than half of the groups have equal rewards. ``spikes``, the rewards of more than 5%
+    differ by less than 1% of the usual deviation, of interest where advantages are divided by it.
+    ``survivors``, outputs that are left out have other rewards or lengths than the rest of their group, by
+    ranks. ``rollouts``, tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded
+    log-probabilities put an output .05 nats and more from the policy. Each of these four is ever raised in
+    at most 1% of sound runs, however long they are. ``groups``, the outputs of a prompt are no whole number
+    of groups, or one of positive advantage has a smaller reward than one of negative advantage (without
+    rewards: advantages do not sum to 0), which no chance does.
 
     Arguments:
-        window: latest calls of each method that count.
+        window: latest generations that count, up to twice as many; calls of :meth:`tokens` where no
+            generation is shown.
         group_size: G; None where groups may have any size.
 
     Raises:
@@ -59,9 +117,12 @@ class Alarms:
     def __init__(self, window: int = 50, group_size: int | None = None) -> None:
         self.window = integer("window", window)
         self.group_size = None if group_size is None else integer("group size", group_size)
-        self._deviations, self._broken, self._survivors, self._tokens, self._apart = (
-            deque[Array](maxlen=self.window) for _ in range(5)
-        )
+        self._age, self._generations = 0, False
+        self._broken: deque[bool] = deque(maxlen=self.window)
+        self._squares: deque[tuple[float, int]] = deque(maxlen=self.window)
+        sizes = {"silent": len(_STAKES), "spikes": len(_STAKES), "survivors": 2 * len(_SHIFTS)}
+        sizes["rollouts"] = len(_HOT) + len(_COLD) + len(_STAKES)
+        self._evidence = {name: _Evidence(bets, self.window) for name, bets in sizes.items()}
 
     def generation(
         self,
@@ -70,15 +131,19 @@ class Alarms:
         advantages: ArrayLike | None = None,
         lengths: ArrayLike | None = None,
         kept: ArrayLike | None = None,
+        ranked: bool = True,
     ) -> None:
         """Look at the outputs of one generation.
 
         Arguments:
             prompts: which group each output is of, (n,).
             rewards: NaN where there is none.
-            advantages: centred ones of these rewards, as they are trained on.
+            advantages: as they are trained on. An output of advantage 0 whose reward is that of others with
+                an advantage, or beyond theirs, counts as dropped.
             lengths: tokens.
             kept: whether it is trained on.
+            ranked: whether advantages rise with the rewards of a group; if not, or without rewards, they sum
+                to 0 in each group.
 
         Raises:
             InputError: lengths of these differ.
@@ -92,31 +157,39 @@ class Alarms:
             raise InputError(f"there are {len(places)} prompts: give one of each for an output")
         z, a, size, left = rows
         if z is not None:
-            groups = (z[places == group] for group in range(places.max() + 1))
-            # Equal rewards may differ from their mean by a rounding.
-            spreads = [spread.std() if np.ptp(spread) else 0.0 for spread in groups]
-            self._deviations.append(
-                np.array([spread for spread in spreads if math.isfinite(spread)])
-            )
+            self._shares(places, z)
+        gone = np.zeros(len(places), dtype=bool) if left is None else left == 0
+        unused = np.zeros_like(gone)
         if a is not None:
-            sums, top = np.bincount(places, a), np.zeros(places.max() + 1)
-            np.maximum.at(top, places, np.abs(a))
-            counts = np.bincount(places)
-            broken = np.abs(sums) > TOLERANCE * counts * top
-            if self.group_size is not None:
-                broken |= counts % self.group_size > 0
-            if z is not None:
-                order = np.lexsort((a, z, places))
-                falls = (np.diff(a[order]) < -TOLERANCE * top[places[order][1:]]) & np.isfinite(
-                    z[order][:-1] + z[order][1:]
-                )
-                broken[places[order][1:][falls & (np.diff(places[order]) == 0)]] = True
-            self._broken.append(np.array([broken.sum()]))
-        if left is not None and not left.all():
+            broken, unused = _judged(places, a, z if ranked else None)
+            cut = self.group_size is not None and (np.bincount(places) % self.group_size).any()
+            self._broken.append(bool(broken or cut))
+        if (gone | unused).any():
             # Ranks of advantages are those of rewards.
-            self._survivors.append(
-                np.array([_dropped(places, x, left) for x in (a if z is None else z, size)]).ravel()
-            )
+            values = (a if z is None else z, size)
+            gains = [_dropped(places, x, gone | unused, z, unused) for x in values]
+            self._evidence["survivors"].add(self._age, np.concatenate(gains))
+        self._age, self._generations = self._age + 1, True
+
+    def _shares(self, places: NDArray[np.int64], z: Array) -> None:
+        """Bet that too many groups have equal or nearly equal rewards."""
+        counts = np.bincount(places)
+        means = np.bincount(places, z) / counts
+        deviations = np.sqrt(np.bincount(places, np.square(z - means[places])) / counts)
+        # Nothing is said of groups with an unknown reward.
+        with np.errstate(invalid="ignore"):
+            low, high = _ends(places, z)
+        deviations[high - low <= _ROUNDING * np.maximum(np.abs(low), np.abs(high))] = 0.0
+        deviations = deviations[np.isfinite(deviations)]
+        self._squares.append((float(np.square(deviations).sum()), len(deviations)))
+        total, groups = np.sum(self._squares, axis=0)
+        usual = math.sqrt(total / max(groups, 1))
+        near = (deviations > 0) & (deviations < 0.01 * usual)
+        for name, hits in (("silent", deviations == 0), ("spikes", near)):
+            level, stakes = _LEVELS[name], _STAKES
+            gains = hits.sum() * np.log1p(stakes * (1 - level) / level)
+            gains += (~hits).sum() * np.log1p(-stakes)
+            self._evidence[name].add(self._age, gains)
 
     def tokens(
         self,
@@ -130,58 +203,136 @@ class Alarms:
         Arguments:
             log_probs: of the sampled tokens under the policy that is trained, (n, T).
             mask: which entries are tokens of outputs.
-            entropies: of the policy at each of them.
+            entropies: of the policy at each of them; None where some of the sampled outputs are left out,
+                since the tokens of those that are left were chosen by what came later.
             recorded: log-probabilities that the sampler gave.
         """
         logs, on = np.asarray(log_probs, dtype=float), np.asarray(mask).astype(bool)
+        hot, cold, apart = np.zeros(len(_HOT)), np.zeros(len(_COLD)), np.zeros(len(_STAKES))
         if entropies is not None:
-            # A martingale's differences if the tokens are of this policy.
-            surprise = np.where(on, -logs - np.asarray(entropies, dtype=float), 0.0)
-            self._tokens.append(np.array([surprise.sum(), np.square(surprise).sum()]))
+            surprise, entropy = -logs[on], np.asarray(entropies, dtype=float)[on]
+            blur = _BLUR * entropy + _LEAST_BLUR
+            above = surprise - entropy - blur
+            below = entropy - blur - np.minimum(surprise, _MOST_SURPRISE)
+            # Nobody stakes more than can be lost: above is at least -(entropy + blur).
+            stakes = np.minimum(_HOT[:, None], 0.5 / (entropy + blur))
+            hot = np.log1p(stakes * above).sum(axis=1)
+            cold = np.log1p(_COLD[:, None] * below).sum(axis=1)
         if recorded is not None:
             log_ratio = np.where(on, logs - np.asarray(recorded, dtype=float), 0.0)
             log_ratio = np.nan_to_num(log_ratio)
-            self._apart.append((np.expm1(log_ratio) - log_ratio).sum(axis=1))
+            distance = (np.expm1(log_ratio) - log_ratio).sum(axis=1)
+            over = np.minimum(distance, _MOST_APART) / _APART - 1
+            apart = np.log1p(_STAKES[:, None] * over).sum(axis=1)
+        gains = np.concatenate([hot, cold, apart])
+        self._evidence["rollouts"].add(self._age, gains)
+        self._age += not self._generations
 
     def standing(self) -> set[str]:
         """The names of the alarms that stand."""
-        deviations = np.concatenate([*self._deviations, []])
-        usual = math.sqrt(np.square(deviations).sum() / max(len(deviations), 1))
-        near = (deviations > 0) & (deviations < 0.01 * usual)
-        surprise, square = np.sum([*self._tokens, np.zeros(2)], axis=0)
-        apart = np.concatenate([*self._apart, []])
-        error = apart.std() / math.sqrt(len(apart)) if len(apart) else 0.0
-        dropped = np.sum([*self._survivors, np.zeros(4)], axis=0).reshape(2, 2)
-        alarms = {
-            "silent": _more(deviations == 0, 0.5),
-            "spikes": _more(near, 0.05),
-            "groups": any(cut.any() for cut in self._broken),
-            "survivors": bool((np.abs(dropped[:, 0]) > _ERRORS * np.sqrt(dropped[:, 1])).any()),
-            "rollouts": abs(surprise) > _ERRORS * math.sqrt(square)
-            or (len(apart) > 1 and apart.mean() > _APART + 3 * error),
+        raised = {name for name, evidence in self._evidence.items() if evidence.conclusive}
+        return raised | ({"groups"} if any(self._broken) else set())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was seen, in numbers that JSON takes."""
+        return {
+            "age": self._age,
+            "generations": self._generations,
+            "broken": list(self._broken),
+            "squares": [list(row) for row in self._squares],
+            "evidence": {name: evidence.state() for name, evidence in self._evidence.items()},
         }
-        return {name for name, on in alarms.items() if on}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self._age, self._generations = int(state["age"]), bool(state["generations"])
+        self._broken.clear()
+        self._broken.extend(map(bool, state["broken"]))
+        self._squares.clear()
+        self._squares.extend((float(total), int(count)) for total, count in state["squares"])
+        for name, evidence in self._evidence.items():
+            evidence.load(state["evidence"][name])
 
 
-def _more(those: NDArray[np.bool_], share: float) -> bool:
-    """Whether a larger share of all groups are like those, by three binomial errors."""
-    error = math.sqrt(share * (1 - share) * len(those))
-    return bool(those.sum() > share * len(those) + 3 * error)
+def _ends(
+    places: NDArray[np.int64], x: Array, those: NDArray[np.bool_] | None = None
+) -> tuple[Array, Array]:
+    """The least and the largest of those of each group; infinite where there are none."""
+    count = places.max() + 1
+    those = np.ones(len(x), dtype=bool) if those is None else those
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(low, places[those], x[those])
+    np.maximum.at(high, places[those], x[those])
+    return low, high
 
 
-def _dropped(places: NDArray[np.int64], values: Any, kept: Array) -> tuple[float, float]:
-    """Σ of centred ranks of the dropped within their groups, and its variance had chance dropped them."""
-    total = variance = 0.0
+def _judged(places: NDArray[np.int64], a: Array, z: Array | None) -> tuple[bool, NDArray[np.bool_]]:
+    """Whether advantages of a group do not belong together, and which outputs theirs leave out."""
+    none = np.zeros(len(a), dtype=bool)
+    low, high = _ends(places, a)
+    # Equal rewards may have advantages of one sign, the rounding of their mean.
+    least = TOLERANCE * np.maximum(-low, high)[(low < 0) & (high > 0)].max(initial=0.0)
+    if not least:
+        return False, none
+    if z is None:
+        counts = np.bincount(places)
+        return bool((np.abs(np.bincount(places, a)) > least * counts).any()), none
+    known = np.isfinite(z)
+    won, _ = _ends(places, z, known & (a > least))
+    _, lost = _ends(places, z, known & (a < -least))
+    rounding = _ROUNDING * np.abs(z[known]).max(initial=0.0)
+    unused = known & (a == 0) & ((z >= won[places]) | (z <= lost[places]))
+    return bool((won < lost - rounding).any()), unused
+
+
+def _dropped(
+    places: NDArray[np.int64],
+    values: Array | None,
+    gone: NDArray[np.bool_],
+    z: Array | None,
+    unused: NDArray[np.bool_],
+) -> Array:
+    """Gains of bets that what is gone has other ranks in its group than chance would have drawn.
+
+    Given how many are gone, chance takes every subset alike. A bet gains exp(θ S) over its mean, S the sum of
+    their ranks r: that mean is an elementary symmetric polynomial of all exp(θ r) over the number of
+    subsets. Outputs known by advantages of 0 are known only where rewards left differ: others are not
+    counted.
+    """
+    total = np.zeros(len(_SHIFTS))
     if values is None:
-        return total, variance
-    for group in range(places.max() + 1):
+        return total
+    touched = np.flatnonzero((np.bincount(places, gone) > 0) & (np.bincount(places, ~gone) > 0))
+    for group in touched:
         rows = np.flatnonzero(places == group)
-        x, out = values[rows], kept[rows] == 0
-        count, gone = len(rows), int(out.sum())
-        if not 0 < gone < count or not np.isfinite(x).all():
+        x, out = values[rows], gone[rows]
+        if not np.isfinite(x).all():
             continue
         # Equal values share their rank.
         ranks = np.sign(x[:, None] - x).sum(axis=1) / 2
-        total += float(ranks[out].sum())
-        variance += gone * (count - gone) / (count * (count - 1)) * float(ranks @ ranks)
-    return total, variance
+        count, away = len(rows), int(out.sum())
+        variance = away * (count - away) / (count * (count - 1)) * float(ranks @ ranks)
+        if not variance:
+            continue
+        rates = _SHIFTS / math.sqrt(variance)
+        powers = np.exp(np.outer(ranks, rates))
+        mean, ways = _polynomial(powers, away), math.comb(count, away)
+        if z is not None and unused[rows].any() and np.ptp(z[rows][~out]) > 0:
+            for reward in np.unique(z[rows]):
+                alike = z[rows] == reward
+                more = away - int((~alike).sum())
+                if more >= 0:
+                    others = powers[~alike].prod(axis=0)
+                    mean = mean - others * _polynomial(powers[alike], more)
+                    ways -= math.comb(int(alike.sum()), more)
+        total += rates * ranks[out].sum() - np.log(mean / ways)
+    return total
+
+
+def _polynomial(powers: Array, degree: int) -> Array:
+    """Σ over all subsets of ``degree`` rows of their product, (L,) of (n, L)."""
+    sums = np.zeros((degree + 1, powers.shape[1]))
+    sums[0] = 1.0
+    for row in powers:
+        sums[1:] += sums[:-1] * row
+    return sums[degree]

@@ -32,14 +32,19 @@ _ALIKE = 5e-3
 class Blocks:
     """One step of per-completion gradients, reduced to what every table takes.
 
+    Groups of one size and as many successes have the same coefficients in any table: they are of one kind,
+    and sums over each kind are all that is kept.
+
     Arguments:
-        counts: completions, successes, and whether uᵢ are known, of each group, (B, 3).
-        alone: Σ‖uᵢ‖² over its successes and over its failures, (B, 2).
-        products: inner products of Σ uᵢ over successes and over failures, (B, 2, B, 2).
+        counts: completions and successes of a group, whether uᵢ are known, and groups, of each kind, (C, 4).
+        alone: Σ‖uᵢ‖² over successes and over failures, (C, 2).
+        pairs: inner products of two successes, of two failures and of one each, within groups, (C, 3).
+        products: inner products of Σ uᵢ over successes and over failures, between groups, (C, 2, C, 2).
     """
 
     counts: Array
     alone: Array
+    pairs: Array
     products: Array
 
     def sums(self, tables: dict[int, Any]) -> Array:
@@ -47,22 +52,12 @@ class Blocks:
 
         ``tables`` has the coefficients for groups of each N; a step keeps its completions, in groups of G'.
         """
-        rows = np.array([tables[int(n)][int(won)] for n, won, _ in self.counts])
-        squares = np.einsum("gagb->gab", self.products)
-        pairs = np.stack(
-            [
-                squares[:, 0, 0] - self.alone[:, 0],
-                squares[:, 1, 1] - self.alone[:, 1],
-                squares[:, 0, 1],
-            ],
-            axis=1,
-        )
-        second = ((rows[:, :2] * self.alone).sum(1) + (rows[:, 2:5] * pairs).sum(1)).mean()
-        between = np.einsum("ga,gahb,hb->gh", rows[:, 5:7], self.products, rows[:, 5:7])
-        groups, size = len(rows), rows[0, 7]
+        rows = np.array([tables[int(n)][int(won)] for n, won, *_ in self.counts])
+        groups, size = self.counts[:, 3].sum(), rows[0, 7]
+        second = ((rows[:, :2] * self.alone).sum() + (rows[:, 2:5] * self.pairs).sum()) / groups
+        apart = np.einsum("ga,gahb,hb->", rows[:, 5:7], self.products, rows[:, 5:7])
         pair_count = groups * (groups - 1)
-        apart = between.sum() - np.trace(between)
-        n = self.counts[:, 0].sum()
+        n = self.counts[:, 0] @ self.counts[:, 3]
         signal = apart / max(pair_count, 1)
         total = n**2 * signal + n * size * (second - signal)
         return np.array(
@@ -104,10 +99,17 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     sums, alone = np.zeros((len(counts), 2, u.shape[1])), np.zeros((len(counts), 2))
     np.add.at(sums, (places, 1 - won), u)
     np.add.at(alone, (places, 1 - won), np.square(u).sum(axis=1))
-    flat = sums.reshape(-1, u.shape[1])
-    shape = (len(counts), 2, len(counts), 2)
+    own = np.einsum("gak,gbk->gab", sums, sums)
+    pairs = np.stack([own[:, 0, 0] - alone[:, 0], own[:, 1, 1] - alone[:, 1], own[:, 0, 1]], axis=1)
+    each = np.column_stack([counts, zero == 0]).astype(float)
+    kinds, kind, groups_of = np.unique(each, axis=0, return_inverse=True, return_counts=True)
+    member = (kind.reshape(-1) == np.arange(len(kinds))[:, None]).astype(float)
+    flat = np.einsum("cg,gak->cak", member, sums).reshape(-1, u.shape[1])
+    products = (flat @ flat.T).reshape(len(kinds), 2, len(kinds), 2)
+    same = np.arange(len(kinds))
+    products[same, :, same] -= np.einsum("cg,gab->cab", member, own)
     return Blocks(
-        np.column_stack([counts, zero == 0]).astype(float), alone, (flat @ flat.T).reshape(shape)
+        np.column_stack([kinds, groups_of]).astype(float), member @ alone, member @ pairs, products
     )
 
 

@@ -88,26 +88,44 @@ class NoiseEstimate:
     steps_needed: float
     top_share: float = math.nan
 
-    def sentence(self) -> str:
-        """The estimate in words, with one digit."""
+    def meaning(self) -> str:
+        """What :meth:`sentence` says, without its numbers: two of one meaning advise the same."""
         low, high = self.budget_over_critical_interval
         if math.isnan(self.signal):
-            return "Signal and noise cannot be parted: all micro-batches share prompts alike."
+            return "inseparable"
         if not math.isfinite(self.noise_to_signal) or low <= 0:
-            return "The signal is not told from 0 yet: go on measuring, or widen the window."
+            return "signal unknown"
         if self.k_crit <= 0:
-            return "Noise is not told from 0: fewer completions a step would do."
+            return "noise unknown"
+        return "below" if high < 1 else "above" if low > 1 else "near"
+
+    def sentence(self) -> str:
+        """The estimate in words, with one digit."""
+        meaning = self.meaning()
+        if meaning == "inseparable":
+            return (
+                "Signal and noise cannot be separated: every pair of micro-batches has the same share of "
+                "common prompts."
+            )
+        if meaning == "signal unknown":
+            return (
+                "The signal is not yet distinguishable from 0; keep measuring, or widen the window."
+            )
+        if meaning == "noise unknown":
+            return "The noise is not distinguishable from 0: fewer completions a step would do."
+        low, high = map(_short, self.budget_over_critical_interval)
+        share = f"{low} to {high}" if low != high else f"about {low}"
+        share = share if high != "inf" else f"at least {low}"
         size = round(self.budget_over_critical * self.k_crit)
-        more = f"; about {_short(self.steps_needed)} more steps tell it to 30%"
+        more = f"; about {_short(self.steps_needed)} more steps make it known to 30%"
         more = more if 0 < self.steps_needed < math.inf else ""
-        share = f"{_short(low)} to {_short(high)}"
-        return f"{size} completions a step are {share} of the critical batch{more}."
+        return f"A step of {size} completions is {share} times the critical batch size{more}."
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is finite, by name; an interval as ``_low`` and ``_high``."""
         values: dict[str, float] = {}
         for field in fields(self):
-            if not detail and field.name.startswith(("c1", "c2", "c3", "g_star", "phi")):
+            if not detail and field.name.startswith(("c1", "c2", "c3", "phi")):
                 continue
             value = getattr(self, field.name)
             if field.name.endswith("_interval"):

@@ -18,10 +18,10 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
     """An estimator of verl's or SkyRL's register as a function of groups, for the assertions here.
 
     The function is called with the keywords ``token_level_rewards`` (n·G, T), the reward on an output's
-    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens, and ``index`` (n·G,), a group's
-    name; it returns the advantages (n·G, T), alone or first of a tuple. What else it takes, bind
-    with ``functools.partial``. It is given double precision; many compute in single all the same,
-    which ``rtol=1e-5`` of the assertions allows for.
+    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens by their places in the group, and
+    ``index`` (n·G,), a group's name; it returns the advantages (n·G, T), alone or first of a tuple. What
+    else it takes, bind with ``functools.partial``. It is given double precision; many compute in single all
+    the same, which ``rtol=1e-5`` of the assertions allows for.
 
     Arguments:
         function: the registered function, of torch tensors.
@@ -32,7 +32,8 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
 
     Raises:
         InputError: it cannot be called.
-        AssertionError: when called: another shape, or tokens of one output with different advantages.
+        AssertionError: when called: another shape, tokens of one output with different advantages, or
+            advantages that depend on the outputs' lengths, as those that are divided by it.
 
     >>> import torch
     >>> def group_mean(token_level_rewards, response_mask, index):
@@ -49,11 +50,11 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
 
-    def advantages(rewards: Array) -> Array:
+    def answer(rewards: Array, lengths: NDArray[np.int64]) -> Array:
         import torch
 
         count, size = rewards.shape
-        lengths = 1 + np.arange(count * size) % most
+        lengths = np.tile(lengths, count)
         mask = np.arange(most) < lengths[:, None]
         last = np.arange(most) == lengths[:, None] - 1
         outcome = function(
@@ -78,5 +79,44 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
             )
         return np.asarray(of_output.reshape(count, size))
 
+    def advantages(rewards: Array) -> Array:
+        lengths = 1 + np.arange(rewards.shape[1]) % most
+
+        def even_of(rewards: Array) -> Array:
+            return answer(rewards, np.full_like(lengths, most))
+
+        values, even = answer(rewards, lengths), even_of(rewards)
+        if not _same(values, even):
+            row = int(np.abs(values - even).max(axis=1).argmax())
+            raise Violation(
+                f"{name} {_by_length(even_of, rewards, lengths / most, values, even)}: of rewards "
+                f"{show(rewards[row])} in {lengths.tolist()} tokens the advantages are "
+                f"{show(values[row])}, in {most} tokens each {show(even[row])}; only a function of the "
+                "rewards can be checked, and tokens=1 leaves lengths out"
+            )
+        return values
+
     advantages.__name__ = name
     return advantages
+
+
+def _same(one: Array, two: Array) -> bool:
+    """Up to what single precision rounds."""
+    return bool(np.abs(one - two).max() <= 1e-4 * max(np.abs(two).max(), 1e-300))
+
+
+def _by_length(
+    even_of: Callable[[Array], Array],
+    rewards: Array,
+    shares: Array,
+    values: Array,
+    even: Array,
+) -> str:
+    """What a function does with lengths; ``even`` are its advantages of outputs 1/shares times as long."""
+    if _same(values, even / shares):
+        return "divides an output's advantage by its length"
+    if _same(values, even * shares):
+        return "multiplies an output's advantage by its length"
+    if _same(values, even_of(rewards / shares)):
+        return "divides an output's reward by its length"
+    return "depends on the lengths of outputs"

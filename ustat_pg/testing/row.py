@@ -24,7 +24,8 @@ from .function import (
 )
 
 _MOST = 4096
-"""Groups of one size that are tried."""
+"""Groups of one size of which all are tried; of more, one for each number of successes, in some orders."""
+_ORDERS = 8
 
 
 @reports
@@ -32,15 +33,17 @@ def assert_is(
     function: Callable[..., Any],
     spec: Any,
     *,
-    group_size: int | Iterable[int] = (2, 3, 4, 8),
+    group_size: int | Iterable[int] = (2, 3, 4, 8, 16, 64),
     layout: str = "batched",
     array: Callable[[Any], Any] | None = None,
     rtol: float = SINGLE_PRECISION,
 ) -> None:
     """Assertion that the advantages are those that a trainer's options mean, its ε included.
 
-    Every group of rewards 0 and 1 is tried, and up to G = 4 every group of -1, 0.5 and 2 where the
-    catalogue's row is not of rewards 0 and 1 alone.
+    Every group of rewards 0 and 1 is tried up to G = 12, and up to G = 4 every group of -1, 0.5 and 2 where
+    the catalogue's row is not of rewards 0 and 1 alone. Of larger groups every number of successes is
+    tried, in eight orders: that is all of a function that treats the members of a group alike. At G = 64 the
+    largest advantage over a deviation is 7.9, so that a clamp below it is seen.
 
     Arguments:
         function, layout, array: arguments of :func:`assert_unbiased`.
@@ -70,9 +73,7 @@ def assert_is(
             raise InputError(f"{called} depends on more than a group's rewards: it has no table")
         levels = [(0.0, 1.0)] + [(-1.0, 0.5, 2.0)] * (size <= 4 and not row.binary)
         for values in levels:
-            if len(values) ** size > _MOST:
-                raise InputError(f"group size is {size}: there are too many groups to try")
-            groups = np.array(list(product(values, repeat=size)))
+            groups = _groups(values, size)
             if row.ddof is not None and baseline(name).standardised:
                 wanted: Array = standardised(groups, ddof=row.ddof, epsilon=row.epsilon)
                 slack = tolerance
@@ -90,3 +91,15 @@ def assert_is(
                     f"{under.name} is not {called}: at G = {size} the advantages of rewards "
                     f"{show(groups[i])} are {show(outcome[i])}, there {show(wanted[i])}"
                 )
+
+
+def _groups(values: tuple[float, ...], size: int) -> Array:
+    """The groups that are tried, (n, G)."""
+    if len(values) ** size <= _MOST:
+        return np.array(list(product(values, repeat=size)))
+    low, high = values
+    first = np.where(np.tri(size + 1, size, -1) > 0, high, low)
+    rng = np.random.default_rng(0)
+    orders = [np.arange(size), np.arange(size)[::-1]]
+    orders += [rng.permutation(size) for _ in range(_ORDERS - len(orders))]
+    return np.concatenate([first[:, order] for order in orders])

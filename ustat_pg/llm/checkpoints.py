@@ -1,0 +1,63 @@
+"""The window of a monitor as one file in a checkpoint's folder, beside ``trainer_state.json``."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+from ..validation import InputError
+
+FILE = "noise_monitor.json.gz"
+"""Its name."""
+
+
+def packed(state: dict[str, Any]) -> bytes:
+    """A state of numbers, lists and names, to the last digit."""
+    return gzip.compress(json.dumps(state).encode(), 6, mtime=0)
+
+
+def digest(data: bytes) -> str:
+    """What tells one window from another, and a damaged one."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def write(folder: Path, data: bytes) -> None:
+    """Write the file whole, or not at all."""
+    part = folder / f"{FILE}.part"
+    part.write_bytes(data)
+    os.replace(part, folder / FILE)
+
+
+def read(folder: Path, wanted: str) -> dict[str, Any]:
+    """The state of the file whose digest is ``wanted``.
+
+    Raises:
+        InputError: there is none, or it is another or damaged.
+    """
+    try:
+        data = (folder / FILE).read_bytes()
+        if digest(data) != wanted:
+            raise ValueError("it is not the one that was saved")
+        state = json.loads(gzip.decompress(data))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(f"the checkpoint has no usable {FILE} ({error})") from None
+    return dict(state)
+
+
+def resumed(trainer: Any) -> Path | None:
+    """The folder of the checkpoint that a trainer goes on from, of which it does not tell its callbacks."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        # A look at a frame's values keeps them alive with it: a caller's own frame is not looked at.
+        if {"self", "resume_from_checkpoint"} <= set(frame.f_code.co_varnames):
+            folder = frame.f_locals.get("resume_from_checkpoint")
+            if frame.f_locals.get("self") is trainer and isinstance(folder, str | Path):
+                return Path(folder)
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
