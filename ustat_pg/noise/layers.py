@@ -97,7 +97,7 @@ class Layers:
         bits = rng.integers(0, 2, self.width * sum(sizes.values()), dtype=np.int8) * 2 - 1
         signs = torch.as_tensor(bits, device=self._device).float() * self.width**-0.5
         parts = signs.split([self.width * size for size in sizes.values()])
-        self._signs = {
+        self._signs: dict[tuple[int, int], Tensor] = {
             key: part.view(self.width, -1) for key, part in zip(sizes, parts, strict=True)
         }
 
@@ -109,7 +109,7 @@ class Layers:
 
     def forget(self) -> None:
         """Keep nothing of a step."""
-        self._signs: dict[tuple[int, int], Tensor] = {}
+        self._signs = {}
         self.begin(None)
 
     def numbers(self, place: int) -> int:
