@@ -69,6 +69,7 @@ def _ranked(trainer: Any) -> bool:
     """Whether advantages rise with rewards: not where a penalty is in them or each is normalised alone."""
     from trl import RLOOTrainer
 
-    way = getattr(trainer.args, "multi_objective_aggregation", "sum_then_normalize")
-    penalised = isinstance(trainer, RLOOTrainer) and trainer.args.beta
+    args = trainer.args
+    way = getattr(args, "multi_objective_aggregation", "sum_then_normalize")
+    penalised = isinstance(trainer, RLOOTrainer) and args.beta
     return way == "sum_then_normalize" and not penalised

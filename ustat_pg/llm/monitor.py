@@ -337,7 +337,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                     setattr(self._trainer, name, before)
         self._on = self._open = False
         self._head = self._inputs = self._share = None
-        self._parts, self._passed, self._own = {}, deque(), []
+        self._parts, self._passed = {}, deque()
+        self._begin_step()
         if self._meter is not None:
             # Another train() goes on.
             self.saved = self._meter.state_dict()
