@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ustat_pg.memory import ChunkWarning, out_of_memory
+from tests.support.refusals import refuses
+from ustat_pg.memory import ChunkWarning, in_slices, out_of_memory, refused, slices
 
 
 class OutOfMemoryError(RuntimeError):
@@ -55,3 +56,48 @@ def test_the_words_of_numpy_and_of_the_installed_torch():
     with pytest.raises(RuntimeError) as caught:
         torch.zeros(2) @ torch.zeros(3)
     assert not out_of_memory(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("total", "size", "ends"),
+    [(5, 2.5, [2, 4, 5]), (4, 2, [2, 4]), (3, 0.2, [1, 2, 3]), (2, 9, [2]), (0, 3, [])],
+)
+def test_slices_cover_everything_once(total, size, ends):
+    found = list(slices(total, size))
+    assert [some.stop for some in found] == ends
+    assert [some.start for some in found] == [0, *ends[:-1]][: len(ends)]
+
+
+def test_slices_halve_where_memory_runs_out():
+    asked = []
+
+    def run(some):
+        asked.append((some.start, some.stop))
+        if some.stop - some.start > 2:
+            raise MemoryError
+        return some.stop
+
+    with pytest.warns(ChunkWarning, match="out of memory with") as caught:
+        parts = [(some.start, value) for some, value in in_slices(7, 5, "groups", run)]
+    assert asked == [(0, 5), (0, 2), (2, 4), (4, 6), (6, 7)]
+    assert parts == [(0, 2), (2, 4), (4, 6), (6, 7)]
+    assert str(caught[0].message) == "out of memory with 5 groups at once: going on with 2"
+
+    def never(some):
+        raise MemoryError
+
+    with pytest.warns(ChunkWarning):
+        refuses("groups do not fit in memory one at a time", list, in_slices(2, 2, "groups", never))
+    with pytest.raises(ZeroDivisionError):
+        list(in_slices(2, 1, "groups", lambda some: 1 / 0))
+
+
+def test_what_another_package_raises_is_one_line():
+    def reading(error):
+        with refused("the file cannot be read"):
+            raise error
+
+    refuses("^the file cannot be read: KeyError: 'a'$", reading, KeyError("a"))
+    refuses("^the file cannot be read: ValueError: first$", reading, ValueError("first\nsecond"))
+    with pytest.raises(MemoryError):
+        reading(MemoryError())

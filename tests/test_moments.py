@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.moments import record
 from tests.support.refusals import refuses
-from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.moments import WeightedMoments
+from ustat_pg.problems import SoftmaxBandit, random_problem
 
 
 def test_a_centred_moment_is_not_negative_for_rounding():
@@ -59,3 +60,107 @@ def test_a_prompt_always_solved_has_no_noise():
     assert m.reward_variance.tolist() == [0.0]
     assert m.norm_squared_advantage.tolist() == [0.0]
     assert m.optimal_baseline.tolist() == [1.0]
+
+
+PROBLEM = random_problem(5, "plain")
+KNOWN = PROBLEM.moments()
+
+
+def expected(of):
+    """The mean of a function of score and reward at each context, over its outcomes."""
+    found, outcomes = [], PROBLEM.outcomes
+    for x in range(PROBLEM.contexts):
+        scores = PROBLEM.policy.scores(x)[outcomes.arms[x]]
+        values = [of(s, z, x) for s, z in zip(scores, outcomes.rewards[x], strict=True)]
+        found.append(np.tensordot(outcomes.probs[x], np.array(values), 1))
+    return np.array(found)
+
+
+def test_every_moment_is_the_mean_over_outcomes():
+    def advantage(z, x):
+        return z - KNOWN.value[x]
+
+    for found, of in (
+        (KNOWN.value, lambda s, z, x: z),
+        (KNOWN.reward_variance, lambda s, z, x: advantage(z, x) ** 2),
+        (KNOWN.fisher_trace, lambda s, z, x: s @ s),
+        (KNOWN.norm_advantage, lambda s, z, x: s @ s * advantage(z, x)),
+        (KNOWN.norm_squared_advantage, lambda s, z, x: s @ s * advantage(z, x) ** 2),
+        (KNOWN.norm_reward, lambda s, z, x: s @ s * z),
+        (KNOWN.norm_squared_reward, lambda s, z, x: s @ s * z**2),
+        (KNOWN.centred(0.37), lambda s, z, x: s @ s * (z - 0.37) ** 2),
+        (KNOWN.centred(KNOWN.value + 1), lambda s, z, x: s @ s * (advantage(z, x) - 1) ** 2),
+    ):
+        np.testing.assert_allclose(found, expected(of), rtol=1e-12, atol=1e-14)
+    gradients = expected(lambda s, z, x: s * z)
+    np.testing.assert_allclose(KNOWN.gradient_sq, (gradients**2).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(
+        KNOWN.optimal_baseline, KNOWN.norm_reward / KNOWN.fisher_trace, rtol=1e-12
+    )
+    rewards = PROBLEM.outcomes.rewards[PROBLEM.outcomes.probs > 0]
+    assert KNOWN.reward_range == (rewards.min(), rewards.max())
+    mean = KNOWN.context_probs @ gradients
+    assert KNOWN.mean_gradient_sq == pytest.approx(mean @ mean, rel=1e-12)
+    for weights in (np.arange(1.0, 1 + PROBLEM.contexts), np.full(PROBLEM.contexts, 0.6)):
+        weighted = (KNOWN.context_probs * weights) @ gradients
+        np.testing.assert_allclose(KNOWN.weighted_gradient(weights), weighted, rtol=1e-12)
+        np.testing.assert_allclose(
+            KNOWN.mean_gradient(weights), (weighted @ weighted, weighted @ mean), rtol=1e-12
+        )
+
+
+def test_matrices_are_means_of_outer_products():
+    parts = list(KNOWN.matrices())
+    for name, of in (
+        ("gradient", lambda s, z, x: s * z),
+        ("fisher", lambda s, z, x: np.outer(s, s)),
+        ("advantage", lambda s, z, x: np.outer(s, s) * (z - KNOWN.value[x])),
+        ("squared_advantage", lambda s, z, x: np.outer(s, s) * (z - KNOWN.value[x]) ** 2),
+    ):
+        found = [getattr(part, name) for part in parts]
+        np.testing.assert_allclose(found, expected(of), rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("context", range(PROBLEM.contexts))
+def test_one_prompt_alone_has_its_own_moments(context):
+    alone, known = KNOWN.at(context), PROBLEM.restrict([context]).moments()
+    assert len(alone) == 1
+    for name in ("context_probs", "value", "reward_variance", "fisher_trace", "gradient_sq"):
+        np.testing.assert_allclose(getattr(alone, name), getattr(known, name), rtol=1e-12)
+    assert alone.mean_gradient_sq == pytest.approx(known.mean_gradient_sq, rel=1e-12)
+    (own,), wanted = alone.matrices(), list(KNOWN.matrices())[context]
+    np.testing.assert_array_equal(own.fisher, wanted.fisher)
+
+
+@pytest.mark.parametrize("given", [(), ("lost_scores",), ("penalty",), ("lost_scores", "penalty")])
+def test_weighted_moments_are_means_over_outputs(given):
+    rng = np.random.default_rng(3)
+    probs, success = rng.dirichlet(np.ones(4), size=2), rng.random((2, 4))
+    tables = {name: rng.normal(size=(2, 4, 3)) for name in ("scores", "lost_scores", "penalty")}
+    won, lost = tables["scores"], tables["lost_scores" if "lost_scores" in given else "scores"]
+    added = tables["penalty"] if "penalty" in given else 0 * won
+    found = WeightedMoments.of(
+        np.array([0.4, 0.6]),
+        probs,
+        success,
+        won,
+        np.ones((2, 3)),
+        **{name: tables[name] for name in given},
+    )
+    for name, weight, one, other in (
+        ("won", success, won, None),
+        ("lost", 1 - success, lost, None),
+        ("penalty_won", success, added, None),
+        ("penalty_lost", 1 - success, added, None),
+        ("won_squares", success, won, won),
+        ("lost_squares", 1 - success, lost, lost),
+        ("penalty_squares", 1.0 + 0 * success, added, added),
+        ("crossed_won", success, won, added),
+        ("crossed_lost", 1 - success, lost, added),
+    ):
+        terms = one if other is None else (one * other).sum(axis=2, keepdims=True)
+        wanted = (probs[..., None] * weight[..., None] * terms).sum(axis=1)
+        result = np.reshape(getattr(found, name), wanted.shape)
+        np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found.value, (probs * success).sum(axis=1), rtol=1e-14)
+    assert found.targets.tolist() == np.ones((2, 3)).tolist()

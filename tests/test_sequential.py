@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -54,6 +54,88 @@ def test_every_library_and_batches(library):
         assert isinstance(result, type(xp.asarray(rewards)))
         expected = [[function(row[0], **options)] for row in rewards]
         np.testing.assert_allclose(np.asarray(result), expected, atol=1e-12)
+
+
+CLOSE = np.array([0.501, 0.504, 0.2, 0.501, 0.1995, 1 / 3])
+"""Rewards that agree to two digits and are not equal."""
+
+
+def mean_over(rewards, of_order, **options):
+    """The mean over the orders of the outputs of what an order gives each output, None those left out."""
+    kept = []
+    for order in permutations(range(len(rewards))):
+        given = of_order(rewards[list(order)], **options)
+        if given is not None:
+            advantages = np.empty(len(rewards))
+            advantages[list(order)] = given
+            kept.append(advantages)
+    return np.mean(kept, axis=0)
+
+
+def test_two_stages_average_over_the_pilots_that_ask_for_more():
+    def wide(pilot):
+        return pilot.max() - pilot.min() > 0.002
+
+    def of_pilot(order, first, trigger):
+        pilot = order[:first]
+        return np.append(grpo(pilot), [0.0] * (len(order) - first)) if trigger(pilot) else None
+
+    for pilot in (2, 3):
+        # Of three outputs too: 0.2 and 0.1995 are two rewards, and a pilot of 0.501 twice stops.
+        expected = mean_over(CLOSE, of_pilot, first=pilot, trigger=wide) * len(CLOSE) / pilot
+        drawn = CLOSE[[2, 0, 1, 3, 4, 5]]
+        result = two_stage(drawn, pilot=pilot, trigger=wide)
+        np.testing.assert_allclose(result, expected[[2, 0, 1, 3, 4, 5]], rtol=1e-12)
+        mixed = mean_over(CLOSE, of_pilot, first=pilot, trigger=lambda z: z.max() > z.min())
+        result = two_stage(CLOSE, pilot=pilot)
+        np.testing.assert_allclose(result, mixed * len(CLOSE) / pilot, rtol=1e-12)
+
+
+@pytest.mark.parametrize("fair", [True, False])
+def test_a_plan_by_a_function_averages_over_the_orders_in_which_it_stops(fair):
+    """One that stops at two outputs in some orders, and where rewards that agree to two digits differ."""
+
+    def stop(z):
+        return len(z) == len(CLOSE) or (not fair and len(z) == 2 and abs(z[0] - z[1]) < 0.002)
+
+    def kernel(order):
+        if any(stop(order[:m]) for m in range(2, len(order))):
+            return None
+        half = (order[0] - order[1]) / 2
+        return np.array([half, -half, *[0.0] * (len(order) - 2)]) * len(order)
+
+    expected = mean_over(CLOSE, kernel)
+    np.testing.assert_allclose(sequential(CLOSE, plan=stop), expected, rtol=1e-12)
+    assert np.allclose(expected, grpo(CLOSE), rtol=1e-12) == fair
+
+
+def test_a_pilot_may_begin_and_end_with_equal_rewards():
+    """A trigger sees the pilot in increasing order, whatever came first."""
+    mixed = two_stage(np.array([0.0, 1.0, 0.0, 1.0]), pilot=3)
+    expected = two_stage(np.array([1.0, 0.0, 0.0, 1.0]), pilot=3)
+    np.testing.assert_allclose(mixed, expected[[1, 0, 2, 3]])
+    group = np.array([0.4, 1.0, 0.4, 0.7])
+    result = two_stage(group, pilot=3, trigger=lambda z: z[-1] - z[0] > 0.5)
+    np.testing.assert_allclose(result.sum(), 0, atol=1e-15)
+    assert result[0] == result[2] < result[3] < result[1]
+
+
+@pytest.mark.parametrize("divisor", ["none", "rate", "std"])
+@pytest.mark.parametrize("outputs", [2, 4, 6])
+def test_balanced_sub_samples_of_every_size(outputs, divisor):
+    """All groups of seven: the first successes and failures, half each, filled up by the other kind."""
+    groups = np.array(list(product((0.0, 1.0), repeat=7)))
+    result = balanced(groups, outputs=outputs, divisor=divisor)
+    for group, found in zip(groups, result, strict=True):
+        won, lost = int(group.sum()), int(7 - group.sum())
+        successes = max(min(won, outputs // 2), outputs - lost)
+        chosen = [*np.flatnonzero(group == 1)[:successes]]
+        chosen += [*np.flatnonzero(group == 0)[: outputs - successes]]
+        expected = np.zeros(7)
+        if won and lost:
+            by = {"none": 1.0, "rate": group.mean(), "std": group.std(ddof=1)}[divisor]
+            expected[chosen] = (group[chosen] - group.mean()) / by * 7 / outputs
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_balanced_sub_samples_by_hand():

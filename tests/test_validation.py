@@ -10,13 +10,18 @@ import pytest
 
 from tests.support.refusals import refusals
 from ustat_pg.validation import (
+    device_name,
     field,
     finite_array,
+    frozen,
     integer,
+    nearest,
     number,
+    one_of,
     positive,
     probabilities,
     record,
+    shares,
 )
 
 test_what_is_not_a_positive_whole_number_is_refused = refusals(
@@ -50,6 +55,80 @@ REFUSED = (
 test_values_that_are_refused = refusals(
     *((partial(take, "a", *values), re.escape(said)) for take, values, said in REFUSED)
 )
+
+
+@pytest.mark.parametrize(
+    ("take", "value"),
+    [
+        (integer, 1),
+        (integer, 2**63 - 1),
+        (integer, np.int8(3)),
+        (partial(integer, minimum=-2), -2),
+        (partial(number, above=0), 5e-324),
+        (partial(number, minimum=0), 0.0),
+        (partial(number, above=0, maximum=1), 1.0),
+        (partial(number, minimum=-1, maximum=1), -1.0),
+        (number, 2**63),
+        (number, -(2**64)),
+        (partial(finite_array, minimum=0.5), [0.5, 2.0]),
+        (shares, [0.0, 1.0]),
+        (partial(one_of, allowed=("cpu", "cuda")), "cuda"),
+        (device_name, "cpu"),
+        (device_name, "cuda:12"),
+    ],
+)
+def test_what_is_just_allowed_is_returned(take, value):
+    np.testing.assert_array_equal(
+        take("a", value) if take is not device_name else take(value), value
+    )
+
+
+test_what_is_just_beyond_is_refused = refusals(
+    (lambda: integer("a", -3, -2), "a is -3: it must be a whole number of at least -2$"),
+    (lambda: integer("a", 2**63), r"at least 1 and below 2\^63"),
+    (lambda: integer("a", 0), "at least 1$"),
+    (lambda: number("a", 2**1000), "a holds inf"),
+    (lambda: number("a", -1.5, minimum=-1, maximum=1), "at least -1 and at most 1"),
+    (lambda: number("a", 1.5, minimum=-1, maximum=1), "at least -1 and at most 1"),
+    (lambda: number("a", 0.5, above=0.5), "a is 0.5: it must be above 0.5$"),
+    (lambda: finite_array("a", [0.4, 2.0], minimum=0.5), "a holds 0.4: .* at least 0.5"),
+    (lambda: finite_array("a", ["x"]), "its type is <U1"),
+    (lambda: finite_array("a", [1j]), "not an array of numbers"),
+    (lambda: shares("a", [-1e-9, 0.5]), "a is -1e-09: it must lie in"),
+    (lambda: shares("a", [0.5, 1.5]), "a is 1.5: it must lie in"),
+    (lambda: one_of("a", "gpu", ("cpu", "cuda")), "did you mean cpu\\? choose one of cpu, cuda"),
+    (lambda: one_of("a", "tpux9", ("cpu", "cuda")), "a 'tpux9' is unknown: choose one of"),
+    (lambda: one_of("a", 3, ("cpu", "cuda")), "a 3 is unknown: choose"),
+    *((partial(device_name, name), "choose cpu") for name in ("gpu", "cuda:", "cuda:x", "mps", 0)),
+)
+
+
+def test_the_nearest_words_come_first():
+    words = ("Scale", "scales", "score", "other")
+    assert nearest("scale", words) == ["Scale"]
+    assert nearest("SCALE", words, count=2) == ["Scale", "scales"]
+    assert nearest("scale", words, count=3) == ["Scale", "scales", "score"]
+    assert nearest("scale", words, count=3, cutoff=0.9) == ["Scale", "scales"]
+    assert nearest("zzz", words) == []
+
+
+def test_arrays_are_copied_and_read_only():
+    given = np.array([1.0, 2.0])
+    kept = finite_array("a", given)
+    given[0] = 5.0
+    assert kept.tolist() == [1.0, 2.0]
+    assert frozen(given) is given
+    for array in (kept, given, probabilities("p", [0.5, 0.5 + 5e-10], 1)):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
+
+
+def test_rows_at_1_to_rounding_are_left_beside_others():
+    rows = np.array([[0.25, 0.75], [0.5, 0.5 + 5e-10], [0.5, 0.5 + 5e-13]])
+    result = probabilities("p", rows, 2)
+    assert result[0].tolist() == rows[0].tolist()
+    assert result[2].tolist() == rows[2].tolist()
+    assert result[1].sum() == 1.0
 
 
 def test_probabilities_within_tolerance_are_renormalised():

@@ -80,10 +80,10 @@ def refuse_beyond(what: str, count: int, each: int) -> None:
         count: how many there are to be.
         each: bytes that one takes at least.
 
-    >>> refuse_beyond("completions", 10**15, 100)
+    >>> refuse_beyond("completions", 10**12, 100)
     Traceback (most recent call last):
     ...
-    ustat_pg.validation.InputError: 1,000,000,000,000,000 completions take at least 100,000 GB of memory: ...
+    ustat_pg.validation.InputError: 1,000,000,000,000 completions take at least 100,000 GB of memory: ...
     """
     if not hasattr(os, "sysconf"):
         return

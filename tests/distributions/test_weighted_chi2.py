@@ -211,6 +211,29 @@ def test_ends_and_shapes_are_scipys(count, name):
     assert function([[1.0, 2.0]]).shape == (1, 2)
 
 
+@pytest.mark.parametrize("weights", [[1.7], [3.0, 0.7], [0.9, 0.9], [3.0, 0.7, 0.2]])
+def test_the_density_at_0_is_its_limit(weights):
+    law = WeightedChi2(weights)
+    near = law.pdf(1e-280)
+    limit = {1: math.inf, 2: near, 3: 0.0}[len(weights)]
+    assert law.pdf(0.0) == pytest.approx(limit, rel=1e-12)
+    assert near > 1e100 if len(weights) == 1 else near < 1
+    if len(weights) == 2:
+        assert law.pdf(0.0) == pytest.approx(1 / (2 * math.sqrt(math.prod(weights))), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "other", [[3.0, 1.0, 1.0], [3.0, 1.0], [3.0, 3.0, 1.0, 1.0], [3.0, 3.0, 1.1], [3.0]]
+)
+def test_laws_of_other_weights_are_other_laws(other):
+    """The same weights in other numbers, fewer of them, one that differs a little."""
+    law = WeightedChi2([3.0, 3.0, 1.0])
+    assert law != WeightedChi2(other)
+    assert hash(law) != hash(WeightedChi2(other))
+    assert law.cdf(2.0) != WeightedChi2(other).cdf(2.0)
+    assert {law, WeightedChi2([1.0, 3.0, 3.0])} == {law}
+
+
 def test_quantile_ends_are_scipys():
     law = WeightedChi2([1.0])
     q = [np.nan, -0.1, 0.0, 1.0, 1.1]

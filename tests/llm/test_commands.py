@@ -119,7 +119,7 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     assert (result["prompts"], result["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
     assert alone["curves"] == result["curves"]
-    facts = {"prompts", "rollouts", "config", "on_policy_z", "summary", "constants"}
+    facts = {"prompts", "rollouts", "config", "on_policy_z", "summary", "constants", "not_known"}
     tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
     assert set(result) == facts | tables
 
@@ -208,9 +208,9 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
 
 def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     """Whatever the constants are within their intervals; the critical budget from the estimates."""
-    rng = np.random.default_rng(3)
-    rewards = rng.integers(0, 2, (30, 8)).astype(float)
-    scores = rng.normal(size=(30, 8, 3)) * 0.5 + 2 * (2 * rewards[..., None] - 1)
+    rng = np.random.default_rng(5)
+    rewards = rng.integers(0, 2, (60, 8)).astype(float)
+    scores = rng.normal(size=(60, 8, 3)) * 0.5 + 2 * (2 * rewards[..., None] - 1)
     file = ScoredPool.from_scores(rewards, scores).save(tmp_path / "scored.npz")
     known = estimates.constants(ScoredPool.load(file))
     words = ("advise", "--scored", file, "--budget")

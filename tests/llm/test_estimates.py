@@ -25,8 +25,8 @@ from tests.support.listed_pools import (
 from tests.support.pools import of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
+from ustat_pg.jackknife import Means, student
 from ustat_pg.llm import estimates, tables
-from ustat_pg.llm.moments import Means, quantile
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tables import at_best_constant, group_errors, group_moments
 from ustat_pg.predictions import (
@@ -224,7 +224,7 @@ def test_group_size_star_and_its_interval():
     for end in (low, high):
         ratio = (end - 1) ** 2
         error = math.sqrt(0.05**2 + ratio**2 * 0.001**2)
-        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(quantile(50), rel=1e-9)
+        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(student(49), rel=1e-9)
 
 
 def test_where_c1_may_be_nothing_the_group_size_has_no_upper_limit():

@@ -87,16 +87,17 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks():
 
     (alone, others), (shared, wider) = widths(once), widths(grown)
     wide = (alone > 0) & (alone < 0.99)
-    # Student's quantiles of 99% and of 95%, 239 degrees of freedom; shares are cut to 0 to 1.
+    # Student's quantiles of 99% and of 95%, at most 239 degrees of freedom; shares are cut to 0 to 1.
     assert wide.sum() > 10
-    np.testing.assert_allclose(shared[wide] / alone[wide], 2.5966 / 1.9699, rtol=1e-3)
+    assert (shared[wide] / alone[wide] > 2.5966 / 1.9699 - 1e-3).all()
+    assert (shared[wide] / alone[wide] < 2).all()
     varied = others > 1e-9
     assert (wider[varied] > 1.2 * others[varied]).all()
 
 
 def test_a_decision_is_what_its_words_say():
     pool = replace(pool_of(500, 3), config={"looks": 5})
-    result = decide(pool.select_prompts(range(32)), 1024)
+    result = decide(pool.select_prompts(range(128)), 1024)
     assert result.settles(result.worst - 1)
     assert result.worst > 1
     assert not result.settles((result.worst - 1) * 0.999)
@@ -113,7 +114,7 @@ def test_a_decision_is_what_its_words_say():
 
 
 def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompts, tmp_path):
-    words = ("--limit", "48", "--out", tmp_path)
+    words = ("--limit", "96", "--out", tmp_path)
     first = advice(capsys, *words, "--until", "900%")
     assert [look["prompts"] for look in first["looks"]] == [32]
     assert first["looks"][0]["settled"]
@@ -121,7 +122,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     assert len(set(rows)) == len(rows) == 32 * 4
     # The same prompts as --limit takes of these, and none is drawn or scored again.
     names = ScoredPool.load(tmp_path / "scored.npz").prompts
-    prompts = drawn(load_task("embedded:short").prompts, 48)
+    prompts = drawn(load_task("embedded:short").prompts, 96)
     assert names == tuple(prompt.id for prompt in drawn(prompts, 32))
     rows.clear()
     scored_prompts.clear()
@@ -130,10 +131,10 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     assert (rows, scored_prompts) == ([], [])
     more = advice(capsys, *words, "--until", "0.01%")
     assert more["looks"][0] == {**first["looks"][0], "settled": False}
-    assert [look["prompts"] for look in more["looks"]] == [32, 48]
-    assert not more["looks"][1]["settled"]
-    assert len(rows) == 16 * 4
-    assert len(scored_prompts) == 16
+    assert [look["prompts"] for look in more["looks"]] == [32, 64, 96]
+    assert not more["looks"][2]["settled"]
+    assert len(rows) == 64 * 4
+    assert len(scored_prompts) == 64
     # A smaller pool takes the larger one's place, whose prompts are kept nevertheless.
     scored_prompts.clear()
     assert advice(capsys, *words, "--until", "900%") == first
@@ -145,7 +146,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     alone = constants(replace(pool, config={})).g_star_interval()
     assert more["g_star_interval"][0] < alone[0]
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
-    assert "95% is that of all 2 looks together, 97.5% of each" in text
+    assert "95% is that of all 3 looks together, 98.3% of each" in text
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):

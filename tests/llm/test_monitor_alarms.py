@@ -196,7 +196,7 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
         low = 0.5 * math.exp(0.7 * logs[step]) if step < 1000 else 3.0
         interval = (low, low * (2 if step < 1000 else 1.5))
         now = dataclasses.replace(
-            estimate, budget_over_critical=low, budget_over_critical_interval=interval
+            estimate, budget_over_critical=low, budget_over_critical_interval=interval, not_known={}
         )
         monitor._meter = SimpleNamespace(steps=50, taken=step, estimate=lambda now=now: now)
         monitor._trainer.state.global_step = 2 * step

@@ -130,17 +130,17 @@ def test_tables_and_moments_are_one_estimate():
     rows = result.set_index(["baseline", "group_size"])
     ends = ["low", "high", "relative_low", "relative_high"]
     assert rows.loc["group-mean", ends].to_numpy() == pytest.approx(rows.loc["grpo", ends])
-    assert rows.loc[("grpo", 2), "relative_low"] == 1
+    assert rows.loc[("grpo", 2), "relative_low"] == pytest.approx(1, rel=1e-12)
 
 
 def test_intervals_of_noise_to_signal_cover():
-    """95% intervals of 200 pools: fewer than 89% or more than 99.5% has a chance below 1e-3."""
+    """Fewer than 89% of 200 intervals have a chance below 1e-3; most are finite at a weak signal."""
     problem = token_problem()
     right = {
         name: gradient_mse(problem.moments(), name, 4).noise_to_signal
         for name in ("grpo", "std", "maxrl", "bayes:1,1")
     }
-    hits, pools = dict.fromkeys([*right, "relative"], 0), 200
+    hits, pools, finite = dict.fromkeys([*right, "relative"], 0), 200, 0
     for seed in range(pools):
         pool = sampled(problem, 150, 8, seed=5000 + seed)
         result = estimates.noise_to_signal(pool, [4], list(right))
@@ -148,10 +148,12 @@ def test_intervals_of_noise_to_signal_cover():
         for name, true in right.items():
             hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
         std = rows.loc["std"]
+        finite += np.isfinite(rows.loc["grpo", "high"])
         ratio = right["std"] / right["grpo"]
         hits["relative"] += std["relative_low"] <= ratio <= std["relative_high"]
     assert min(hits.values()) >= 0.89 * pools, hits
-    assert max(hits.values()) <= 0.995 * pools, hits
+    assert hits["relative"] <= 0.995 * pools, hits
+    assert finite >= 0.5 * pools, finite
 
 
 def test_without_a_signal_there_is_no_ratio():
@@ -159,7 +161,8 @@ def test_without_a_signal_there_is_no_ratio():
     pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))
     result = estimates.noise_to_signal(pool, [2, 7], ["grpo", "std", "maxrl"])
     assert not result[["noise", "signal"]].to_numpy().any()
-    assert np.isnan(result[["ratio", "relative", "relative_low"]].to_numpy()).all()
+    assert np.isnan(result[["ratio", "relative"]].to_numpy()).all()
+    assert not result[["low", "relative_low"]].to_numpy().any()
     assert (result["high"] == np.inf).all()
 
 

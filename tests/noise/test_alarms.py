@@ -212,13 +212,13 @@ def test_equal_rewards_of_single_precision_are_equal():
 
 
 def test_a_window_forgets_and_shapes_are_refused():
-    alarms = Alarms(2, 2)
+    alarms = Alarms(20, 2)
     alarms.generation([0, 0, 1], rewards=[1.0, 1.0, 1.0], advantages=[0.0, 0.0, 0.0])
     assert alarms.standing() == {"groups"}
     for _ in range(40):
         alarms.generation(np.arange(32) // 2, rewards=np.ones(32))
     assert alarms.standing() == {"silent"}
-    for _ in range(4):
+    for _ in range(60):
         alarms.generation([0, 0, 1, 1], rewards=[1, 0, np.nan, 0], advantages=[1, -1, 0, 0])
     assert not alarms.standing()
     refuses("there are 2 prompts", alarms.generation, [0, 0], rewards=[1.0])

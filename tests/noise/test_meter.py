@@ -365,7 +365,7 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
     assert (estimate.signal, estimate.k_crit) == (0, math.inf)
-    assert "not yet distinguishable from 0" in estimate.sentence()
+    assert "not known yet: it is 0 in all 12 steps" in estimate.sentence()
     assert math.isnan(single.estimate().signal)
     assert "cannot be separated" in single.estimate().sentence()
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
@@ -468,7 +468,7 @@ def test_the_sentence():
         known.sentence()
         == f"A step of 32 completions is {low:.1g} to {high:.1g} times the critical batch size."
     )
-    short = estimate_noise(drawn(rng, 12, 0.8))
+    short = estimate_noise(drawn(rng, 16))
     assert re.fullmatch(
         r"A step of 32 completions is [\d.]+ to [\d.]+ times the critical batch size; about \d+ more steps "
         r"make it known to 30%\.", short.sentence(),

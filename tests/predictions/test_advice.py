@@ -10,6 +10,7 @@ from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
 from ustat_pg.commands.explain import explain
 from ustat_pg.predictions import (
+    AdaptiveAdvice,
     MseConstants,
     count_table,
     grpo_beats_vanilla,
@@ -57,6 +58,32 @@ def test_an_advice_on_a_problem_knows_its_silent_groups():
 def test_what_has_no_moments_is_refused(what):
     for ask in (lambda: gradient_mse(what, "grpo", 4), lambda: group_size_advice(what, 64)):
         refuses("they must be Moments, or a problem that has them", ask)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "bound", "interval", "said"),
+    [
+        # Between .75 and .93 of the outputs: 7% to 25% are saved.
+        (0.84, 0.6, (0.75, 0.93), "saves 16% of the outputs (95%: 7% to 25%) that a fixed group"),
+        (0.84, 0.6, None, "saves 16% of the outputs that a fixed group of 5 needs"),
+        (0.84, 0.6, (0.75, 0.93), "sizes by known pass rates would save 40%."),
+        (0.97, 0.97, (0.951, 0.99), "within 5% of sizes by known pass rates: nothing adaptive"),
+        (0.97, 0.97, (0.949, 0.99), "two_stage saves 3% of the outputs (95%: 1% to 5%)"),
+        (0.97, 0.949, (0.951, 0.99), "within 5% of the best plan of two stages, '3+2 if mixed'"),
+        (0.97, 0.949, (0.951, 0.99), "by known pass rates would save 5%."),
+        (0.84, 0.6, (0.7, 1.01), "is open: the best plan, '3+2 if mixed', needs 0.84 times its"),
+        (0.84, 0.6, (0.7, 1.01), "outputs (95%: 0.7 to 1)."),
+        (0.84, 0.6, (0.7, np.inf), "outputs (95%: 0.7 and more)."),
+        (0.84, 0.6, (0.7, 1.0), "(95%: 0% to 30%)"),
+        (0.84, 1.2, None, "sizes by known pass rates would save 0%."),
+    ],
+)
+def test_a_plans_sentence_has_its_numbers(ratio, bound, interval, said):
+    advice = AdaptiveAdvice(5, "3+2 if mixed", 4.4, ratio, bound, interval)
+    assert said in advice.sentence()
+    rows = str(advice).splitlines()
+    assert [row.split()[-1] for row in rows[1:4]] == ["1.000", f"{ratio:.3f}", f"{bound:.3f}"]
+    assert "3+2 if mixed (4.4 outputs)" in rows[2]
 
 
 def test_the_frame_has_the_rows_of_the_table():

@@ -238,7 +238,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
 def test_a_formula_that_raises_refutes_its_claim_and_is_named(tmp_path, capsys, monkeypatch):
     from ustat_pg.predictions import lengths
 
-    monkeypatch.setattr(lengths, "_legendre", lambda nodes: nodes / 0)
+    monkeypatch.setattr(lengths, "_fejer", lambda nodes: nodes / 0)
     words = ["verify", "--workers", "1", "--size", "smoke", "--engine", "exact", "--out"]
     assert main([*words, str(tmp_path / "all"), "length_weights", "oracle"]) == 1
     text = capsys.readouterr().out

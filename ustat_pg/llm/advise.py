@@ -20,7 +20,7 @@ from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import zero_signal
 from .pool import ScoredPool
-from .printing import facts, finite, records
+from .printing import facts, finite, reasons, records
 
 if TYPE_CHECKING:
     from ..predictions import AdaptiveAdvice, GroupSizeAdvice
@@ -120,6 +120,7 @@ class PoolAdvice:
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
             "constants": records(estimates.frame()),
+            "not_known": estimates.not_known,
             "pool": {
                 "prompts": pool.size,
                 "rollouts": pool.rollouts,
@@ -156,9 +157,10 @@ class PoolAdvice:
             )
         if estimates.unbounded:
             lines.append(
-                "The spread of prompts' gradients, c1, is not told from 0 by this pool: a larger group "
-                "may be as good; score more prompts to know."
+                "The spread of prompts' gradients, c1, is not distinguishable from 0 in this pool: a larger "
+                "group may be as good; score more prompts to know."
             )
+        lines += reasons(estimates.not_known)
         (batch,) = (row.batch_size for row in self.sizes.table if row.group_size == size)
         lines.append(
             f"In TRL: num_generations = {size}, {batch * size} completions a step "
@@ -195,7 +197,7 @@ class PoolAdvice:
         cost, low, high = (self.critic_cost[name] for name in ("mse_over_oracle", "low", "high"))
         what = f"with G = {self.group_size}"
         if cost is None:
-            return f"What not knowing the value costs {what} cannot be told from this pool."
+            return f"This pool cannot say what not knowing the value costs {what}."
         bounded = high is not None and low is not None and low > 0
         ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if bounded else "its error is not known"
         return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt {what} ({ends})."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from ..estimators import KL_KINDS
+from ..jackknife import means
 from .constants import constants
 from .estimates import (
     BASELINES,
@@ -20,7 +21,6 @@ from .estimates import (
     summary,
     zero_signal,
 )
-from .moments import means
 from .pool import ScoredPool
 from .printing import (
     errors_table,
@@ -49,11 +49,13 @@ class PoolErrors:
         pool: of the scores.
         numbers: single numbers by their names in JSON; None where there is none.
         tables: frames by their names; None where the pool has none.
+        not_known: why ends of constants' intervals are not known, by the constants' names.
     """
 
     pool: ScoredPool
     numbers: dict[str, float | None]
     tables: dict[str, pd.DataFrame | None]
+    not_known: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The errors as JSON has them."""
@@ -61,7 +63,7 @@ class PoolErrors:
         facts = {"prompts": self.pool.size, "rollouts": self.pool.rollouts, "config": config}
         tables = self.tables.items()
         rows = {name: None if frame is None else records(frame) for name, frame in tables}
-        return {**facts, **self.numbers, **rows}
+        return {**facts, **self.numbers, **rows, "not_known": self.not_known}
 
     def __str__(self) -> str:
         pool, tables = self.pool, self.tables
@@ -83,7 +85,7 @@ class PoolErrors:
         if by_length is not None:
             parts.append(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(by_length)}")
         if tables.get("constants") is not None:
-            parts.append(f"\n{interval_lines(tables['constants'])}")
+            parts.append(f"\n{interval_lines(tables['constants'], self.not_known)}")
         return "\n".join(parts)
 
 
@@ -103,6 +105,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
         return PoolErrors(
             pool, {"bound_share": share}, {**frames, "noise_to_signal_by_length": by_length}
         )
+    estimate = constants(pool) if pool.size > 1 else None
     parts = [curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])]
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside and pool.gram is not None:
@@ -122,8 +125,9 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             "ordering": pd.concat(
                 [ordering(pool, size).assign(group_size=size) for size in sizes], ignore_index=True
             ),
-            "constants": constants(pool).frame() if pool.size > 1 else None,
+            "constants": None if estimate is None else estimate.frame(),
         },
+        {} if estimate is None else estimate.not_known,
     )
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..noise.estimate import fieller
+from ..jackknife import Interval, Means, beside, means, ratio_interval
 from ..predictions import MseConstants, critical_budget
-from .moments import Means, beside, gradients, means, pairs, prompt_moments, quantile
+from .moments import gradients, norm_interval, pairs, prompt_moments
 from .pool import ScoredPool
 
 Array = NDArray[np.float64]
@@ -24,9 +24,11 @@ class ConstantsEstimate:
     Arguments:
         means: of c1, tr Cov_X g(X); c2, E[τ - ‖g‖²]; c3, E[φ + ‖g‖²]; vanilla, E[E[‖s‖² z²] - ‖g‖²];
             gradient_sq, ‖E g(X)‖². As unbiased estimates c1 and gradient_sq may be negative.
+        signal: the 95% interval of ‖E g(X)‖²; that of the means unless given.
     """
 
     means: Means
+    signal: Interval | None = None
 
     NAMES = ("c1", "c2", "c3", "vanilla", "gradient_sq")
 
@@ -40,9 +42,17 @@ class ConstantsEstimate:
         return float(self.means.se[self.NAMES.index(name)])
 
     def interval(self, name: str) -> tuple[float, float]:
-        """The 95% interval of a constant, by Student's law with P - 1 degrees of freedom."""
+        """The 95% interval of a constant; an end that is not known is infinite."""
+        if name == "gradient_sq" and self.signal is not None:
+            return self.signal
         low, high = (float(end[self.NAMES.index(name)]) for end in self.means.interval())
         return low, high
+
+    @property
+    def not_known(self) -> dict[str, str]:
+        """Why a constant's interval has an end that is not known, for those that have one."""
+        reasons = {name: self.means.carried(place) for place, name in enumerate(self.NAMES)}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     @property
     def clipped(self) -> tuple[str, ...]:
@@ -64,7 +74,7 @@ class ConstantsEstimate:
         return 1 + math.sqrt(max(self.c3, 0.0) / self.c1) if self.c1 > 0 else None
 
     def g_star_interval(self) -> tuple[float, float]:
-        """The 95% interval of G*, from Fieller's for c3/c1.
+        """The 95% interval of G*, from that of c3/c1.
 
         Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
         """
@@ -78,8 +88,8 @@ class ConstantsEstimate:
         return critical_budget(self.predictions(), signal) if signal > 0 else None
 
     def k_crit_interval(self) -> tuple[float, float]:
-        """The 95% interval of the critical budget, Fieller's: infinite above where ‖g‖² may be 0."""
-        return ratio_interval(self.means.apply(noise_and_signal))
+        """The 95% interval of the critical budget: infinite above where ‖g‖² may be 0."""
+        return ratio_interval(self.means.apply(noise_and_signal), self.signal)
 
     def frame(self) -> pd.DataFrame:
         """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""
@@ -115,7 +125,7 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
         within, c2, c3, vanilla, signal = np.moveaxis(columns, -1, 0)
         return np.stack([within - signal, c2, c3, vanilla, signal], axis=-1)
 
-    return ConstantsEstimate(averages.apply(with_c1))
+    return ConstantsEstimate(averages.apply(with_c1), norm_interval(sketches, pool.looks))
 
 
 def noise_and_signal(columns: Array) -> Array:
@@ -126,19 +136,3 @@ def noise_and_signal(columns: Array) -> Array:
     c1, c2, c3, gradient_sq = (columns[..., place] for place in (0, 1, 2, -1))
     root = np.sqrt(np.maximum(c1, 0.0) * np.maximum(c3, 0.0))
     return np.stack([c1 + c2 + 2 * root, gradient_sq], axis=-1)
-
-
-def ratio_interval(both: Means) -> tuple[float, float]:
-    """Fieller's 95% interval of a ratio of positive quantities, from 0 to at most infinity.
-
-    The ratios r for which numerator - r denominator = 0 is not rejected. Where the denominator may be 0
-    no ratio is too large, and the upper end is infinite. ``both`` are numerator and denominator.
-
-    >>> apart = np.array([[0.1, 0.1], [0.1, -0.1], [-0.1, 0.1], [-0.1, -0.1]])
-    >>> low, high = ratio_interval(Means(np.array([6.0, 2.0]), [6.0, 2.0] + apart))
-    >>> round(low, 3), round(high, 3)
-    (2.307, 4.186)
-    """
-    width = quantile(len(both.without), both.looks)
-    numerator, denominator = both.full
-    return fieller(numerator, denominator, both.covariance, -width, width)

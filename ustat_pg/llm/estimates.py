@@ -14,7 +14,9 @@ number of prompts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -22,15 +24,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..catalogue.choice import Ratio
+from ..jackknife import Interval, Means, beside, log_ratio, means, ratio_interval
 from ..validation import InputError, integer, one_of
-from .constants import ConstantsEstimate, constants, ratio_interval
+from .constants import ConstantsEstimate, constants
 from .moments import (
     GroupMoments,
-    Means,
     PromptMoments,
-    beside,
     gradients,
-    means,
+    norm_interval,
     pairs,
     prompt_moments,
     share_interval,
@@ -38,7 +39,7 @@ from .moments import (
     zero_signal,
 )
 from .pool import ScoredPool
-from .tables import BASELINES, TABLES, WEIGHTED, group_moments, names_of, raw_group_moments
+from .tables import BASELINES, TABLES, WEIGHTED, binary, group_moments, names_of, raw_group_moments
 
 __all__ = [
     "BASELINES",
@@ -148,8 +149,8 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
     frame["low"], frame["high"] = averages.interval()
     frame["se"] = averages.se
     frame["larger"] = np.select(
-        [frame["low"] > 0, frame["high"] < 0, (frame["low"] == 0) & (frame["high"] == 0)],
-        [frame["first"], frame["second"], "tie"],
+        [(frame["difference"] == 0) & (frame["se"] == 0), frame["low"] > 0, frame["high"] < 0],
+        ["tie", frame["first"], frame["second"]],
         "open",
     )
     # Of two that the paper orders, the one that comes first in its reading.
@@ -170,13 +171,15 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
     """MSE of grpo over MSE of the oracle at one prompt (Corollary 4, oracle), from moments.
 
     1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)): a ratio of unbiased estimates, so biased by a term of order 1/P.
-    Intervals are of the logarithm. A row for each group size: group_size, predicted, low, high.
+    A row for each group size: group_size, predicted, low, high.
     """
     sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
     both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
-    top, below = (beside(*(_error(pool, moments, group) for group in row)) for row in both)
-    predicted, low, high = _exponential(log_ratio(top, below))
-    return pd.DataFrame({"group_size": sizes, "predicted": predicted, "low": low, "high": high})
+    rows = []
+    for size, top, below in zip(sizes, *both, strict=True):
+        pair = beside(_error(pool, moments, top), _error(pool, moments, below))
+        rows.append((size, *_divided(pair.full), *ratio_interval(pair)))
+    return pd.DataFrame(rows, columns=["group_size", "predicted", "low", "high"])
 
 
 def noise_to_signal(
@@ -206,9 +209,9 @@ def noise_to_signal(
 
     Returns:
         a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
-        ratio, low, high, with Fieller's 95% interval; relative, relative_low, relative_high, the ratio over
-        the first baseline's at that group size by paired differences of logarithms. NaN where signal, or
-        for relative noise, is not positive.
+        ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
+        first baseline's at that group size by paired differences of logarithms. Ratios are NaN where signal,
+        or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
@@ -222,18 +225,17 @@ def noise_to_signal(
     one_of("aggregation", aggregation, ("sequence-sum", "sequence-mean"))
     by_length = aggregation == "sequence-mean"
     gradients(pool)
-    rows, first = [], dict[int, Means]()
+    rows, first = [], dict[int, Noise]()
     if pool.weighted or by_length:
         groups = raw_group_moments(pool, names, sizes, by_length)
     else:
         groups = group_moments(pool, prompt_moments(pool), names, sizes)
     for name, row in zip(names, groups, strict=True):
         for size, group in zip(sizes, row, strict=True):
-            both = _both(pool, group)
-            ratio = both.apply(_divided)
-            relative = _exponential(log_ratio(ratio, first.setdefault(size, ratio)))
-            ends = *both.full, *both.se, ratio.full[0], *ratio_interval(both)
-            rows.append((name, size, *map(float, (*ends, *(end[0] for end in relative)))))
+            noise = _noise(pool, group)
+            both, relative = noise.both, _over(noise, first.setdefault(size, noise))
+            ends = *_divided(both.full), *ratio_interval(both, noise.signal), *relative
+            rows.append((name, size, *both.full, *both.se, *ends))
     columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
     columns += ["low", "high", "relative", "relative_low", "relative_high"]
     return pd.DataFrame(rows, columns=columns)
@@ -242,39 +244,43 @@ def noise_to_signal(
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     """Noise over signal times G of baselines at group sizes, and over the first's, with 95% intervals."""
     gradients(pool)
-    moments, ratios = prompt_moments(pool), dict[tuple[str, int], Means]()
+    moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
     for name, size in pairs:
         try:
             ((group,),) = group_moments(pool, moments, [name], [size])
         except InputError:
             # What is in use must be known; what is not is no rival.
-            if not ratios:
+            if not noises:
                 raise
             continue
+        noises[name, size] = _noise(pool, group, size)
+    first, missing = noises[pairs[0]], (np.nan,) * 4
 
-        def scaled(both: Array, size: int = size) -> Array:
-            return size * _divided(both)
+    def row(noise: Noise) -> Ratio:
+        return float(_divided(noise.both.full)[0]), *_over(noise, first)
 
-        ratios[name, size] = _both(pool, group).apply(scaled)
-    first, missing = ratios[pairs[0]], (np.nan,) * 4
-
-    def row(ratio: Means) -> Ratio:
-        value, low, high = (float(end[0]) for end in _exponential(log_ratio(ratio, first)))
-        return float(ratio.full[0]), value, low, high
-
-    return [row(ratios[pair]) if pair in ratios else missing for pair in pairs]
+    return [row(noises[pair]) if pair in noises else missing for pair in pairs]
 
 
-def _both(pool: ScoredPool, group: GroupMoments) -> Means:
-    """tr Cov ĝ and ‖E ĝ‖², the latter from pairs of different prompts."""
+@dataclass(frozen=True)
+class Noise:
+    """tr Cov ĝ, times some number, and ‖E ĝ‖², with the interval of the latter."""
+
+    both: Means
+    signal: Interval
+
+
+def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
+    """Of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
     if group.sketches is not None:
         vectors = np.einsum("pr,prk->pk", group.factor, group.sketches)
     else:
         vectors = gradients(pool) * group.factor[:, None]
     square = means(group.second[:, None], pool.looks)
-    return beside(square, pairs(vectors, pool.looks)).apply(
-        lambda both: np.stack([both[..., 0] - both[..., 1], both[..., 1]], axis=-1)
+    both = beside(square, pairs(vectors, pool.looks)).apply(
+        lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
+    return Noise(both, norm_interval(vectors, pool.looks))
 
 
 def _divided(both: Array) -> Array:
@@ -283,27 +289,12 @@ def _divided(both: Array) -> Array:
     return np.where(below > 0, top / np.where(below > 0, below, 1.0), np.nan)
 
 
-def log_ratio(top: Means, below: Means) -> Means:
-    """The logarithms of ratios, column by column; NaN where one of the two is not positive."""
-
-    def logs(both: Array) -> Array:
-        over, under = np.split(both, 2, axis=-1)
-        good = (over > 0) & (under > 0)
-        return np.where(
-            good, np.log(np.where(good, over, 1.0)) - np.log(np.where(good, under, 1.0)), np.nan
-        )
-
-    return beside(top, below).apply(logs)
-
-
-def _exponential(logs: Means) -> tuple[Array, Array, Array]:
-    """The ratios of their logarithms, and the ends of their intervals; NaN where there is none."""
-    positive = np.isfinite(logs.full)
-    value, low, high = (
-        np.where(positive, np.exp(np.where(positive, end, 0.0)), np.nan)
-        for end in (logs.full, *logs.interval())
-    )
-    return value, low, high
+def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
+    """A ratio of noise over signal to another of the same prompts; ends are known where both signals are."""
+    value, ends = log_ratio(one.both, other.both)
+    # Multiples of one another have their ratio whatever the signal.
+    known = min(one.signal[0], other.signal[0]) > 0 or ends[0] == ends[1]
+    return value, *(ends if known else (0.0, math.inf))
 
 
 _TIE = 1e-12
@@ -351,11 +342,13 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
 
     averages = means(columns, pool.looks).apply(quantities)
     low, high = averages.interval()
+    shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
-    place = names.index("mixed")
-    low[place], high[place] = (ends[place] for ends in share_interval(averages))
+    whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
+    for place in map(names.index, whole):
+        low[place], high[place] = shares[0][place], shares[1][place]
     return pd.DataFrame(
         {
             "name": names,

@@ -69,7 +69,7 @@ def _ranked(trainer: Any) -> bool:
     """Whether advantages rise with rewards: not where a penalty is in them or each is normalised alone."""
     from trl import RLOOTrainer
 
-    args = trainer.args
+    args: Any = trainer.args
     way = getattr(args, "multi_objective_aggregation", "sum_then_normalize")
     penalised = isinstance(trainer, RLOOTrainer) and args.beta
     return way == "sum_then_normalize" and not penalised

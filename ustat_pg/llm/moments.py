@@ -9,24 +9,20 @@ prompt; they hold the noise of rollouts and of random groups too, which are draw
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
-from scipy.stats import t as student
+from scipy.stats import beta
 
+from ..jackknife import ERRORS, Interval, Means, means, shape_of, student, unseen
 from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, leave_one_out
 
 Array = NDArray[np.float64]
-
-
-_ERRORS = 0.05
-"""The share of intervals that miss, at all looks together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,72 +129,36 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     )
 
 
-@dataclass(frozen=True)
-class Means:
-    """Means over prompts, (Q,), and the same without each prompt, (P, Q), for a jackknife; of some looks."""
-
-    full: Array
-    without: Array
-    looks: int = 1
-
-    def apply(self, function: Callable[[Array], Array]) -> Means:
-        """The same of a function of the means; it maps (..., Q) to (..., Q')."""
-        return Means(function(self.full), function(self.without), self.looks)
-
-    @cached_property
-    def covariance(self) -> Array:
-        """Of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one prompt."""
-        count = len(self.without)
-        if count < 2:
-            return np.full((len(self.full), len(self.full)), np.nan)
-        apart = self.without - self.without.mean(axis=0)
-        return apart.T @ apart * ((count - 1) / count)
-
-    @property
-    def se(self) -> Array:
-        """Standard errors, (Q,)."""
-        return np.sqrt(np.diagonal(self.covariance))
-
-    def interval(self) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; from -∞ to ∞ where the error is not known."""
-        finite = np.isfinite(self.se)
-        half = np.full(finite.shape, np.inf)
-        half[finite] = quantile(len(self.without), self.looks) * self.se[finite]
-        return self.full - half, self.full + half
+_SEEN = 6.0
+"""Prompts that must carry the spread of a share for its law to be that of a mean."""
+_PAIRED = 200
+"""Prompts whose products tell how large those of different prompts are."""
 
 
 def share_interval(shares: Means) -> tuple[Array, Array]:
     """95% intervals of means of columns between 0 and 1, within these.
 
-    Where all prompts have 0 the jackknife knows no error. But P prompts are all 0 with probability
-    P(X = 0)^P, and no mean is above 1 - P(X = 0): so it is at most 1 - α^(1/P); at 1 likewise.
+    Where few prompts carry the spread they are Clopper and Pearson's, of a binomial law with the same
+    error (Korn and Graubard, 1998): of p(1-p)/se² trials, fewer as the error is uncertain itself. Where all
+    prompts have 0, or all have 1, no error is known; they are alike with the chance that P trials are.
     """
-    low, high = shares.interval()
-    room = 1 - (_ERRORS / (2 * shares.looks)) ** (1 / len(shares.without))
-    low = np.where(shares.full == 1, 1 - room, np.clip(low, 0.0, 1.0))
-    return low, np.where(shares.full == 0, room, np.clip(high, 0.0, 1.0))
-
-
-def quantile(parts: int, looks: int = 1) -> float:
-    """Student's quantile of a 95% interval, its 5% split over the looks; infinite for one part."""
-    return float(student.isf(_ERRORS / (2 * looks), parts - 1)) if parts > 1 else math.inf
-
-
-def means(columns: Array, looks: int = 1) -> Means:
-    """Means of per-prompt columns (P, Q)."""
-    # From the mean, so that columns that are all alike have no error at all.
-    mean, left = columns.mean(axis=0), len(columns) - 1
-    without = mean - (columns - mean) / left if left else np.full_like(columns, np.nan)
-    return Means(mean, without, looks)
-
-
-def beside(*parts: Means) -> Means:
-    """Means of the same prompts, one after the other."""
-    return Means(
-        np.concatenate([part.full for part in parts]),
-        np.concatenate([part.without for part in parts], axis=1),
-        parts[0].looks,
-    )
+    count, looks, share = len(shares.without), shares.looks, np.clip(shares.full, 0.0, 1.0)
+    if count < 2:
+        return np.zeros_like(share), np.ones_like(share)
+    spread, (_, freedom, carriers) = share * (1 - share), shape_of(shares.influences)
+    known = (shares.se > 0) & (spread > 0)
+    trials = np.where(known, spread / np.where(known, shares.se**2, 1.0), count)
+    wider = [
+        student(max(n - 1, 1), looks) / student(f, looks)
+        for n, f in zip(trials, freedom, strict=True)
+    ]
+    trials *= np.where(known, np.square(wider), 1.0)
+    won, lost, half = trials * share, trials * (1 - share), ERRORS / (2 * looks)
+    low = np.where(won > 0, beta.ppf(half, np.where(won > 0, won, 1.0), lost + 1), 0.0)
+    high = np.where(lost > 0, beta.isf(half, won + 1, np.where(lost > 0, lost, 1.0)), 1.0)
+    enough = carriers >= _SEEN
+    below, above = (np.clip(end, 0.0, 1.0) for end in shares.interval())
+    return np.where(enough, below, low), np.where(enough, above, high)
 
 
 def gradients(pool: ScoredPool) -> Array:
@@ -226,6 +186,40 @@ def pairs(vectors: Array, looks: int = 1) -> Means:
         rest = total - 2 * (vectors @ whole - squares)
         without[:, 0] = rest / ((count - 1) * (count - 2))
     return Means(np.array([total / (count * (count - 1))]), without, looks)
+
+
+def norm_interval(vectors: Array, looks: int = 1) -> Interval:
+    """The 95% interval of ‖E u‖² from independent vectors u, (P, k), P >= 2, as :func:`pairs` estimates it.
+
+    With C = Cov u and v the variance along E u the estimate has variance 4 ‖E u‖² v/P + 2 tr C²/P², which
+    grows with ‖E u‖². So the interval has the sizes from which the estimate is not too far in *their own*
+    errors, as Wilson's has of a share. Above the estimate v is at least tr C²/tr C, that of an error which
+    made it too small. Below it the skewness of a square is taken off, as Cornish and Fisher do.
+    """
+    count, mean = len(vectors), vectors.mean(axis=0)
+    apart = vectors - mean
+    along, norm = apart @ mean, float(mean @ mean)
+    spread = float(np.square(apart).sum()) / (count - 1)
+    if count < 3 or not spread > 0:
+        return (norm, norm) if count > 2 and norm > 0 else (0.0, math.inf)
+    _, (freedom,), (carriers,) = shape_of(along[:, None])
+    products = np.square(apart[:_PAIRED] @ apart[:_PAIRED].T)
+    squares = float((products.sum() - np.trace(products)) / len(products) / (len(products) - 1))
+    width = student(freedom, looks) ** 2
+    own = float(along @ along) / (count - 1) / norm if norm > 0 else 0.0
+    value, rest = norm - spread / count, 2 * squares / count**2
+
+    def far(value: float, slope: float, more: float) -> tuple[float, float]:
+        # (value - r)² = width (slope r + more).
+        middle = value + width * slope / 2
+        root = math.sqrt(max(middle**2 - value**2 + width * more, 0.0))
+        return middle - root, middle + root
+
+    below, above = (4 * v / count for v in (own, max(own, squares / spread)))
+    less = value - (width - 1) * own / count
+    low = far(less, below, rest)[0] if less > 0 else 0.0
+    _, high = far(value, above, rest + (below - above) * max(value, 0.0))
+    return max(low, 0.0), math.inf if unseen(carriers, count) else max(high, 0.0)
 
 
 def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> pd.DataFrame:

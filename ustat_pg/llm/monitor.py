@@ -123,6 +123,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self.checkpoint: dict[str, Any] | None = None
         self.alarms: set[str] = set()
         self._alarms = Alarms(self.window)
+        self._own: list[torch.Tensor] = []
+        self._times: list[int] = []
         self._inputs: Any = None
         self._lines: set[str] = set()
 
@@ -485,8 +487,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _begin_step(self) -> None:
         self._shares, self._stale = np.zeros(2), False
-        self._own: list[torch.Tensor] = []
-        self._times: list[int] = []
+        self._own, self._times = [], []
 
     def _metrics(self) -> dict[str, float]:
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from ..jackknife import Means, beside, means, ratio_interval
 from ..moments import Moments
 from ..predictions import AdaptiveAdvice, known_rates_bound
 from ..predictions.adaptive import two_stage_plans
 from ..sampling import Plan
 from ..validation import InputError, number
-from .constants import ratio_interval
-from .moments import Means, beside, gradients, means, pairs, prompt_moments
+from .moments import gradients, pairs, prompt_moments
 from .pool import ScoredPool
 from .tables import _Counts
 
@@ -131,7 +131,7 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
     best = int(values[: len(fixed)].argmin())
     staged = len(fixed) + int(values[len(fixed) :].argmin())
     if not values[best] > 0:
-        raise InputError("the noise of this pool is not told from 0: score more prompts")
+        raise InputError("the noise of this pool is not distinguishable from 0: score more prompts")
     both = Means(
         np.concatenate([costs[staged].full, costs[best].full]),
         np.concatenate([costs[staged].without, costs[best].without], axis=-1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -61,12 +62,15 @@ def _tabulated(table: Any, header: list[str]) -> str:
 def errors_table(frame: Any, signal: Any) -> str:
     """Errors and shares of groups without signal, a line for each group size."""
     halves = (frame["high"] - frame["low"]) / 2
-    texts = [f"{plain(m)} ± {plain(half, 2)}" for m, half in zip(frame["mse"], halves, strict=True)]
+    texts = [f"{plain(m)} ± {_end(half)}" for m, half in zip(frame["mse"], halves, strict=True)]
     table = _grid(frame, texts, "group_size", "baseline")
     # Long names in two lines: the table fits a terminal.
     header = [name.replace("-", "-\n") for name in ("G", *table, "no signal")]
     text = _tabulated(table.assign(signal=[percent(share) for share in signal["share"]]), header)
-    return f"{text}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts."
+    return (
+        f"{text}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts"
+        f"{_where(texts)}."
+    )
 
 
 def noise_table(frame: Any) -> str:
@@ -78,20 +82,28 @@ def noise_table(frame: Any) -> str:
         if not math.isfinite(value := row.ratio if alone else row.relative):
             return "-"
         if alone:
-            end = plain(row.high, 2) if math.isfinite(row.high) else "∞"
-            return f"{plain(value)} [{plain(row.low, 2)}, {end}]"
+            return f"{plain(value)} [{plain(row.low, 2)}, {_end(row.high)}]"
         half = (row.relative_high - row.relative_low) / 2
-        width = plain(half, 2) if math.isfinite(half) else "∞"
         # A multiple of the first has its ratio, but for rounding.
-        return plain(value) + (f" ± {width}" if half > _ROUNDING else "")
+        return plain(value) + (f" ± {_end(half)}" if half > _ROUNDING else "")
 
-    table = _grid(frame, [cell(row) for row in frame.itertuples()], "baseline", "group_size")
+    texts = [cell(row) for row in frame.itertuples()]
+    table = _grid(frame, texts, "baseline", "group_size")
     text = _tabulated(table, ["", *(f"G={size}" for size in table)])
     return (
         f"{text}\n\nNoise over signal, tr Cov ĝ/‖E ĝ‖², prompts drawn anew: for {first} that of one group "
         f"[95%], to be divided by\nthe prompts of a step; for the others in units of {first}'s, ± half a 95% "
-        "interval of the paired difference."
+        f"interval of the paired difference{_where(texts)}."
     )
+
+
+def _end(value: float) -> str:
+    return plain(value, 2) if math.isfinite(value) else "∞"
+
+
+def _where(texts: list[str]) -> str:
+    """What ∞ means, where it stands."""
+    return ";\n∞ where an end is not known" if any("∞" in text for text in texts) else ""
 
 
 def reading(orders: Any) -> str:
@@ -149,13 +161,27 @@ def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
     )
 
 
-def interval_lines(constants: Any) -> str:
-    """c1, c2, c3 and G*, each with its interval, of the frame of the constants."""
+def interval_lines(constants: Any, not_known: Mapping[str, str]) -> str:
+    """c1, c2, c3 and G*, each with its interval, of the constants' frame, and why ends are not known."""
     from tabulate import tabulate
 
     names = {name: name for name in ("c1", "c2", "c3")}
     names["g_star_exact"] = "G*, exact, 1 + √(c3/c1)"
     rows = constants.set_index("name").loc[[*names], ["value", "low", "high"]]
-    texts = [[f"{number:.4g}" for number in row] for row in rows.to_numpy()]
+    texts = [
+        [f"{number:.4g}" if math.isfinite(number) else "not known" for number in row]
+        for row in rows.to_numpy()
+    ]
     lines = [[name, *row] for name, row in zip(names.values(), texts, strict=True)]
-    return str(tabulate(lines, ["", "value", "95% from", "to"], disable_numparse=True))
+    table = str(tabulate(lines, ["", "value", "95% from", "to"], disable_numparse=True))
+    return "\n".join([table, *reasons(not_known)])
+
+
+def reasons(not_known: Mapping[str, str]) -> list[str]:
+    """Sentences that say why ends of intervals are not known."""
+    names = {"gradient_sq": "‖g‖²", "signal": "the signal"}
+    return [
+        f"The upper end of {names.get(name, name)} is not known: {reason}."
+        for name, reason in not_known.items()
+        if name != "vanilla"
+    ]

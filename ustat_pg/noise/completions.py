@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..jackknife import Interval
 from ..validation import InputError, integer
-from .estimate import Interval, NoiseEstimate, estimate_noise, log_ratio
+from .estimate import NoiseEstimate, estimate_noise, over
 
 Array = NDArray[np.float64]
 
@@ -206,6 +207,6 @@ def alternatives(
     crits = np.nan_to_num([noise.k_crit for noise in estimates[: len(sizes)]], nan=math.inf)
     best = rows[int(np.argmin(crits))][2]
     return [
-        Alternative(name, size, estimate, *log_ratio(sums, best))
+        Alternative(name, size, estimate, *over(sums, best))
         for (name, size, sums), estimate in zip(rows, estimates, strict=True)
     ]

@@ -13,34 +13,27 @@ exactly, n_same and n_other the pairs of different completions of one prompt and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..jackknife import Interval, Means, log_ratio, means, ratio_interval
 from ..validation import InputError
 
 Array = NDArray[np.float64]
-Interval = tuple[float, float]
 
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
-_DRAWS = 999
-"""Resampled windows that tell how skewed a ratio's error is."""
-_FEW = 10
-"""Steps below which nothing is resampled, and the error is taken to be normal."""
-_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
-    Errors are those of a jackknife over steps. Intervals of ratios are Fieller's, with
-    quantiles by a bootstrap over steps, widened by their kurtosis, since gradients have heavy tails; a
-    ratio whose denominator is not told from 0 has no upper end. Constants are NaN unless advantages are
-    leave-one-out.
+    Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.jackknife`: gradients have
+    skewed and heavy tails. A ratio whose denominator is not distinguishable from 0 has no upper end, nor has
+    what two or three steps of the window carry. Constants are NaN unless advantages are leave-one-out.
 
     Arguments:
         signal: ‖E ĝ‖², unbiased, so it may be negative.
@@ -53,10 +46,14 @@ class NoiseEstimate:
         g_star: 1 + √(c3/c1), infinite where c1 is not positive.
         phi_over_tau: φ/τ, as it was given or measured.
         steps: T, of the window so far.
+        constant_steps: the steps that c1, c2, c3 and G* are made of, those whose groups all have the size
+            that most groups of the window have. Two groups of one prompt in a step look like one of twice
+            the size, and leave it out.
         steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
-            is not told from 0. A window that is shorter never gets there.
+            is not distinguishable from 0. A window that is shorter never gets there.
         top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
             completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
+        not_known: why an interval has an end that is not known, by what it is of: few steps carry it.
     """
 
     signal: float
@@ -86,13 +83,17 @@ class NoiseEstimate:
     phi_over_tau: float
     steps: int
     steps_needed: float
+    constant_steps: int = 0
     top_share: float = math.nan
+    not_known: dict[str, str] = field(default_factory=dict)
 
     def meaning(self) -> str:
         """What :meth:`sentence` says, without its numbers: two of one meaning advise the same."""
         low, high = self.budget_over_critical_interval
         if math.isnan(self.signal):
             return "inseparable"
+        if "signal" in self.not_known:
+            return "few steps"
         if not math.isfinite(self.noise_to_signal) or low <= 0:
             return "signal unknown"
         if self.k_crit <= 0:
@@ -107,6 +108,8 @@ class NoiseEstimate:
                 "Signal and noise cannot be separated: every pair of micro-batches has the same share of "
                 "common prompts."
             )
+        if meaning == "few steps":
+            return f"The signal is not known yet: {self.not_known['signal']}."
         if meaning == "signal unknown":
             return (
                 "The signal is not yet distinguishable from 0; keep measuring, or widen the window."
@@ -124,15 +127,14 @@ class NoiseEstimate:
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is finite, by name; an interval as ``_low`` and ``_high``."""
         values: dict[str, float] = {}
-        for field in fields(self):
-            if not detail and field.name.startswith(("c1", "c2", "c3", "phi")):
-                continue
-            value = getattr(self, field.name)
-            if field.name.endswith("_interval"):
-                stem = field.name.removesuffix("_interval")
+        hidden = () if detail else ("c1", "c2", "c3", "phi", "constant_steps")
+        for name in (each.name for each in fields(self) if not each.name.startswith(hidden)):
+            value = getattr(self, name)
+            if name.endswith("_interval"):
+                stem = name.removesuffix("_interval")
                 values |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
-            else:
-                values[field.name] = float(value)
+            elif name != "not_known":
+                values[name] = float(value)
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
@@ -158,9 +160,11 @@ def step_sums(
     root = np.sqrt(np.outer(sizes, sizes))[apart]
     n, o, value = same[apart] / root, other[apart] / root, products[apart] / root
     total, squares = sizes.sum(), np.trace(products)
+    # Constants take groups of one size.
+    alike = np.ptp(counts.sum(axis=0)) == 0
     return np.array(
         [n @ n, n @ o, o @ o, n @ value, o @ value, squares, own_same.sum(), own_other.sum(),
-         total, total**2, products.sum(), len(names), *np.asarray(shares)]
+         total, total**2, products.sum(), len(names) if alike else 0, *np.asarray(shares)]
     )  # fmt: skip
 
 
@@ -184,60 +188,75 @@ def estimate_noise(
     """
     if len(steps) < 2:
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
-    count = len(steps)
-    size = steps[:, 8].sum() / steps[:, 11].sum()
-    mean = steps[:, 8].mean()
-
-    def constants(sums: Array) -> Array:
-        beta, gamma = _slopes(sums)
-        alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
-        others = size - 1
-        spread = beta / (1 + 1 / others**2)
-        ratio = _ratio(sums, phi_over_tau)
-        single = alpha / (1 + ratio / others)
-        return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
-
-    width = student(count - 1)
+    count, mean = len(steps), steps[:, 8].mean()
     values: dict[str, float | Interval] = {}
 
-    def put(name: str, value: float, error: float, low: float, high: float) -> None:
+    def put(name: str, value: float, error: float, interval: Interval) -> None:
         values[name], values[f"{name}_se"] = float(value), float(error)
-        values[f"{name}_interval"] = float(low), float(high)
+        values[f"{name}_interval"] = float(interval[0]), float(interval[1])
 
-    (noise, signal), covariance = _jackknife(_noise_and_signal, steps)
-    error = math.sqrt(covariance[1, 1])
-    put("signal", signal, error, signal - width * error, signal + width * error)
+    both = means(steps).apply(_noise_and_signal)
+    noise, signal = both.full
+    put("signal", signal, both.se[1], _ends(both, 1))
+    reasons = {"signal": both.carried(1, "steps")}
     crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
-    crit_se = _ratio_se(noise, signal, covariance)
-    low, high = _ratio_interval(_noise_and_signal, steps)
-    put("k_crit", crit, crit_se, low, high)
-    put("noise_to_signal", crit / mean, crit_se / mean, low / mean, high / mean)
+    crit_se = _ratio_se(both)
+    low, high = ratio_interval(both)
+    put("k_crit", crit, crit_se, (low, high))
+    put("noise_to_signal", crit / mean, crit_se / mean, (low / mean, high / mean))
     share = mean / crit if crit else math.inf
     put("budget_over_critical", share, share * crit_se / crit if crit else math.nan,
-        mean / high if high else math.inf, mean / low if low else math.inf)  # fmt: skip
+        (mean / high if high else math.inf, mean / low if low else math.inf))  # fmt: skip
     # Errors are NaN where the signal is not above 0.
     needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit * crit_se > 0 else math.inf
-    if leave_one_out and size > 1 and np.ptp(steps[:, 8] / steps[:, 11]) == 0:
-        parts, covariance = _jackknife(constants, steps)
-        errors = np.sqrt(np.diagonal(covariance))
-        for name, value, error in zip(("c1", "c2", "c3"), parts, errors, strict=True):
-            put(name, value, error, value - width * error, value + width * error)
-        c1, _, c3 = parts
+    size, alike = _of_one_size(steps)
+    alike = alike if leave_one_out and size > 1 else alike[:0]
+    if len(alike) > 1:
+        parts = means(alike).apply(lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau)))
+        for place, name in enumerate(("c1", "c2", "c3")):
+            put(name, parts.full[place], parts.se[place], _ends(parts, place))
+            reasons[name] = parts.carried(place, "steps")
+        c1, _, c3 = parts.full
         ratio = max(c3, 0.0) / c1 if c1 > 0 else math.nan if math.isnan(c1) else math.inf
-        pair = covariance[np.ix_([2, 0], [2, 0])]
-        slope = _ratio_se(c3, c1, pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
-        low, high = fieller(c3, c1, pair, -width, width)
-        put("g_star", 1 + math.sqrt(ratio), slope, 1 + math.sqrt(low), 1 + math.sqrt(high))
+        pair = parts.apply(lambda columns: columns[..., [2, 0]])
+        slope = _ratio_se(pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
+        low, high = ratio_interval(pair)
+        put("g_star", 1 + math.sqrt(ratio), slope, (1 + math.sqrt(low), 1 + math.sqrt(high)))
     else:
         for name in ("c1", "c2", "c3", "g_star"):
-            put(name, *[math.nan] * 4)
+            put(name, math.nan, math.nan, (math.nan, math.nan))
     return NoiseEstimate(
         **values,  # type: ignore[arg-type]
         phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
         steps=count,
         steps_needed=max(0.0, needed),
+        constant_steps=len(alike),
         top_share=_top_share(np.sort(squares)),
+        not_known={name: reason for name, reason in reasons.items() if reason is not None},
     )
+
+
+def _of_one_size(steps: Array) -> tuple[float, Array]:
+    """The size that most steps' groups have, all of a step, and the steps whose groups have it."""
+    own = np.divide(steps[:, 8], steps[:, 11], out=np.zeros(len(steps)), where=steps[:, 11] > 0)
+    sizes, times = np.unique(own, return_counts=True)
+    size = float(sizes[np.where(sizes > 0, times, 0).argmax()])
+    return size, steps[own == size]
+
+
+def _constants(sums: Array, size: float, ratio: Array) -> Array:
+    """c1, c2 and c3, of leave-one-out advantages in groups of one size."""
+    beta, gamma = _slopes(sums)
+    alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
+    others = size - 1
+    spread = beta / (1 + 1 / others**2)
+    single = alpha / (1 + ratio / others)
+    return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
+
+
+def _ends(means: Means, place: int) -> Interval:
+    low, high = (float(end[place]) for end in means.interval())
+    return low, high
 
 
 def _short(value: float) -> str:
@@ -265,20 +284,9 @@ def _noise_and_signal(sums: Array) -> Array:
     return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
 
 
-def log_ratio(first: Array, second: Array) -> tuple[float, Interval]:
+def over(first: Array, second: Array) -> tuple[float, Interval]:
     """K_crit of some steps' sums over that of others', step by step from the same completions."""
-
-    def logs(both: Array) -> Array:
-        noise, signal = np.moveaxis(_noise_and_signal(both.reshape(-1, 2, first.shape[1])), -1, 0)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            crit = np.log(np.where(signal > 0, noise / signal, np.nan))
-        return crit[:, :1] - crit[:, 1:]
-
-    paired = np.concatenate([first, second], axis=1)
-    value, apart = _pseudo(logs, paired)
-    half = student(len(first) - 1) * math.sqrt((apart**2).sum() / (len(first) * (len(first) - 1)))
-    middle = float(value[0, 0])
-    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
+    return log_ratio(*(means(sums).apply(_noise_and_signal) for sums in (first, second)))
 
 
 def _ratio(sums: Array, given: float | None) -> Array:
@@ -288,96 +296,10 @@ def _ratio(sums: Array, given: float | None) -> Array:
     return np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))
 
 
-def _pseudo(function: Callable[[Array], Array], steps: Array) -> tuple[Array, Array]:
-    """A function of the mean over steps, and the jackknife's pseudo-values, (T, R)."""
-    count, total = len(steps), steps.sum(axis=0)
-    without = function((total - steps) / (count - 1))
-    return function(total / count), (count - 1) * (without.mean(axis=0) - without)
-
-
-def _jackknife(function: Callable[[Array], Array], steps: Array) -> tuple[Array, Array]:
-    """A function of the mean over steps, and its covariance."""
-    value, apart = _pseudo(function, steps)
-    return value, apart.T @ apart / (len(steps) * (len(steps) - 1))
-
-
-def _ratio_se(numerator: float, denominator: float, covariance: Array) -> float:
-    """By the delta method; NaN where the ratio has no value."""
-    if not denominator > 0:
+def _ratio_se(both: Means) -> float:
+    """The error of a ratio by the delta method; NaN where it has no value."""
+    top, bottom = both.full
+    if not bottom > 0:
         return math.nan
-    slope = np.array([1.0, -numerator / denominator]) / denominator
-    return math.sqrt(max(float(slope @ covariance @ slope), 0.0))
-
-
-def _ratio_interval(function: Callable[[Array], Array], steps: Array) -> Interval:
-    """Fieller's, with the quantiles of numerator - r denominator over its error by a bootstrap over steps.
-
-    Squares of gradients have heavy tails, and a Student's interval misses on one side. The quantiles are
-    widened as Student's are with the degrees of freedom that a variance has at the steps' own kurtosis κ,
-    2T/(κ - 1): a bootstrap does not draw the large steps that were not seen.
-    """
-    (numerator, denominator), apart = _pseudo(function, steps)
-    if not np.isfinite(apart).all():
-        return 0.0, math.inf
-    count = len(steps)
-    terms = -apart[:, 1]
-    if denominator > 0:
-        terms = apart[:, 0] - numerator / denominator * apart[:, 1]
-    drawn = terms[np.random.default_rng(0).integers(count, size=(_DRAWS, count))]
-    spread = np.maximum(drawn.std(axis=1, ddof=1), 1e-3 * terms.std())
-    pivots = drawn.mean(axis=1) * math.sqrt(count) / np.where(spread > 0, spread, 1.0)
-    square = np.square(terms - terms.mean())
-    excess = np.square(square).mean() / max(square.mean() ** 2, 1e-300) - 1
-    wider = student(max(4.0, 2 * count / max(excess, 1e-3))) / student(math.inf)
-    below, above = wider * np.quantile(pivots, [_LEVEL / 2, 1 - _LEVEL / 2])
-    if count < _FEW:
-        below, above = -student(count - 1), student(count - 1)
-    covariance = apart.T @ apart / (count * (count - 1))
-    return fieller(numerator, denominator, covariance, below, above)
-
-
-def fieller(
-    numerator: float, denominator: float, covariance: Array, below: float, above: float
-) -> Interval:
-    """Fieller's interval of a ratio of positive quantities, from 0 to at most infinity.
-
-    The ratios r for which numerator - r denominator lies from ``below`` to ``above`` of its errors. Where the
-    denominator is not told from 0 no ratio is too large, and the upper end is infinite.
-
-    >>> low, high = fieller(6.0, 2.0, np.diag([0.05, 0.05]), -1.96, 1.96)
-    >>> round(low, 2), round(high, 2)
-    (2.43, 3.88)
-    """
-    if not np.isfinite([numerator, denominator, *covariance.ravel()]).all():
-        return 0.0, math.inf
-    numerator, denominator = float(numerator), float(denominator)
-
-    def ends(width: float) -> Interval:
-        top, both, bottom = (
-            float(width**2 * covariance[i, j]) for i, j in ((0, 0), (0, 1), (1, 1))
-        )
-        # a r² - 2 b r + c <= 0.
-        a, b, c = denominator**2 - bottom, denominator * numerator - both, numerator**2 - top
-        inside = b * b - a * c
-        if a > 0 and denominator > 0:
-            root = math.sqrt(max(inside, 0.0))
-            return max((b - root) / a, 0.0), max((b + root) / a, 0.0)
-        if a >= 0 or inside <= 0 or c <= 0:
-            # A denominator below 0 by more than its error, or a numerator not told from 0.
-            return 0.0, math.inf
-        return max((b - math.sqrt(inside)) / a, 0.0), math.inf
-
-    return ends(above)[0], ends(below)[1]
-
-
-def student(freedom: float) -> float:
-    """The 97.5% point of Student's t, to 1e-3 from 4 degrees of freedom on (Cornish and Fisher)."""
-    z, n = 1.959963984540054, float(freedom)
-    if freedom < 4:
-        return {1: 12.7062047, 2: 4.3026527, 3: 3.1824463}[int(freedom)]
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
+    slope = np.array([1.0, -top / bottom]) / bottom
+    return math.sqrt(max(float(slope @ both.covariance @ slope), 0.0))

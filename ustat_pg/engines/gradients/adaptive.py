@@ -145,7 +145,7 @@ class _OrderedCell(GradientCell):
         """The most that the mean of |Aᵢ| over a group can be."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PlanCell(_OrderedCell):
     """Groups of one prompt under a plan of sampling: of rewards 0 and 1, or of any in two stages, more where
     those of the pilot are not all equal.
@@ -240,7 +240,7 @@ class PlanCell(_OrderedCell):
         return float(max(sums))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SizedCell(_OrderedCell):
     """Groups whose size was fixed for each prompt before any reward of them was seen.
 
@@ -293,7 +293,7 @@ def of_plan(name: str) -> Estimator:
     return Estimator(name)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SurvivorCell(_OrderedCell):
     """Groups of which only some outputs survive: an estimator of the survivors alone.
 

@@ -1,0 +1,293 @@
+"""How often 95% intervals of pools and of the meter have the exact value, which problems know.
+
+    python -m benchmarks.coverage                  2,000 repetitions of each case
+    python -m benchmarks.coverage --repetitions 200 --cases rare
+
+Prompts, rollouts and steps are drawn anew for each repetition from its own seed, so that a case is the same
+alone as among all. An end that is not known covers; how often both ends are finite stands beside, and for
+means and shares the median width of these over that of Student's law with the same standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student_law
+from tabulate import tabulate
+
+from ustat_pg.llm.estimates import constants, curves, noise_to_signal, oracle_ratio, zero_signal
+from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.noise.estimate import estimate_noise, step_sums
+from ustat_pg.predictions import critical_budget, gradient_mse, mse_constants
+from ustat_pg.problems import SoftmaxBandit, named_problem
+
+Array = NDArray[np.float64]
+Interval = tuple[float, float]
+Intervals = dict[str, tuple[Interval, float]]
+"""By what each is of, with the half width of Student's interval; NaN where that is not at hand."""
+
+
+@cache
+def problem(name: str) -> SoftmaxBandit:
+    """A problem of the library, or one of made-up prompts with six outputs, one of them right.
+
+    ``rare``: 200 prompts, pass rates of 3% in the mean, most far below; ``usual``: 200, of 5 to 95%;
+    ``mild``: 300, lengths of their scores of log-deviation 0.3; ``heavy``: of 0.8; ``dominated``: one prompt
+    in ten has scores four times as long; ``unseen``: one in forty has scores six times as long.
+    """
+    rng = np.random.default_rng(7)
+    kinds: dict[str, Callable[[], tuple[Array, Array, Array | None]]] = {
+        "rare": lambda: (np.clip(rng.beta(0.3, 9, 200), 1e-4, 0.9), np.ones(200), None),
+        "usual": lambda: (rng.uniform(0.05, 0.95, 200), np.ones(200), None),
+        "mild": lambda: (rng.uniform(0.05, 0.95, 300), np.exp(0.3 * rng.normal(size=300)), None),
+        "heavy": lambda: (rng.uniform(0.1, 0.9, 300), np.exp(0.8 * rng.normal(size=300)), None),
+        "dominated": lambda: (rng.uniform(0.1, 0.9, 40), np.r_[4.0, np.ones(39)], np.array(0.1)),
+        "unseen": lambda: (rng.uniform(0.1, 0.9, 40), np.r_[6.0, np.ones(39)], None),
+    }
+    if name not in kinds:
+        return named_problem(name).problem
+    rates, lengths, first = kinds[name]()
+    count, arms = len(rates), 6
+    features = rng.normal(size=(count, arms, 8)) * lengths[:, None, None]
+    features[:, 0, 0] += lengths
+    wrong = (1 - rates)[:, None] * rng.dirichlet(np.full(arms - 1, 2.0), size=count)
+    probs = np.full(count, 1 / count)
+    if first is not None:
+        probs = np.r_[first, np.full(count - 1, (1 - first) / (count - 1))]
+    rewards = np.zeros((count, arms, 1))
+    rewards[:, 0] = 1.0
+    logits = np.log(np.column_stack([rates, wrong]))
+    return SoftmaxBandit.linear(
+        probs, features, np.zeros(8), rewards, np.ones_like(rewards), offset=logits
+    )
+
+
+@cache
+def _scores(name: str) -> Array:
+    policy = problem(name).policy
+    return np.stack([policy.scores(x) for x in range(problem(name).contexts)])
+
+
+def drawn(name: str, prompts: int, rollouts: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Rewards (P, N) and scores (P, N, d) of prompts and rollouts drawn from a problem."""
+    made = problem(name)
+    x = rng.choice(made.contexts, prompts, p=made.context_probs)
+    below = made.policy.probs[x].cumsum(axis=1)
+    uniform = rng.random((prompts, rollouts, 1)) * below[:, None, -1:]
+    arms = (uniform > below[:, None]).sum(axis=-1)
+    laws = made.reward_probs[x[:, None], arms].cumsum(axis=-1)
+    places = (rng.random((prompts, rollouts, 1)) * laws[..., -1:] > laws).sum(axis=-1)
+    values = made.reward_values[x[:, None], arms]
+    rewards = np.take_along_axis(values, places[..., None], axis=-1)[..., 0]
+    return rewards, _scores(name)[x[:, None], arms]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool of prompts of a problem; ``usual`` cases must have finite intervals as narrow as Student's."""
+
+    name: str
+    prompts: int
+    rollouts: int
+    usual: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.prompts} of {self.rollouts}"
+
+    def truths(self) -> dict[str, float]:
+        """The exact value of everything whose interval is counted."""
+        made = problem(self.name)
+        moments = made.moments()
+        known = mse_constants(moments)
+        at = {name: gradient_mse(moments, name, 4) for name in self._baselines()}
+        values = {"c1": known.c1, "c2": known.c2, "c3": known.c3}
+        values["‖g‖²"] = moments.mean_gradient_sq
+        values["G*"] = 1 + math.sqrt(known.c3 / known.c1)
+        values["K_crit"] = critical_budget(known, moments.mean_gradient_sq)
+        values["MSE"] = at["grpo"].mse - known.c1
+        oracle = gradient_mse(moments, "oracle", 4).mse - known.c1
+        values["grpo/oracle"] = values["MSE"] / oracle
+        for name, each in at.items():
+            values[f"{name} noise"] = float(each.noise_to_signal or math.nan)
+        for name in [*at][1:]:
+            values[f"{name}/grpo"] = values[f"{name} noise"] / values["grpo noise"]
+        for size in (2, 4, 8):
+            share = float(made.context_probs @ made.zero_signal_share(size))
+            values[f"silent, G = {size}"] = share
+        return values
+
+    def _baselines(self) -> list[str]:
+        binary = np.isin(problem(self.name).reward_values, (0, 1)).all()
+        return ["grpo", "std", "maxrl"] if binary else ["grpo", "oracle"]
+
+    def intervals(self, rng: np.random.Generator) -> Intervals:
+        """All intervals of one pool."""
+        pool = ScoredPool.from_scores(*drawn(self.name, self.prompts, self.rollouts, rng))
+        width = float(student_law.isf(0.025, self.prompts - 1))
+        names = {"gradient_sq": "‖g‖²", "g_star_exact": "G*", "k_crit": "K_crit"}
+        frame = constants(pool).frame()
+        found: Intervals = {
+            names.get(row["name"], row["name"]): ((row["low"], row["high"]), width * row["se"])
+            for row in frame.to_dict("records")
+        }
+        (row,) = curves(pool, [4], ["grpo"]).itertuples(index=False)
+        found["MSE"] = (row.low, row.high), width * row.se
+        (row,) = oracle_ratio(pool, [4]).itertuples(index=False)
+        found["grpo/oracle"] = (row.low, row.high), math.nan
+        for row in noise_to_signal(pool, [4], self._baselines()).itertuples(index=False):
+            found[f"{row.baseline} noise"] = (row.low, row.high), math.nan
+            found[f"{row.baseline}/grpo"] = (row.relative_low, row.relative_high), math.nan
+        for row in zero_signal(pool, [2, 4, 8]).itertuples(index=False):
+            found[f"silent, G = {row.group_size}"] = (row.low, row.high), width * row.se
+        return found
+
+
+@dataclass(frozen=True)
+class Meter:
+    """A window of steps of B prompts in groups of G by leave-one-out, four completions a micro-batch.
+
+    ``tails``: of completions of Student's law with these degrees of freedom in place of a problem's.
+    """
+
+    name: str
+    steps: int
+    prompts: int
+    group_size: int
+    usual: bool = False
+    tails: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.steps} steps of {self.prompts} x {self.group_size}"
+
+    def truths(self) -> dict[str, float]:
+        """The exact value of everything whose interval is counted."""
+        size = self.group_size
+        if self.tails is not None:
+            # Of single completions, of pairs of a prompt.
+            alone, pair = 20 * (0.49 + 2.25), 20 * 0.49
+            return {"signal": 1.0, "K_crit": alone + (size - 1) * pair}
+        moments = problem(self.name).moments()
+        known, signal = mse_constants(moments), moments.mean_gradient_sq
+        noise = size * known.c1 + known.c2 + known.c3 / (size - 1)
+        values = {"signal": signal, "K_crit": noise / signal}
+        values |= {"c1": known.c1, "c2": known.c2, "c3": known.c3}
+        return values | {"G*": 1 + math.sqrt(known.c3 / known.c1)}
+
+    def intervals(self, rng: np.random.Generator) -> Intervals:
+        """All intervals of one window."""
+        ratio = None
+        if self.tails is None:
+            moments = problem(self.name).moments()
+            phi = moments.context_probs @ (moments.reward_variance * moments.fisher_trace)
+            ratio = float(phi / (moments.context_probs @ moments.norm_squared_advantage))
+        sums = np.array([self._step(rng) for _ in range(self.steps)])
+        found = estimate_noise(sums, leave_one_out=ratio is not None, phi_over_tau=ratio or 1.0)
+        width = float(student_law.isf(0.025, self.steps - 1))
+        names = {"signal": "signal", "k_crit": "K_crit", "g_star": "G*"}
+        names |= {name: name for name in ("c1", "c2", "c3")}
+        return {
+            label: (
+                getattr(found, f"{name}_interval"),
+                width * getattr(found, f"{name}_se") if name[0] in "cs" else math.nan,
+            )
+            for name, label in names.items()
+        }
+
+    def _step(self, rng: np.random.Generator) -> Array:
+        shape = self.prompts, self.group_size
+        if self.tails is None:
+            rewards, scores = drawn(self.name, *shape, rng)
+            apart = rewards - rewards.mean(axis=1, keepdims=True)
+            each = (apart * (shape[1] / (shape[1] - 1)))[..., None] * scores
+        else:
+            size = rng.standard_t(self.tails, (*shape, 1)) * math.sqrt(1 - 2 / self.tails)
+            each = 1.5 * size * rng.normal(size=(*shape, 20))
+            each += 0.7 * rng.normal(size=(shape[0], 1, 20))
+            each[..., 0] += 1.0
+        rows = each.reshape(-1, 4, each.shape[-1]).sum(axis=1)
+        groups = np.repeat(np.arange(shape[0]), shape[1]).reshape(-1, 4)
+        return step_sums(rows @ rows.T, list(groups))
+
+
+CASES: tuple[Pool | Meter, ...] = (
+    Pool("usual", 50, 8, usual=True),
+    Pool("usual", 200, 8, usual=True),
+    Pool("mild", 60, 8, usual=True),
+    Pool("iris", 150, 8, usual=True),
+    Pool("usual", 20, 8),
+    Pool("iris", 40, 8),
+    Pool("uneven", 30, 8),
+    Pool("uneven", 150, 8),
+    Pool("digits-3", 30, 8),
+    Pool("rare", 12, 8),
+    Pool("rare", 20, 8),
+    Pool("rare", 60, 16),
+    Pool("heavy", 50, 8),
+    Pool("heavy", 200, 8),
+    Pool("dominated", 40, 8),
+    Pool("unseen", 40, 8),
+    Meter("usual", 50, 4, 8, usual=True),
+    Meter("usual", 20, 16, 8, usual=True),
+    Meter("iris", 50, 8, 8, usual=True),
+    Meter("usual", 12, 4, 8),
+    Meter("uneven", 12, 4, 8),
+    Meter("uneven", 50, 4, 8),
+    Meter("rare", 12, 4, 8),
+    Meter("rare", 50, 4, 8),
+    Meter("heavy", 50, 4, 8),
+    Meter("t of 3 degrees", 7, 8, 4, tails=3.0),
+    Meter("t of 3 degrees", 50, 8, 4, tails=3.0),
+    Meter("t of 2.5 degrees", 20, 8, 4, tails=2.5),
+    Meter("t of 2.5 degrees", 50, 8, 4, tails=2.5),
+)
+
+
+def counted(case: Pool | Meter, repetitions: int) -> Iterator[tuple[str, list[str]]]:
+    """A row of the table for each quantity of a case."""
+    found = [case.intervals(np.random.default_rng([7, seed])) for seed in range(repetitions)]
+    for name, true in case.truths().items():
+        ends = np.array([each[name][0] for each in found])
+        half = np.array([each[name][1] for each in found])
+        finite = np.isfinite(ends).all(axis=1)
+        below, above = (ends[:, 0] > true).mean(), (ends[:, 1] < true).mean()
+        width = np.median((ends[:, 1] - ends[:, 0])[finite]) if finite.any() else math.nan
+        usual = 2 * np.median(half[finite]) if finite.any() else math.nan
+        kept = below + above <= 0.07 and max(below, above) <= 0.04
+        yield (
+            name,
+            [
+                f"{1 - below - above:.1%}" + ("" if kept else " *"),
+                f"{below:.1%}",
+                f"{above:.1%}",
+                f"{finite.mean():.0%}",
+                f"{width / usual:.2f}" if usual > 0 else "",
+            ],
+        )
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=2000)
+    parser.add_argument("--cases", nargs="*", default=[""], help="words that cases begin with")
+    arguments = parser.parse_args(given)
+    warnings.simplefilter("ignore")
+    header = ["", "95% interval covers", "true value below", "above", "finite", "width"]
+    for case in CASES:
+        if not str(case).startswith(tuple(arguments.cases)):
+            continue
+        kind = "pool" if isinstance(case, Pool) else "meter"
+        rows = [[name, *row] for name, row in counted(case, arguments.repetitions)]
+        print(f"\n**{kind}: {case}**{' (usual)' if case.usual else ''}\n")
+        print(tabulate(rows, header, tablefmt="github", disable_numparse=True), flush=True)
+
+
+if __name__ == "__main__":
+    main()

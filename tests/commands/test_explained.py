@@ -1,0 +1,126 @@
+"""An explanation's numbers, on a problem and of pass rates alone, and the words that they choose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
+from ustat_pg.commands.explained import as_text
+from ustat_pg.predictions import best_table, gradient_mse, silent_share
+from ustat_pg.problems import named_problem
+
+UNEVEN = named_problem("uneven").problem.moments()
+RATES = [0.07, 0.41, 0.88]
+
+
+def noise(moments, name, size=5):
+    return gradient_mse(moments, name, size).noise_to_signal
+
+
+@pytest.mark.parametrize("name", ["grpo", "std", "maxrl", "bayes:1,2"])
+def test_numbers_of_a_problem_are_its_own(name):
+    result, exact = explain(name=name, group_size=5, moments=UNEVEN), gradient_mse(UNEVEN, name, 5)
+    assert not result.assumed
+    assert (result.mse, result.cosine) == (exact.mse, exact.cosine)
+    assert result.noise_to_signal == exact.noise_to_signal
+    assert result.noise_to_rloo == pytest.approx(noise(UNEVEN, name) / noise(UNEVEN, "grpo"))
+    assert result.noise_to_oracle == pytest.approx(noise(UNEVEN, name) / noise(UNEVEN, "oracle"))
+    assert result.best_noise_to_rloo == pytest.approx(noise(UNEVEN, "best") / noise(UNEVEN, "grpo"))
+    assert result.silent_share == silent_share(UNEVEN, 5)
+    assert result.best_table == best_table(UNEVEN, 5).baseline.tolist()
+    assert result.mean_factor == exact.mean_factor.tolist()
+    text = as_text(result)
+    assert f"noise over signal {exact.noise_to_signal:.4g}\n" in text
+    assert "Of pass rates alone" not in text
+
+
+@pytest.mark.parametrize("name", ["grpo", "std-ddof1", "maxrl"])
+def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(name):
+    result = explain(name=name, group_size=5, pass_rates=RATES)
+    p = np.array(RATES)
+    assert result.assumed
+    assert result.silent_share == pytest.approx(np.mean(p**5 + (1 - p) ** 5))
+    # E‖s‖² = 1: RLOO's error at one prompt is p (1-p)/(G-1), and a mean over prompts drawn at random.
+    rloo = explain(name="grpo", group_size=5, pass_rates=RATES)
+    assert rloo.mse == pytest.approx(np.mean(p * (1 - p)) / 4, rel=1e-9)
+    # ‖∇J‖² is 1 in the units of noise over signal: mean gradients are orthogonal, of squares as p (1-p).
+    w, square = np.array(result.mean_factor), p * (1 - p) / 9
+    signal = w**2 @ square / square.sum()
+    bias = np.sum((w - 1) ** 2 * square) * 1e-12
+    assert result.noise_to_signal == pytest.approx((result.mse - bias) / signal, rel=1e-6)
+    assert result.cosine == pytest.approx(
+        w @ square / np.sqrt(w**2 @ square * square.sum()), rel=1e-9
+    )
+    assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in as_text(result)
+
+
+def test_the_usual_prompts_and_the_grid():
+    result = explain(name="maxrl", group_size=3)
+    assert result.pass_rates == list(PASS_RATES) == pytest.approx(np.linspace(0.1, 0.9, 9))
+    assert pytest.approx(np.linspace(0, 1, 21)) == GRID
+    shown = explain(name="maxrl", group_size=3, pass_rates=RATES).weight
+    assert shown["pass_rate"] == sorted({*GRID, *RATES})
+    p = np.array(shown["pass_rate"])
+    np.testing.assert_allclose(shown["w"], 1 + (1 - p), rtol=1e-12)
+
+
+def test_moments_of_pass_rates():
+    moments = moments_of_pass_rates(RATES)
+    p = np.array(RATES)
+    np.testing.assert_allclose(moments.context_probs, 1 / 3)
+    np.testing.assert_allclose(moments.gradient_sq, 1e-12 * p * (1 - p), rtol=1e-12)
+    assert moments.mean_gradient_sq == pytest.approx(1e-12 * np.sum(p * (1 - p)) / 9)
+    np.testing.assert_allclose(moments.optimal_baseline, p)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("trl num_generations=1", "A group of one output: not trained: groups have at least 2."),
+        ("verl adv_estimator=grpo_passk n=4", "Here times 1/sqrt(G) = 0.5."),
+        ("verl adv_estimator=grpo_passk norm_adv_by_std_in_grpo=false n=4", "1/G = 0.25."),
+        ("trl", "0.0001 is added to the divisor"),
+        ("verl adv_estimator=grpo n=4", "1e-06 is added to the divisor"),
+        ("trl scale_rewards=batch", "0.0001 is added to the divisor"),
+        ("verl adv_estimator=grpo", "G = 1: an output has no others to be compared with."),
+    ],
+)
+def test_a_rows_numbers_are_said(spec, said):
+    assert said in " ".join(as_text(explain(spec)).split())
+
+
+def test_what_was_passed_over_is_named_where_there_is_something():
+    assert "Passed over" not in as_text(explain("trl"))
+    names = [f"own_{k:02d}" for k in range(13)]
+    mine = {"scale_rewards": "group", "num_generations": 4, "loss_typ": "x"} | dict.fromkeys(
+        names, 1
+    )
+    text = " ".join(as_text(explain(mine | {"beta": 0.04})).split())
+    # What is nearly an option comes first, and twelve are shown.
+    said = text.split("the catalogue has no such option: ")[1].split(".")[0]
+    assert said == ", ".join(["loss_typ", *names[:11]]) + " and 2 more"
+    twelve = {name: mine[name] for name in ("scale_rewards", "num_generations", *names[:12])}
+    text = " ".join(as_text(explain(twelve)).split())
+    assert f"no such option: {', '.join(names[:12])}." in text
+
+
+def test_a_curve_is_drawn_to_scale():
+    """w = 1 + (1-p) from 2 at 0 to 1 at 1; prompts are marked below."""
+    lines = as_text(explain(name="maxrl", group_size=3, pass_rates=[0.0, 0.5, 1.0])).splitlines()
+    (base,) = (i for i, line in enumerate(lines) if line.strip().startswith("w(p)"))
+    rows = [line.partition("|") for line in lines[base - 8 : base]]
+    levels = [float(label) for label, _, _ in rows]
+    np.testing.assert_allclose(levels, np.linspace(2, 0, 8), atol=5e-3)
+    stars = {
+        column: 7 - row
+        for row, (_, _, marks) in enumerate(rows)
+        for column, mark in enumerate(marks)
+        if mark == "*"
+    }
+    assert sorted(stars) == list(range(61))
+    for column, height in stars.items():
+        assert abs(height * 2 / 7 - (2 - column / 60)) < 1 / 7 + 1e-9
+    ticks = lines[base].partition("w(p)")[2][2:]
+    assert [place for place, mark in enumerate(ticks) if mark == "^"] == [0, 30, 60]
+    assert set(ticks) == {"-", "^"}

@@ -1,0 +1,103 @@
+"""A pool's advice in words: each sentence has its numbers, where there are any."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.support.commands import strict
+from ustat_pg.llm.advise import advise_pool
+from ustat_pg.llm.pool import ScoredPool
+
+
+def made(prompts=80, rollouts=8, seed=2):
+    rng = np.random.default_rng(seed)
+    rates = rng.beta(1.0, 1.0, size=(prompts, 1))
+    rewards = (rng.random((prompts, rollouts)) < rates).astype(float)
+    # All prompts push along one direction, each along another of its own too.
+    own = rng.normal(size=(prompts, 1, 6))
+    scores = rng.normal(size=(prompts, rollouts, 6))
+    scores += (rewards - rates)[..., None] * (1.2 + 0.8 * own)
+    return ScoredPool.from_scores(rewards, scores)
+
+
+ADVICE = advise_pool(made(), 64)
+COSTS = {"group_size": 8, "mse_over_oracle": 1.131, "low": 1.102, "high": 1.158}
+
+
+@pytest.mark.parametrize(
+    ("cost", "said"),
+    [
+        ({}, "costs 13.1% of error at one prompt with G = 4 (95%: 10.2% to 15.8%)."),
+        ({"low": None}, "costs 13.1% of error at one prompt with G = 4 (its error is not known)."),
+        ({"high": None}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
+        ({"low": 0.0}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
+        ({"mse_over_oracle": None}, "cannot say what not knowing the value costs with G = 4."),
+    ],
+)
+def test_what_not_knowing_the_value_costs(cost, said):
+    advice = replace(ADVICE, group_size=4)
+    vars(advice)["critic_cost"] = COSTS | cost
+    assert said in str(advice)
+
+
+@pytest.mark.parametrize(
+    ("worst", "share", "settled"),
+    [(1.049, 0.05, True), (1.05, 0.05, True), (1.051, 0.05, False), (None, 0.05, False)],
+)
+def test_what_settles_a_question(worst, share, settled):
+    advice = replace(ADVICE, worst=worst)
+    assert advice.settles(share) == settled
+    loss = "not bounded" if worst is None else f"at most {worst - 1:.1%}"
+    assert advice.line().endswith(f"loss of G = {advice.group_size} {loss}")
+
+
+def test_an_advice_says_what_it_is():
+    low, high = ADVICE.constants.g_star_interval()
+    least, most = ADVICE.sizes.g_interval
+    star = ADVICE.constants.g_star_exact
+    assert (
+        f"G* {star:.3g} [{low:.3g}, {high:.3g}], G from {least} to {most} within" in ADVICE.line()
+    )
+    size, text = ADVICE.group_size, str(ADVICE)
+    assert f"In TRL: num_generations = {size}, 64 completions a step" in text
+    assert f"Use G = {size}: whatever c1, c2 and c3 are" in text
+    assert f"its error is at most {ADVICE.worst:.3g} times the least" in text
+    best = ADVICE.sizes.g_best
+    assert (f"G = {best} is the best at their estimates" in text) == (best != size)
+    crit = ADVICE.constants.k_crit_interval()
+    assert f"{ADVICE.constants.k_crit:.3g} outputs a step (95%: {crit[0]:.3g} " in text
+    assert "settled" not in text
+    unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
+    assert "The prompts are used up, and not enough is known for --until" in str(unsettled)
+    settled = replace(ADVICE, looks=({"settled": False}, {"settled": True}))
+    assert "used up" not in str(settled)
+
+
+@pytest.mark.parametrize(("near", "shown"), [((64, 8), None), ((72, 6), [72, 6]), (None, None)])
+def test_a_budget_that_a_good_group_size_divides(near, shown):
+    advice = replace(ADVICE, better_budget=near)
+    assert advice.to_dict()["better_budget"] == shown
+    text = str(advice)
+    assert ("take a budget of 72 with G = 6, or here G = " in text) == (shown is not None)
+    assert ("The best real G is known from" in text) == (near is not None)
+
+
+def test_json_has_the_same_numbers():
+    data = strict(json.dumps(ADVICE.to_dict()))
+    assert data["g_robust"] == ADVICE.group_size
+    assert data["worst_ratio"] == ADVICE.worst
+    assert data["g_star"] == ADVICE.constants.g_star_exact
+    assert data["g_star_interval"] == list(ADVICE.constants.g_star_interval())
+    assert data["g_interval"] == list(ADVICE.sizes.g_interval)
+    assert data["critic_cost"] == ADVICE.critic_cost
+    assert data["critic_cost"]["mse_over_oracle"] > 1
+    assert (data["pool"]["prompts"], data["pool"]["rollouts"]) == (80, 8)
+    assert data["looks"] is None
+    assert "adaptive" not in data
+    assert "as" not in data

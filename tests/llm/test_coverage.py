@@ -1,0 +1,73 @@
+"""Intervals of pools and of the meter from problems whose moments are known, by the benchmark's own cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from benchmarks.coverage import CASES, Meter, Pool, drawn, problem
+from ustat_pg.llm.commands import errors_of_pool
+from ustat_pg.llm.estimates import constants, summary
+from ustat_pg.llm.pool import ScoredPool
+
+TIMES = 120
+
+
+@pytest.mark.parametrize(
+    ("case", "names"),
+    [
+        # Student's law has 65 to 80% of c1 to c3 here, and 78% of ‖g‖².
+        (Pool("rare", 60, 16), ["c1", "c2", "c3", "‖g‖²", "silent, G = 2", "K_crit"]),
+        (Pool("uneven", 30, 8), ["c1", "c3", "‖g‖²", "K_crit", "grpo noise", "G*"]),
+        (Pool("iris", 40, 8), ["‖g‖²", "std/grpo", "maxrl/grpo", "K_crit"]),
+        (Meter("rare", 12, 4, 8), ["c2", "c3", "K_crit"]),
+    ],
+    ids=str,
+)
+def test_few_intervals_miss(case, names):
+    """7% of misses, 4% on either side, are allowed: more than these bounds have a chance below 1e-3."""
+    found = [case.intervals(np.random.default_rng([8, seed])) for seed in range(TIMES)]
+    for name, true in case.truths().items():
+        if name in names:
+            ends = np.array([each[name][0] for each in found])
+            outside = np.array([(ends[:, 0] > true).sum(), (ends[:, 1] < true).sum()])
+            assert outside.max() <= binom.isf(1e-3, TIMES, 0.04), (name, outside)
+            assert outside.sum() <= binom.isf(1e-3, TIMES, 0.07), (name, outside)
+
+
+def test_usual_cases_are_finite_and_no_wider_than_is_said():
+    case = next(case for case in CASES if isinstance(case, Pool) and case.usual)
+    found = [case.intervals(np.random.default_rng([9, seed])) for seed in range(40)]
+    for name in ("c1", "c2", "c3", "MSE", "silent, G = 2"):
+        ends, halves = (np.array([each[name][part] for each in found]) for part in (0, 1))
+        finite = np.isfinite(ends).all(axis=1)
+        assert finite.mean() >= 0.9
+        assert np.median(np.ptp(ends[finite], axis=1)) <= 1.3 * 2 * np.median(halves)
+
+
+def pool_of(name, prompts, seed):
+    return ScoredPool.from_scores(*drawn(name, prompts, 8, np.random.default_rng(seed)))
+
+
+def test_a_pool_says_what_few_prompts_carry():
+    """Of 20 prompts whose rewards are rare, and of none of 50 usual ones."""
+    said = [constants(pool_of("rare", 20, seed)).not_known for seed in range(20)]
+    assert sum("c1" in each for each in said) >= 12
+    assert not any(constants(pool_of("usual", 50, seed)).not_known.get("c3") for seed in range(20))
+    seed = next(seed for seed, each in enumerate(said) if "c1" in each)
+    pool = pool_of("rare", 20, seed)
+    estimate, page = constants(pool), errors_of_pool(pool, [2, 4])
+    assert estimate.interval("c1")[1] == np.inf
+    assert "of 20 prompts carry" in estimate.not_known["c1"]
+    assert page.to_dict()["not_known"] == estimate.not_known
+    assert f"The upper end of c1 is not known: {estimate.not_known['c1']}." in str(page)
+    assert "not known" in str(page).split("95% from")[1]
+
+
+def test_shares_of_a_summary_are_shares():
+    assert problem("usual").contexts == 200
+    for seed in range(10):
+        table = summary(pool_of("rare", 20, seed)).set_index("name")
+        shares = table.loc[["mixed", "oracle_beats_vanilla", "pass_rate"], ["low", "high"]]
+        assert ((shares >= 0) & (shares <= 1) | shares.isna()).all(axis=None)

@@ -1,0 +1,301 @@
+"""Closed forms against what they are the closed form of: brute force, limits, other closed forms."""
+
+from __future__ import annotations
+
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+
+from ustat_pg.estimators import grpo
+from ustat_pg.policies import OutputSpace, PrefixSoftmax
+from ustat_pg.predictions import (
+    adaptive_advice,
+    aggregated_mean,
+    arcsine_objective,
+    bernstein_objective,
+    best_two_stage,
+    bound_curve,
+    constant_bound,
+    constant_floor,
+    count_table,
+    critic_error_at_par,
+    critic_excess,
+    critic_rollouts_at_par,
+    decay_constant,
+    epoch_gap,
+    explicit_bound,
+    gradient_covariance,
+    gradient_mse,
+    grpo_beats_vanilla,
+    known_rates_bound,
+    learned_values,
+    minimum_variance_gain,
+    one_step_gap,
+    oracle_beats_vanilla,
+    oracle_ratio,
+    plan_mse,
+    token_mean_bias,
+    weighted_mse,
+)
+from ustat_pg.problems import (
+    LocationBandit,
+    SoftmaxBandit,
+    TokenProblem,
+    WeightedBandit,
+    random_problem,
+)
+
+GRADED = random_problem(4, "plain").moments()
+BINARY = SoftmaxBandit.tabular(
+    [0.3, 0.7],
+    [[0.4, -0.3, 0.1], [0.0, 0.9, -0.6]],
+    [[[1.0], [0.0], [0.0]], [[0.0], [1.0], [0.0]]],
+    np.ones((2, 3, 1)),
+)
+MOMENTS = BINARY.moments()
+
+
+def mse(name, size=5, moments=GRADED, **words):
+    return gradient_mse(moments, name, size, **words).mse
+
+
+# A critic and other baselines.
+
+
+def test_a_critic_at_par_costs_as_much_as_not_knowing_the_value():
+    error = critic_error_at_par(GRADED, 5)
+    excess = [critic_excess(GRADED, GRADED.value + sign * error, 5, 3) for sign in (1, -1)]
+    paid = mse("grpo", batch_size=3) - mse("oracle", batch_size=3)
+    assert np.mean(excess) == pytest.approx(paid, rel=1e-12)
+    assert excess[0] == pytest.approx(
+        mse("critic", batch_size=3, critic=GRADED.value + error) - mse("oracle", batch_size=3)
+    )
+    rollouts = critic_rollouts_at_par(GRADED, 5)
+    assert 2 <= rollouts <= 4
+    noise = GRADED.reward_variance / rollouts
+    assert critic_excess(GRADED, GRADED.value, 5, 3, noise) == pytest.approx(paid, rel=1e-12)
+
+
+@pytest.mark.parametrize("step_size", [0.3, 1.0])
+def test_learned_values_by_their_own_steps(step_size):
+    mean, variance = np.full(len(GRADED), -0.4), np.zeros(len(GRADED))
+    for rollouts in range(1, 5):
+        mean = (1 - step_size) * mean + step_size * GRADED.value
+        variance = (1 - step_size) ** 2 * variance + step_size**2 * GRADED.reward_variance
+        found = learned_values(GRADED, rollouts, step_size, start=-0.4)
+        np.testing.assert_allclose(found, (mean, variance), rtol=1e-12)
+        found = learned_values(GRADED, rollouts)
+        expected = (GRADED.value, GRADED.reward_variance / rollouts)
+        np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+def test_gains_and_bounds_are_differences_of_errors():
+    assert minimum_variance_gain(GRADED, 5, 3) == pytest.approx(
+        mse("oracle", batch_size=3) - mse("minimum-variance", batch_size=3), rel=1e-9
+    )
+    assert oracle_ratio(GRADED, 5) == pytest.approx(mse("grpo") / mse("oracle"), rel=1e-12)
+    low, high = GRADED.reward_range
+    trace = float(GRADED.context_probs @ GRADED.fisher_trace)
+    assert explicit_bound(GRADED, 5, 3) == pytest.approx((high - low) ** 2 * trace / (4 * 5 * 3))
+    second = mse("grpo", batch_size=3) - mse("oracle", batch_size=3)
+    assert 0 < second <= explicit_bound(GRADED, 5, 3) / 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_who_beats_no_baseline_prompt_by_prompt(seed):
+    problem = random_problem(seed, "plain")
+    wins = {"grpo": grpo_beats_vanilla(problem, 3), "oracle": oracle_beats_vanilla(problem)}
+    for x in range(problem.contexts):
+        alone = problem.restrict([x]).moments()
+        for name, won in wins.items():
+            assert won[x] == (mse(name, 3, alone) < mse("vanilla", 3, alone))
+
+
+@pytest.mark.parametrize("name", ["grpo", "oracle", "vanilla", "group-mean", "std", "maxrl"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_covariances_trace_is_the_error_about_the_mean(name, batch):
+    covariance = gradient_covariance(MOMENTS, name, 4, batch)
+    result = gradient_mse(MOMENTS, name, 4, batch)
+    off = MOMENTS.weighted_gradient(result.mean_factor - 1)
+    assert np.trace(covariance) == pytest.approx(result.mse - off @ off, rel=1e-10)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-15
+
+
+# Groups, by every outcome.
+
+
+def groups(problem, size):
+    """Prompt, arms and probability of every group."""
+    for x, share in enumerate(problem.context_probs):
+        for arms in map(list, product(range(problem.arms), repeat=size)):
+            yield x, arms, share * problem.policy.probs[x][arms].prod()
+
+
+@pytest.mark.parametrize("weights", [np.ones((2, 3)), [[0.5, 1.2, 2.0], [1.0, 0.3, 0.7]]])
+def test_weighted_scores_by_every_group(weights):
+    given = np.array(weights)
+    moments = WeightedBandit.of(BINARY, given).weighted_moments()
+    for batch in (1, 4):
+        result = weighted_mse(moments, "grpo", 3, batch)
+        mean, square = 0.0, 0.0
+        for x, arms, chance in groups(BINARY, 3):
+            advantages = grpo(BINARY.mean_rewards[x][arms]) * given[x][arms]
+            estimate = advantages @ BINARY.policy.scores(x)[arms] / 3
+            mean, square = mean + chance * estimate, square + chance * estimate @ estimate
+        np.testing.assert_allclose(result.mean, mean, rtol=1e-12, atol=1e-15)
+        assert result.variance == pytest.approx((square - mean @ mean) / batch, rel=1e-12)
+        assert result.mse == pytest.approx(result.variance + result.squared_bias, rel=1e-14)
+        np.testing.assert_allclose(MOMENTS.context_probs @ result.means, mean, rtol=1e-12)
+    if (given == 1).all():
+        assert result.mse == pytest.approx(mse("grpo", 3, MOMENTS, batch_size=4), rel=1e-10)
+
+
+def test_one_step_by_every_pair():
+    parts = [
+        (share, BINARY.policy.probs[x], BINARY.policy.scores(x), BINARY.mean_rewards[x])
+        for x, share in enumerate(BINARY.context_probs)
+    ]
+    gradient = BINARY.gradient()
+    assert one_step_gap(parts, lambda g: 1 - float(g @ gradient)) == pytest.approx(
+        1 - gradient @ gradient
+    )
+    square = mse("grpo", 2, MOMENTS) + gradient @ gradient
+    assert one_step_gap(parts, lambda g: float(g @ g)) == pytest.approx(square, rel=1e-12)
+
+
+# Lengths.
+
+
+def test_the_leading_bias_of_a_token_mean():
+    """What is left of the exact mean goes with 1/B²: a quarter where B is doubled."""
+    task = TokenProblem(OutputSpace(2, 3, end=True), [(), (0,)], lambda x, y: len(y) / 2 - len(x))
+    policy = PrefixSoftmax.random(task.space, 2, seed=3, scale=0.7)
+    moments = task.at(policy).length_moments()
+    lengths = moments.context_probs @ moments.probs @ moments.lengths
+    plain = aggregated_mean(moments, "sequence-sum", "grpo", 3) / lengths
+    left = []
+    for batch in (40, 80):
+        lead = token_mean_bias(moments, 3, batch)
+        np.testing.assert_allclose(lead, token_mean_bias(moments, 3) / batch, rtol=1e-14)
+        exact = aggregated_mean(moments, "token-mean", "grpo", 3, batch) - plain
+        assert np.linalg.norm(exact - lead) < 0.03 * np.linalg.norm(exact)
+        left.append(exact - lead)
+    assert np.linalg.norm(left[0] - 4 * left[1]) < 0.1 * np.linalg.norm(left[0])
+
+
+# What is climbed.
+
+
+def test_the_arcsine_is_the_limit_of_what_a_deviation_climbs():
+    p = np.array([0.0, 0.07, 0.5, 0.83, 1.0])
+    result = arcsine_objective(p)
+    np.testing.assert_allclose(np.sin(result / 2) ** 2, p, atol=1e-15)
+    assert result[-1] == pytest.approx(np.pi)
+    # What is left goes with 1/√G.
+    off = [result - bernstein_objective(count_table("std", size), p) for size in (1000, 4000)]
+    np.testing.assert_allclose(off[1], off[0] / 2, atol=1e-3)
+    assert off[1].max() < 0.05
+
+
+# Runs.
+
+
+def test_epochs_by_every_order():
+    """Two epochs of three prompts in every order: the mean of the squared displacement, step by step."""
+    hills = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])
+    problem, basis = hills.at(hills.maximiser), hills.identifiable
+    (curvature,) = hills.curvatures[:1]
+    rates, start, size = np.array([0.3, 0.25, 0.2, 0.4, 0.1, 0.15]), 0.35, 2
+    along, within = [], []
+    for x in range(3):
+        outcomes = problem.outcomes
+        scores = problem.policy.scores(x)[outcomes.arms[x]] @ basis[:, 0]
+        mean = square = 0.0
+        for chosen in map(list, product(np.flatnonzero(outcomes.probs[x]), repeat=size)):
+            chance = outcomes.probs[x][chosen].prod()
+            estimate = grpo(outcomes.rewards[x][chosen]) @ scores[chosen] / size
+            mean, square = mean + chance * estimate, square + chance * estimate**2
+        along.append(mean)
+        within.append(square - mean**2)
+    assert np.ptp(along) > 0.01
+    gaps = []
+    for first, second in product(permutations(range(3)), repeat=2):
+        order = [*first, *second]
+        delta, variance = start, 0.0
+        for rate, x in zip(rates, order, strict=True):
+            delta = (1 - curvature * rate) * delta + rate * along[x]
+            variance = (1 - curvature * rate) ** 2 * variance + rate**2 * within[x]
+        gaps.append(curvature / 2 * (delta**2 + variance))
+    found = epoch_gap(
+        problem.moments(),
+        basis,
+        curvature,
+        rates,
+        group_size=size,
+        batch_size=1,
+        displacement=start,
+    )
+    assert found == pytest.approx(np.mean(gaps), rel=1e-10)
+    whole = epoch_gap(
+        problem.moments(),
+        basis,
+        curvature,
+        rates,
+        group_size=size,
+        batch_size=3,
+        displacement=start,
+    )
+    assert whole < found
+
+
+def test_constant_and_decaying_rates_are_limits_of_the_curve():
+    made = {"pl": 0.3, "smoothness": 1.1, "mse": 0.7}
+    eta = 0.37
+    floor = constant_floor(eta, **made)
+    curve = bound_curve(2.0, np.full(400, eta), **made)
+    assert curve[-1] == pytest.approx(floor, rel=1e-9)
+    ratio = 1 - 2 * 0.3 * eta + 0.3 * 1.1 * eta**2
+    steps = np.array([0, 1, 7])
+    np.testing.assert_allclose(
+        constant_bound(steps, 2.0, eta, **made) - curve[steps], ratio**steps * floor, rtol=1e-10
+    )
+    c, many = 4.1, np.arange(1, 60_001)
+    # The start is forgotten as 1/T^{2μc - 1}: slowly.
+    decayed = bound_curve(0.0, c / (many + 30), **made)
+    assert len(many) * decayed[-1] == pytest.approx(decay_constant(c, **made), rel=5e-3)
+
+
+# Groups sized by their rewards.
+
+
+def test_advice_on_plans_is_the_best_of_all():
+    stage_cost = 0.4
+
+    def cost(plan, stages=0.0):
+        found = plan_mse(MOMENTS, plan)
+        pilot = int(plan.split("+")[0]) if "+" in plan else 0
+        square = found.mse
+        more = 0.0
+        if pilot:
+            p = MOMENTS.value
+            more = stages * float(MOMENTS.context_probs @ (1 - p**pilot - (1 - p) ** pilot))
+        return (found.expected_size + more) * square
+
+    most = 4
+    advice = adaptive_advice(MOMENTS, stage_cost=stage_cost, largest_group=most)
+    fixed = {size: cost(str(size)) for size in range(2, most + 1)}
+    assert advice.fixed == min(fixed, key=fixed.get)
+    plans = {
+        f"{first}+{more} if mixed": cost(f"{first}+{more} if mixed", stage_cost)
+        for first in range(2, most)
+        for more in range(1, most - first + 1)
+    }
+    best = min(plans, key=plans.get)
+    assert advice.plan == best
+    assert advice.plan_ratio == pytest.approx(plans[best] / fixed[advice.fixed], rel=1e-9)
+    assert advice.plan_size == pytest.approx(plan_mse(MOMENTS, best).expected_size)
+    plan, value = best_two_stage(MOMENTS, largest_group=most, stage_cost=stage_cost)
+    assert (plan.text, value) == (best, pytest.approx(plans[best], rel=1e-9))
+    bound = known_rates_bound(MOMENTS, most)[0]
+    assert advice.bound_ratio == pytest.approx(bound / fixed[advice.fixed])

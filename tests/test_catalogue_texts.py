@@ -1,0 +1,239 @@
+"""The catalogue's texts and defaults are true: formulas and words against what is computed."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+from scipy.special import comb
+
+from tests.conformance.record import BATCHES, DATA, lengths
+from tests.support.estimators import spelled
+from ustat_pg.catalogue import catalogue
+from ustat_pg.commands.explain import explain
+from ustat_pg.commands.explained import as_text
+from ustat_pg.estimators import advantages
+
+FAMILIES, OTHERS = catalogue().families, catalogue().others
+
+
+def left_out(function):
+    """What a function says of the other rewards of each output, and of its own."""
+    return lambda r: np.array([function(np.delete(r, i), r[i]) for i in range(len(r))])
+
+
+def best_of_subsets(r, k):
+    """The mean best reward of all k-subsets of rewards 0 and 1."""
+    return 1 - comb(np.sum(r == 0), k, exact=True) / comb(len(r), k, exact=True)
+
+
+READ = {
+    "grpo": (
+        "Aᵢ = rᵢ - (1/(G-1)) Σ rⱼ over j ≠ i",
+        left_out(lambda others, own: own - sum(others) / len(others)),
+    ),
+    "group-mean": ("Aᵢ = rᵢ - (1/G) Σⱼ rⱼ", lambda r: r - sum(r) / len(r)),
+    "std": (
+        "Aᵢ = (rᵢ - m)/√((1/G) Σⱼ (rⱼ - m)²)",
+        lambda r: (r - r.mean()) / np.sqrt(sum((r - r.mean()) ** 2) / len(r)),
+    ),
+    "std-ddof1": (
+        "Aᵢ = (rᵢ - m)/√((1/(G-1)) Σⱼ (rⱼ - m)²)",
+        lambda r: (r - r.mean()) / np.sqrt(sum((r - r.mean()) ** 2) / (len(r) - 1)),
+    ),
+    "others-std": (
+        "Aᵢ = (rᵢ - m₋ᵢ)/s₋ᵢ, undivided where s₋ᵢ = 0",
+        left_out(
+            lambda o, own: (own - o.mean()) / (o.std(ddof=1) if len({*o}) > 1 else 1),
+        ),
+    ),
+    "maxrl": ("Aᵢ = (rᵢ - m)/m, 0 where m = 0", lambda r: (r - r.mean()) / (r.mean() or 1)),
+    "pass-at-k": (
+        "Aᵢ = k (mean best reward of the k-subsets with i - mean best reward of subsets without i)",
+        left_out(
+            lambda o, own: 2 * ((1.0 if own else best_of_subsets(o, 1)) - best_of_subsets(o, 2))
+        ),
+    ),
+    "vanilla": ("Aᵢ = rᵢ", lambda r: r),
+    "shrinkage": (
+        "Aᵢ = rᵢ - (1-λ) m₋ᵢ - λ μ",
+        left_out(lambda o, own: own - 0.75 * o.mean() - 0.25 * 0.5),
+    ),
+    "bayes": (
+        "Aᵢ = rᵢ - (k₋ᵢ + a)/(G-1 + a + b), k₋ᵢ the others' successes",
+        left_out(lambda o, own: own - (o.sum() + 1) / (len(o) + 1 + 0.5)),
+    ),
+    "best": ("Aᵢ = rᵢ - b(k₋ᵢ), b of least mean squared error", None),
+    "count-table": (
+        "Aᵢ = a₁(n) where rᵢ = 1, a₀(n) where rᵢ = 0, n the successes of the group",
+        lambda r: np.where(
+            r == 1,
+            (np.nan, 0.9, 0.8, 0.6, 0.5)[int(r.sum())],
+            (-0.1, -0.2, -0.6, -0.7, np.nan)[int(r.sum())],
+        ),
+    ),
+    "loo-table": (
+        "Aᵢ = rᵢ - b(k₋ᵢ)",
+        left_out(lambda o, own: own - (0.2, 0.3, 0.6, 0.7)[int(o.sum())]),
+    ),
+}
+"""Each family's formula, and what a reader makes of it: λ = .25, μ = .5, a = 1, b = .5, k = 2."""
+
+GROUPS_OF_4 = [np.repeat([1.0, 0.0], [n, 4 - n]) for n in range(5)]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_formula_is_what_is_computed(name):
+    text, read = READ[name]
+    assert FAMILIES[name].formula == text
+    for group in GROUPS_OF_4 if read else ():
+        if len({*group}) == 1 and name in ("std", "std-ddof1", "others-std"):
+            np.testing.assert_array_equal(advantages(name, group), 0)
+            continue
+        np.testing.assert_allclose(
+            advantages(spelled(name), group), read(group), rtol=1e-12, atol=1e-15
+        )
+
+
+RECORDED = {
+    "length-weighted": (
+        "Aᵢ = rᵢ - Σⱼ Lⱼ rⱼ/Σⱼ Lⱼ",
+        lambda r, many: [g - np.average(g, weights=n) for g, n in zip(r, many, strict=True)],
+    ),
+    "batch-factor": (
+        "Aᵢ = α (rᵢ - m), α = outputs/(outputs with a reward that is not 0)",
+        lambda r, many: [(g - g.mean()) / np.mean(np.concatenate(r) != 0) for g in r],
+    ),
+}
+"""Formulas that are no table: what a reader makes of them, of rewards and lengths."""
+
+LABELS = ("mixed", "graded")
+
+
+def recorded(other):
+    """What frameworks whose row is called so answered: row and advantages, by batch."""
+    for path in sorted(DATA.glob("*.json")):
+        framework = catalogue().frameworks[path.stem]
+        default = {option.name: option.default or "none" for option in framework.options.values()}
+        for run in json.loads(path.read_text("utf-8"))["runs"]:
+            for options in run["options"]:
+                row = framework.row(default | options)
+                if row.other == other and not isinstance(run["batches"]["mixed"], str):
+                    yield framework.name, row, run["batches"]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_formula_that_is_no_table_is_what_frameworks_answered(name):
+    text, read = RECORDED[name]
+    assert OTHERS[name].formula == text
+    for _, _, batches in (answers := list(recorded(name))):
+        for label in LABELS:
+            rewards = [np.array(group, dtype=float) for group in BATCHES[label]]
+            ours = np.concatenate(read(rewards, lengths(BATCHES[label])))
+            np.testing.assert_allclose(ours, np.concatenate(batches[label]), atol=1e-6)
+    assert answers
+
+
+def test_what_is_added_to_a_batchs_deviation_is_what_frameworks_add():
+    """Up to the factor of a leave-one-out mean, and for those that take the deviation over outputs."""
+    heard = set()
+    for framework, row, batches in recorded("batch-std"):
+        if framework == "areal":
+            continue
+        for label in LABELS:
+            rewards = np.array(BATCHES[label], dtype=float)
+            centred = rewards - rewards.mean(1, keepdims=True)
+            theirs = np.array(batches[label])
+            divisor = (centred**2).sum() / (theirs * centred).sum()
+            known = [values.std(ddof=d) for values in (rewards, centred) for d in (0, 1)]
+            gaps = [abs(f * divisor - row.epsilon - spread) for f in (1, 4 / 3) for spread in known]
+            assert min(gaps) < 4e-6, (framework, row.name)
+            heard.add(framework)
+    assert heard == {"ms-swift", "rllm", "roll", "trl"}
+
+
+WEIGHTS = {"G": 5.0, "k": 2.0, "p": np.array([0.05, 0.3, 0.55, 0.9])}
+"""Numbers for the letters of w; pass@k is spelled with k = 2."""
+
+
+def value_of(text):
+    """The value of a formula in p, k and G as the catalogue writes it."""
+    code = re.sub(r"(?<=[\w)]) ?(?=\()|(?<=k) (?=\()", "*", text.replace("^", "**"))
+    return eval(code, {}, WEIGHTS)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_factor_in_a_text_is_the_factor_that_is_computed(name):
+    family, size, p = FAMILIES[name], int(WEIGHTS["G"]), WEIGHTS["p"]
+    if name in ("count-table", "loo-table"):
+        spec = {"count-table": f"{name}:1,1,1,1,1,0,0,0,0,0", "loo-table": f"{name}:.1,.2,.3,.5,.9"}
+        found = explain(name=spec[name], group_size=size, pass_rates=p)
+    else:
+        found = explain(name=spelled(name), group_size=size, pass_rates=p)
+    said = re.search(r"w = ([^,:]*?)(?:\.$|,| at |$)", family.climbs)
+    if said:
+        np.testing.assert_allclose(found.mean_factor, value_of(said[1]) + 0 * p, rtol=1e-10)
+        assert found.unbiased == (said[1] == "1")
+    if name == "group-mean":
+        assert "(G-1)/G of the full one" in family.climbs
+        np.testing.assert_allclose(found.mean_factor, value_of("(G-1)/G") + 0 * p, rtol=1e-12)
+    assert (name in SAID_IN_WORDS) != bool(said)
+
+
+SAID_IN_WORDS = ("group-mean", "std", "std-ddof1", "others-std", "count-table")
+
+
+@pytest.mark.parametrize(("name", "ddof"), [("std", 0), ("std-ddof1", 1)])
+def test_what_a_deviation_climbs(name, ddof):
+    """From the expected reward at G = 2 to the arcsine of the square root, and the step between divisors."""
+    p = WEIGHTS["p"]
+    two = explain(name=name, group_size=2, pass_rates=p).mean_factor
+    np.testing.assert_allclose(two, (1 / 2) ** (ddof / 2), rtol=1e-9)
+    assert f"{two[0]:.2f} of the step" in FAMILIES["std-ddof1"].climbs or not ddof
+    many = explain(name=name, group_size=400, pass_rates=p).mean_factor
+    np.testing.assert_allclose(many, 1 / np.sqrt(p * (1 - p)), rtol=0.03)
+    divisors = [
+        explain(name=n, group_size=5, pass_rates=p).mean_factor for n in ("std", "std-ddof1")
+    ]
+    np.testing.assert_allclose(np.divide(divisors[1], divisors[0]), np.sqrt(4 / 5), rtol=1e-9)
+
+
+RESCALED, NONE, REWEIGHTED = "a rescaled learning rate", "None", "prompts are reweighted"
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ("count-table:1,1,1,1,0,0,0,0", NONE),
+        ("count-table:.9,.9,.9,.9,0,0,0,0", RESCALED),
+        # By .3 from prompt to prompt, by a hundredth, and by a part in a hundred thousand.
+        ("count-table:1.3,1.2,1.1,1,0,0,0,0", REWEIGHTED),
+        ("count-table:1.01,1,1,1,0,0,0,0", REWEIGHTED),
+        ("count-table:1.00001,1,1,1,0,0,0,0", REWEIGHTED),
+        ("group-mean", RESCALED),
+        ("std", REWEIGHTED),
+        ("maxrl", REWEIGHTED),
+        ("grpo", NONE),
+    ],
+)
+def test_the_word_on_bias_is_that_of_the_factors(spec, word):
+    result = explain(name=spec, group_size=4, pass_rates=[0.1, 0.45, 0.8])
+    text = as_text(result).split("\nBias\n")[1].split("\n\n")[0]
+    assert [each for each in (RESCALED, NONE, REWEIGHTED) if each in text] == [word]
+    for rate, factor in zip(result.pass_rates, result.mean_factor, strict=True):
+        assert (f"{factor:.4g} at p = {rate:.4g}" in " ".join(text.split())) == (word != NONE)
+
+
+def test_every_number_of_a_framework_is_the_recorded_one():
+    """Defaults are read in a framework's source once; here is what was read."""
+    read = json.loads((DATA.parent / "defaults.json").read_text("utf-8"))
+    now = {
+        framework.name: {
+            "commit": framework.commit,
+            **{option.name: option.default for option in framework.options.values()},
+        }
+        for framework in catalogue().frameworks.values()
+    }
+    assert now == read

@@ -1,0 +1,176 @@
+"""Intervals of means and of their functions hold what they say, and say where they know nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom, skew
+from scipy.stats import t as student_law
+
+from ustat_pg.jackknife import Means, beside, log_ratio, means, ratio_interval, student
+from ustat_pg.llm.estimates import zero_signal
+from ustat_pg.llm.moments import norm_interval
+
+
+def at_most(share, times):
+    """The misses that more than which have a chance below 1e-4 where the share is true."""
+    return binom.isf(1e-4, times, share)
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 4, 5.7, 49, 1e5])
+@pytest.mark.parametrize("looks", [1, 5])
+def test_student_s_quantiles(freedom, looks):
+    wanted = student_law.isf(0.025 / looks, freedom)
+    assert student(freedom, looks) == pytest.approx(wanted, rel=1e-4)
+
+
+def misses(draw, count, true, times=3000):
+    """How often the true mean of columns of a law is below and above."""
+    low, high = means(draw((count, times))).interval()
+    return (low > true).sum(), (high < true).sum()
+
+
+@pytest.mark.parametrize("count", [3, 4, 12])
+def test_means_of_normal_parts(count):
+    """Of three parts 2.5% on either side; with T² for T(T-1), or one degree of freedom more, 4.5%."""
+    rng = np.random.default_rng(1)
+    for side in misses(rng.standard_normal, count, 0.0):
+        assert binom.ppf(1e-4, 3000, 0.012) <= side <= at_most(0.026, 3000)
+
+
+@pytest.mark.parametrize("count", [15, 60])
+def test_means_of_skewed_parts(count):
+    """Student's law misses exponential parts from above in 9% at 15 and in 5% at 60."""
+    rng = np.random.default_rng(2)
+    below, above = misses(rng.standard_exponential, count, 1.0)
+    assert below <= at_most(0.025, 3000)
+    assert above <= at_most(0.035, 3000)
+
+
+def test_ends_of_skewed_parts_are_hall_s():
+    values = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0, 4.0])
+    g, n = skew(values, bias=False), 12
+    d = values - values.mean()
+    freedom = min(11, 2 * n / ((d**4).mean() / (d**2).mean() ** 2 - 1))
+    x = -student_law.isf(0.025, freedom) / math.sqrt(n)
+    bent = 3 * math.sqrt(n) / g * (np.cbrt(1 + g * (x - g / (6 * n))) - 1)
+    high = means(values[:, None]).interval()[1][0]
+    assert high == pytest.approx(values.mean() - bent * values.std(ddof=1) / math.sqrt(n), rel=1e-4)
+
+
+def test_an_error_has_the_freedom_that_its_kurtosis_leaves():
+    values = np.array([6.0, -6.0, 2.0, -2.0] + [1.0, -1.0] * 8)[:, None]
+    kurtosis = (values**4).mean() / (values**2).mean() ** 2
+    low, high = means(values).interval()
+    half = student(2 * 20 / (kurtosis - 1)) * values.std(ddof=1) / math.sqrt(20)
+    assert half > 1.05 * student(19) * values.std(ddof=1) / math.sqrt(20)
+    assert (low[0], high[0]) == pytest.approx((-half, half))
+
+
+def test_what_two_of_twenty_parts_carry_has_no_upper_end():
+    values = np.zeros((20, 3))
+    values[:2, 0], values[:4, 1], values[:2, 2] = 5.0, 5.0, -5.0
+    found = means(values)
+    low, high = found.interval()
+    assert np.isfinite([low[0], low[1], high[1]]).all()
+    assert high[0] == math.inf
+    assert (low[2], high[2]) == (-math.inf, math.inf)
+    assert found.carried(0) == "2 of 20 prompts carry 100% of it, and larger ones may be unseen"
+    assert found.carried(1) is None
+    nothing = means(np.zeros((20, 1)))
+    assert nothing.interval()[1][0] == math.inf
+    assert nothing.carried(0).startswith("it is 0 in all 20 prompts")
+    sure = means(np.full((20, 1), 3.0))
+    assert [end[0] for end in sure.interval()] == [3.0, 3.0]
+
+
+def test_usual_parts_are_carried_by_enough():
+    rng = np.random.default_rng(3)
+    for law in (rng.standard_normal, rng.standard_exponential):
+        found = means(law((50, 500)))
+        assert np.isfinite(found.interval()).all(axis=0).mean() > 0.95
+
+
+def test_the_squared_length_of_a_small_mean():
+    """With errors that do not grow with the value the true one would be above in a fifth of the times."""
+    rng, times = np.random.default_rng(4), 800
+    mean, scales = np.array([0.05, 0.2, 0.0]), np.array([1.0, 0.4, 0.2])
+    low, high = np.array(
+        [norm_interval(mean + scales * rng.normal(size=(40, 3))) for _ in range(times)]
+    ).T
+    assert (low > mean @ mean).sum() <= at_most(0.03, times)
+    assert (high < mean @ mean).sum() <= at_most(0.03, times)
+
+
+def test_the_square_of_one_mean_has_the_squares_of_its_ends():
+    column = np.random.default_rng(10).normal(size=(60, 1))
+    column = 0.4 + (column - column.mean()) / column.std(ddof=1)
+    half = student(59) / math.sqrt(60)
+    low, high = norm_interval(column)
+    assert (0.4 - half) ** 2 * 0.6 < low < (0.4 - half) ** 2 * 1.01
+    assert (0.4 + half) ** 2 * 0.99 < high < (0.4 + half) ** 2 * 1.2
+
+
+def test_a_mean_that_errors_may_have_shortened():
+    """Errors are along one axis, the mean along the other: it may have lost what it had along the first."""
+    wave = np.tile([1.0, -1.0], 20)
+    vectors = np.column_stack([wave, 0.3 + 0.01 * np.repeat([1.0, -1.0], 20)])
+    _, high = norm_interval(vectors)
+    assert high > 0.09 + 3 * student(39) ** 2 / 40
+
+
+@pytest.mark.parametrize(("rate", "size"), [(0.02, 4), (0.02, 8), (0.3, 8)])
+def test_shares_of_few_prompts(rate, size):
+    """Half of the prompts have no success. Student's law misses in 6 to 11%, all on one side."""
+    rng, times = np.random.default_rng(5), 400
+    rates = np.array([0.0, 2 * rate])
+    true = np.mean((1 - rates) ** size + rates**size)
+    outside = np.zeros(2)
+    for _ in range(times):
+        prompts = rng.choice(rates, 20)
+        frame = zero_signal((rng.random((20, 8)) < prompts[:, None]).astype(float), [size])
+        outside += [frame.low[0] > true, frame.high[0] < true]
+    assert (outside <= at_most(0.03, times)).all(), outside
+
+
+def test_a_share_of_few_prompts_has_the_trials_that_its_error_leaves():
+    counts = np.array([0] * 17 + [1, 2, 4])
+    table = (np.arange(8) < counts[:, None]).astype(float)
+    shares = np.array([1 - c * (8 - c) / 28 for c in counts])
+    p, d = shares.mean(), shares - shares.mean()
+    trials = p * (1 - p) * 20 / shares.var(ddof=1)
+    freedom = min(19, max(4, 40 / ((d**4).mean() / (d**2).mean() ** 2 - 1)))
+    trials *= (student_law.isf(0.025, trials - 1) / student_law.isf(0.025, freedom)) ** 2
+    (row,) = zero_signal(table, [2]).itertuples()
+    assert row.low == pytest.approx(beta.ppf(0.025, trials * p, trials * (1 - p) + 1), rel=1e-3)
+    assert row.high == pytest.approx(beta.isf(0.025, trials * p + 1, trials * (1 - p)), rel=1e-3)
+
+
+def test_a_ratio_to_what_has_its_own_interval():
+    sure = Means(np.array([6.0, 2.0]), np.tile([6.0, 2.0], (9, 1)))
+    assert ratio_interval(sure, (1.5, 4.0)) == pytest.approx((1.5, 4.0))
+    assert ratio_interval(sure, (0.0, 4.0)) == (pytest.approx(1.5), math.inf)
+
+
+def test_ratios_of_skewed_means():
+    """Fieller's interval by Student's law misses by 5 to 9% on one side."""
+    rng, times, missed = np.random.default_rng(6), 800, np.zeros(2)
+    for _ in range(times):
+        parts = rng.standard_exponential((25, 2)) * [2.0, 1.0]
+        low, high = ratio_interval(means(parts))
+        missed += [low > 2.0, high < 2.0]
+    assert (missed <= at_most(0.03, times)).all(), missed
+
+
+def test_multiples_have_their_ratio():
+    rng = np.random.default_rng(7)
+    one = means(rng.standard_exponential((30, 2)))
+    assert log_ratio(one, one) == (1.0, (1.0, 1.0))
+    third = one.apply(lambda columns: columns * np.array([3.0, 1.0]))
+    value, (low, high) = log_ratio(third, one)
+    assert low == value == high == pytest.approx(3.0)
+    other = means(rng.standard_exponential((30, 2)))
+    value, (low, high) = log_ratio(beside(one), other)
+    assert 0 < low < value < high
