@@ -365,7 +365,7 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
     assert (estimate.signal, estimate.k_crit) == (0, math.inf)
-    assert "not known yet: it is 0 in all 12 steps" in estimate.sentence()
+    assert "not known yet: none of 12 steps shows any of it" in estimate.sentence()
     assert math.isnan(single.estimate().signal)
     assert "cannot be separated" in single.estimate().sentence()
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
