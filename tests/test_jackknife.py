@@ -81,7 +81,7 @@ def test_what_two_of_twenty_parts_carry_has_no_upper_end():
     assert found.carried(1) is None
     nothing = means(np.zeros((20, 1)))
     assert nothing.interval()[1][0] == math.inf
-    assert nothing.carried(0).startswith("it is 0 in all 20 prompts")
+    assert nothing.carried(0).startswith("none of 20 prompts")
     sure = means(np.full((20, 1), 3.0))
     assert [end[0] for end in sure.interval()] == [3.0, 3.0]
 

@@ -115,7 +115,7 @@ class Means:
             return None
         values = np.abs(self.full[place] + self.influences[:, place])
         if not values.any():
-            return f"it is 0 in all {count} {parts}, and others may be unseen"
+            return f"none of {count} {parts} shows any of it"
         few = max(round(carriers), 1)
         share = np.sort(values)[count - few :].sum() / values.sum()
         return f"{few} of {count} {parts} carry {share:.0%} of it, and larger ones may be unseen"

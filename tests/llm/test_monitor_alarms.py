@@ -159,7 +159,7 @@ def test_cispo_by_its_defaults_is_not_said_to_be_off_policy(small, task, tmp_pat
 
 
 def test_a_signal_of_four_errors_is_seldom_called_lost_and_none_is():
-    """Over 300 steps with a look at every tenth."""
+    """Over 300 steps of the window with a look at every tenth, each made of two steps of the training."""
     rng, lost = np.random.default_rng(0), {0.0: 0, 4.0: 0}
     for errors in lost:
         for _ in range(25):
@@ -172,9 +172,11 @@ def test_a_signal_of_four_errors_is_seldom_called_lost_and_none_is():
             for step in range(10, 301, 10):
                 window = sums[max(step - 50, 0) : step]
                 monitor._meter = SimpleNamespace(
-                    steps=len(window), estimate=lambda window=window: estimate_noise(window)
+                    steps=len(window),
+                    taken=step,
+                    estimate=lambda window=window: estimate_noise(window),
                 )
-                monitor._trainer.state.global_step = step
+                monitor._trainer.state.global_step = 2 * step
                 monitor.on_log(None, None, None, logs={"loss": 0.0})
                 ever |= "lost" in monitor.alarms
                 assert step >= 100 or not ever
@@ -196,8 +198,8 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
         now = dataclasses.replace(
             estimate, budget_over_critical=low, budget_over_critical_interval=interval, not_known={}
         )
-        monitor._meter = SimpleNamespace(steps=50, estimate=lambda now=now: now)
-        monitor._trainer.state.global_step = step
+        monitor._meter = SimpleNamespace(steps=50, taken=step, estimate=lambda now=now: now)
+        monitor._trainer.state.global_step = 2 * step
         monitor._metrics()
         if text := capsys.readouterr().err:
             lines.append((step, text))

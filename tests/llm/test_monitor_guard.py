@@ -337,6 +337,30 @@ def test_a_resumed_run_keeps_its_window_in_the_same_monitor_too(small, task, tmp
     assert monitor.estimate().steps == 3
 
 
+def test_a_checkpoint_keeps_what_was_measured_before_it_went_off(
+    small, task, tmp_path, monkeypatch
+):
+    """A run that goes on from it warns of nothing."""
+
+    class Breaking(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            patch.setattr("ustat_pg.llm.monitor._prompts", lambda inputs: 1 / 0)
+
+    saving = {"save_strategy": "steps", "save_steps": 2, "optim": "adamw_torch"}
+    with (
+        monkeypatch.context() as patch,
+        pytest.warns(UserWarning, match="noise is off, the training goes on: ZeroDivisionError"),
+    ):
+        watched(small, task, tmp_path, callbacks=[Breaking()], max_steps=2, **saving)
+    monitor = NoiseMonitor(10)
+    resumed = trl_trainer(
+        fresh(small), task, tmp_path, callbacks=[monitor], max_steps=3,
+        per_device_train_batch_size=2, **saving, **FROZEN,
+    )  # fmt: skip
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert monitor.estimate().steps == 2
+
+
 def test_what_is_a_mean_over_a_micro_batch_is_not_sorted(small, task, tmp_path):
     """An entropy bonus that adapts from 0, and the balance of a mixture of experts."""
     experts = {

@@ -97,6 +97,22 @@ def test_phi_over_tau_is_measured_in_all_parameters(small, task, tmp_path):
     assert found[0]["phi_over_tau"] != 1
 
 
+def test_groups_that_are_not_known_say_nothing_of_phi_over_tau(small, task, tmp_path):
+    """Of a prompt that is drawn twice; its rewards are a hundred times as large."""
+
+    def loud(*, prompts, completions, **columns):
+        values = letters(completions=completions)
+        loud = [100.0 if "1+1" in str(prompt) else 1.0 for prompt in prompts]
+        return [factor * value for factor, value in zip(loud, values, strict=True)]
+
+    texts = ("1+1=", "1+1=", "2+2=", "3+3=")
+    prompts = tuple(Prompt(f"q{place}", text) for place, text in enumerate(texts))
+    monitor = NoiseMonitor(3, detail=True, sketch=WHOLE, width=10**3)
+    watched(small, Task("loud", prompts, loud, LONGEST), tmp_path, monitor=monitor)
+    assert 0.1 < monitor.estimate().phi_over_tau < 10
+    assert monitor.estimate().phi_over_tau != 1
+
+
 def test_the_run_is_left_as_it_is(small, task, tmp_path):
     """The same rewards and the same end, up to the order of sums; no hook stays."""
     ends = []

@@ -216,7 +216,7 @@ def test_a_window_forgets_and_shapes_are_refused():
     alarms.generation([0, 0, 1], rewards=[1.0, 1.0, 1.0], advantages=[0.0, 0.0, 0.0])
     assert alarms.standing() == {"groups"}
     for _ in range(40):
-        alarms.generation([0, 0, 1, 1], rewards=[1, 1, 0, 0])
+        alarms.generation(np.arange(32) // 2, rewards=np.ones(32))
     assert alarms.standing() == {"silent"}
     for _ in range(60):
         alarms.generation([0, 0, 1, 1], rewards=[1, 0, np.nan, 0], advantages=[1, -1, 0, 0])

@@ -240,6 +240,7 @@ def test_a_resumed_run_goes_on():
 
     second, _ = run([2] * 4, start=3, meter=resumed)
     assert repr(second.estimate()) == repr(whole.estimate())
+    assert second.taken == whole.taken == whole.steps
 
 
 def test_adam_s_metric():
@@ -364,7 +365,7 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
     assert (estimate.signal, estimate.k_crit) == (0, math.inf)
-    assert "not known yet: it is 0 in all 12 steps" in estimate.sentence()
+    assert "not known yet: none of 12 steps shows any of it" in estimate.sentence()
     assert math.isnan(single.estimate().signal)
     assert "cannot be separated" in single.estimate().sentence()
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
@@ -409,7 +410,7 @@ def test_steps_of_one_prompt_are_measured_two_at_a_time():
             with meter.micro_batch([name] * GROUP):
                 (theta @ means[x] / GROUP).backward()
             assert meter.step()
-            assert meter.steps == name
+            assert meter.steps == meter.taken == name
         sums.append(meter.state_dict()["steps"][0])
     gamma = enumerated("rloo")[2]
     assert estimate_noise(np.array(sums)).signal == pytest.approx(gamma, rel=1e-4)

@@ -54,7 +54,7 @@ def resumed(trainer: Any) -> Path | None:
     """The folder of the checkpoint that a trainer goes on from, of which it does not tell its callbacks."""
     frame = sys._getframe(1)
     while frame is not None:
-        # To look at a frame's values keeps them alive with it: a caller's own frame is not looked at.
+        # A look at a frame's values keeps them alive with it: a caller's own frame is not looked at.
         if {"self", "resume_from_checkpoint"} <= set(frame.f_code.co_varnames):
             folder = frame.f_locals.get("resume_from_checkpoint")
             if frame.f_locals.get("self") is trainer and isinstance(folder, str | Path):

@@ -14,6 +14,7 @@ step, from numbers of their own, so a training has the same gradients with them 
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import warnings
 from collections import deque
@@ -39,7 +40,7 @@ except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
 _SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
-"""What transformers' trainer says of the ways in which processes may share outputs."""
+"""What transformers' trainer is asked of, by what processes may split an output by."""
 _CLIPPED = 0.2
 """Share of a record's tokens beyond which clipping is an alarm."""
 _SAME = 5
@@ -52,7 +53,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
     ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to;
     ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
-    measured without further cost (``per_completion``, or micro-batches of one completion).
+    measured without further cost (``per_completion``, sharded parameters, micro-batches of one completion).
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, on all processes, and the
@@ -74,7 +75,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         detail: whether to log c₁, c₂, c₃ and φ/τ too, where advantages are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
             c₃. None to measure it from the gradient of each completion; in groups of 2, in Adam's metric and
-            of a compiled model it is taken to be 1, its value for rewards of 0 and 1 under Assumption 2.
+            of a compiled model (but for micro-batches of one completion) it is taken to be 1, its value for
+            rewards of 0 and 1 under Assumption 2.
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
             22 steps.
         sketch: numbers that are kept of each micro-batch's gradient.
@@ -149,16 +151,15 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
-        if self._meter or self.saved:
-            self._guard.run(self._pack)
+        saved = self.saved if self._meter is None else self._guard.run(self._meter.state_dict)
+        if saved:
+            self._guard.run(self._pack, saved)
         return {
             "args": {name: getattr(self, name) for name in names},
             "attributes": {"checkpoint": self.checkpoint},
         }
 
-    def _pack(self) -> None:
-        saved = self._meter.state_dict() if self._meter else self.saved
-        assert saved is not None
+    def _pack(self, saved: dict[str, Any]) -> None:
         own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
         self._packed = checkpoints.packed({"meter": saved, **own})
         digest = checkpoints.digest(self._packed)
@@ -192,7 +193,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Write the window beside what the trainer has saved."""
         if args.should_save:
-            self._safely(self._save, state)
+            # Also when it is off: what was measured is in the checkpoint.
+            self._guard.run(self._save, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Take the hooks away."""
@@ -200,7 +202,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
         trainer = _caller()
-        if self._trainer not in (None, trainer):
+        folder = checkpoints.resumed(trainer)
+        if folder is not None or self._trainer not in (None, trainer):
             # The window of another training is no part of this one's.
             self.saved, self.checkpoint, self._packed = None, None, b""
             self._said, self._known, self._lines = None, None, set()
@@ -224,15 +227,14 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
         if sharded and not euclidean:
             raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
-        blind = args.torch_compile and (sharded or not single)
+        layered = self.detail and not args.torch_compile
         self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
-        self._measures = self._measures and (self.detail or self.per_completion or single)
-        self._measures = self._measures and not blind
+        self._measures = self._measures and (layered or self.per_completion or single or sharded)
         loo = loo and (self.detail or self._measures or self.phi_over_tau is not None)
         # Sharded gradients are reduced at the last micro-batch of a step alone.
-        apart = self.per_completion or (self._measures and self.detail) or sharded
+        apart = self.per_completion or (self._measures and layered) or sharded
         apart = apart and euclidean
-        if apart and blind:
+        if apart and args.torch_compile:
             raise InputError(
                 "outputs are told apart by hooks on layers, which a compiled model does not run: set "
                 "torch_compile=False"
@@ -244,12 +246,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             # A mixture of experts is balanced over the tokens of a micro-batch.
             or getattr(trainer, "aux_loss_enabled", False)
         )
-        whole, rest = divmod(batches, args.steps_per_generation)
+        passes, rest = divmod(batches, args.steps_per_generation)
         # A sum over the completions of a step does not depend on their order.
         self._sorts = not rest and loss != "bnpo" and not mixing
         self._sorts = self._sorts and not apart
         # As often a step passes over each of its completions, before the policy moves.
-        self._repeats = 1 if rest else max(1, min(args.num_iterations, whole))
+        self._repeats = 1 if rest else max(1, min(args.num_iterations, passes))
         self._rolls = loo and args.per_device_train_batch_size % self._size == 0
         if self.per_completion and (mixing or (args.beta and loss != "rloo")):
             raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
@@ -270,7 +272,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             guard=self._guard,
         )  # fmt: skip
         self._head = Head(trainer, model, self._guard) if apart else None
-        if (folder := checkpoints.resumed(trainer)) is not None:
+        if folder is not None:
             self._resume(folder, (state.stateful_callbacks or {}).get(type(self).__name__))
         elif self.saved:
             self._meter.load_state_dict(self.saved)
@@ -278,6 +280,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._parts: dict[int, torch.Tensor] = {}
         self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
+        self._drawn = -1
         self._begin_step()
         self._alarms.group_size = self._size
         self._selects = args.mask_truncated_completions
@@ -315,9 +318,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._said, self._known = saved["said"] and tuple(saved["said"]), saved["known"]
 
     def _save(self, state: Any) -> None:
-        trial = getattr(self._trainer, "_trial", None)
-        run = Path(self._trainer._get_output_dir(trial=trial))
         if self._packed:
+            trial = getattr(self._trainer, "_trial", None)
+            run = Path(self._trainer._get_output_dir(trial=trial))
             checkpoints.write(run / f"checkpoint-{state.global_step}", self._packed)
 
     def _stop(self) -> None:
@@ -337,7 +340,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._on = self._open = False
         self._head = self._inputs = self._share = None
         self._parts, self._passed = {}, deque()
-        self._own.clear()
+        self._begin_step()
         if self._meter is not None:
             # Another train() goes on.
             self.saved = self._meter.state_dict()
@@ -437,7 +440,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None or not self._meter.leave_one_out:
             return
         advantages = torch.cat([batch["advantages"] for batch in batches]).double()
-        shares = torch.zeros_like(advantages)
+        shares = torch.full_like(advantages, math.nan)
         for prompt in np.unique(prompts):
             rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
             values = advantages[rows]
@@ -460,7 +463,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._open = False
             squared = self._meter.end().double()
             if self._share is not None and len(squared):
-                phi = float(self._share.to(squared) @ squared)
+                # Of groups that lie on several processes nobody knows it.
+                share, known = self._share.to(squared), ~self._share.isnan()
+                share, squared = share[known], squared[known]
+                phi = float(share @ squared)
                 self._shares += phi, float(squared.sum()) - phi / (self._size - 1)
 
     def _step(self) -> None:
@@ -487,7 +493,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None or self._meter.steps < min(FEWEST, self.window):
             return {}
         estimate = self.estimate()
-        meaning, step = estimate.meaning(), self._trainer.state.global_step
+        meaning, step = estimate.meaning(), self._meter.taken
         said, since = self._said or ("", -_SAME * self.window)
         if step - since >= self.window * (_SAME if meaning == said else 1):
             self._said = meaning, step
@@ -503,7 +509,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if (logs.get("cispo_clip_ratio") or 0.0) >= _CLIPPED:
             standing.add("capped" if self._trainer.args.epsilon_high < 1 else "clipped")
         if self._meter is not None and self._meter.steps == self.window:
-            step = self._trainer.state.global_step
+            step = self._meter.taken
             if self._known is None or self.estimate().signal_interval[0] > 0:
                 self._known = step
             if step - self._known >= self.window:

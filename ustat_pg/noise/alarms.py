@@ -159,12 +159,12 @@ class Alarms:
         if z is not None:
             self._shares(places, z)
         gone = np.zeros(len(places), dtype=bool) if left is None else left == 0
-        unused = np.zeros_like(gone)
-        broken = self.group_size is not None and bool((np.bincount(places) % self.group_size).any())
+        unused, broken = np.zeros_like(gone), False
         if a is not None:
-            mixed, unused = _judged(places, a, z if ranked else None)
-            broken = broken or mixed
-        self._broken.append(bool(broken))
+            broken, unused = _judged(places, a, z if ranked else None)
+            cut = self.group_size is not None and (np.bincount(places) % self.group_size).any()
+            broken = bool(broken or cut)
+        self._broken.append(broken)
         if (gone | unused).any():
             # Ranks of advantages are those of rewards.
             values = (a if z is None else z, size)

@@ -146,6 +146,8 @@ class NoiseMeter:
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._blocks: deque[Blocks] = deque(maxlen=self.window)
+        self.taken = 0
+        """Steps that the window ever took up, pairs as one."""
         self._unknown = "no step counts"
         self._count = 0
         self._ever = False
@@ -345,12 +347,14 @@ class NoiseMeter:
             return False
         squares, alone = np.square(rows).sum(axis=1), len(np.unique(np.concatenate(groups))) < 2
         if not alone and len(groups) > 1:
+            self.taken += 1
             self._steps.append(step_sums(rows @ rows.T, groups, sizes))
             self._squares.append(squares)
         elif held is None:
             self._held = rows, groups, sizes
             return True
         else:
+            self.taken += 1
             self._steps.append(_joined(held, (rows, groups, sizes)))
             self._squares.append(np.concatenate([np.square(held[0]).sum(axis=1), squares]))
             self._unknown = "a step holds one prompt or one micro-batch"
@@ -416,6 +420,7 @@ class NoiseMeter:
         """The window, in numbers that JSON takes."""
         return {
             "count": self._count,
+            "taken": self.taken,
             "steps": [row.tolist() for row in self._steps],
             "squares": [row.tolist() for row in self._squares],
             "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
@@ -423,7 +428,7 @@ class NoiseMeter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        self._count = int(state["count"])
+        self._count, self.taken = int(state["count"]), int(state.get("taken", len(state["steps"])))
         for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
             kept.clear()
             kept.extend(np.array(row, dtype=float) for row in state[name])
