@@ -28,7 +28,9 @@ def digest(data: bytes) -> str:
 
 
 def write(folder: Path, data: bytes) -> None:
-    """Write the file whole, or not at all."""
+    """Write the file whole, or not at all; nothing where the trainer has taken the checkpoint away again."""
+    if not folder.is_dir():
+        return
     part = folder / f"{FILE}.part"
     part.write_bytes(data)
     os.replace(part, folder / FILE)
