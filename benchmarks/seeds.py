@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [seed for seed in wanted if seed not in records]
     with file.open("a", encoding="utf-8") as log, bar("seeds", len(missing), True) as shown:
         try:
-            for record in settled(missing, *how, workers=min(given.workers, len(missing))):
+            for record in settled(missing, *how, workers=min(given.workers, len(missing) or 1)):
                 log.write(json.dumps(record | {"code": version}) + "\n")
                 log.flush()
                 records[record["seed"]] = record

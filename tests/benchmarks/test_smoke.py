@@ -71,6 +71,9 @@ def test_seeds_are_counted_and_go_on_where_they_were_stopped(tmp_path, monkeypat
     assert seeds.main([*words, "--seeds", "2", "--first", "3"]) == 1
     out = capsys.readouterr().out
     assert asked == [4, 5]
+    # All are done: nothing is asked again, by however many workers.
+    assert seeds.main(["--engine", "exact", "--seeds", "2", "--first", "3", "--workers", "2"]) == 1
+    assert capsys.readouterr().out.split("\n\n")[1:] == out.split("\n\n")[1:]
     assert "| a whole run |       2 |         1 |" in out
     assert "- oracle: plain#_ G=_: ratio: REFUTED: 1, seeds 4" in out
     # What other code has said is not counted.
