@@ -21,6 +21,9 @@ DEGREE = 24
 ROUNDED = 16 * EPSILON
 """The rounding of a function's value, relative to the largest that it takes near by."""
 
+ROUGH = 1e-6
+"""An error, relative to the terms of a slope, from which values are of no smooth function."""
+
 HALVINGS = 12
 """How often the interval of an interpolation is halved at most."""
 
@@ -41,7 +44,8 @@ def derivative(
     """A derivative at a point, of a polynomial through values on both sides.
 
     The interval is halved until what the polynomial leaves out, by the last of its coefficients, is less
-    than what the rounding of its values makes.
+    than what the rounding of its values makes. Not a number where no interval does: an error as large as
+    the slope would allow anything.
 
     Arguments:
         function: an analytic function.
@@ -62,7 +66,7 @@ def derivative(
         most, sizes = (DEGREE / reach) ** order, np.abs(curve.coef)
         left_out = 2 * most * float(sizes[-2:].sum())
         rounding = ROUNDED * most * float(sizes.sum())
-        if left_out + rounding < best.error:
+        if left_out + rounding < min(best.error, ROUGH * most * float(sizes.sum())):
             best = Approximate(float(curve.deriv(order)(at)), left_out + rounding)
         if left_out <= rounding:
             break

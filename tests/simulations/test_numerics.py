@@ -32,6 +32,12 @@ def test_a_derivative_is_off_by_its_error_at_most(name, reach):
     assert abs(slope - true) <= error < 1e-7 * (1 + abs(function(0.0)))
 
 
+def test_values_of_no_smooth_function_have_no_derivative():
+    slope, error = derivative(lambda t: float(t > 0), 0.0, 1.0)
+    assert np.isnan(slope)
+    assert error == np.inf
+
+
 def test_higher_derivatives_too():
     for order, true in ((2, -9.0), (3, 0.0)):
         value, error = derivative(lambda t: np.cos(3 * t), 0.0, 1.0, order)
