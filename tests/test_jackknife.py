@@ -50,14 +50,30 @@ def test_means_of_skewed_parts(count):
 
 
 def test_ends_of_skewed_parts_are_hall_s():
+    """For the skewness that is seen, and 2/k more of it where k parts carry the spread."""
     values = np.array([0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.1, 1.4, 1.8, 2.3, 3.0, 4.0])
-    g, n = skew(values, bias=False), 12
-    d = values - values.mean()
+    n, d = 12, values - values.mean()
+    g = skew(values, bias=False) * (1 + 2 * (d**4).sum() / (d**2).sum() ** 2)
     freedom = min(11, 2 * n / ((d**4).mean() / (d**2).mean() ** 2 - 1))
     x = -student_law.isf(0.025, freedom) / math.sqrt(n)
     bent = 3 * math.sqrt(n) / g * (np.cbrt(1 + g * (x - g / (6 * n))) - 1)
     high = means(values[:, None]).interval()[1][0]
     assert high == pytest.approx(values.mean() - bent * values.std(ddof=1) / math.sqrt(n), rel=1e-4)
+
+
+def test_a_skewness_that_is_known_widens_what_parts_do_not_show():
+    """One end, and by less where parts are few: Hall's cubic turns back where a mean is very skewed."""
+    low, high = (np.array(ends) for ends in zip(*(
+        (found.interval(skewness)[0][0], found.interval(skewness)[1][0])
+        for found in [means(np.tile([-2.0, -1.0, 0.0, 1.0, 2.0], 10)[:, None])]
+        for skewness in (-math.inf, 0.5, 1.5)
+    ), strict=True))  # fmt: skip
+    assert np.ptp(low) == 0 and high[0] < high[1] < high[2] < 1.3 * high[0]
+    few = means(np.array([[-2.0], [-1.0], [0.0], [1.0], [2.0]]))
+    assert few.interval(0.9)[1][0] == few.interval(1.5)[1][0] < 4.5 * few.interval()[1][0]
+    skewed = [means(np.array([0.0] * 7 + [far, 1.0, 1.0])[:, None]) for far in (2.0, 4.0, 8.0)]
+    reach = [(each.interval()[1][0] - each.full[0]) / each.se[0] for each in skewed]
+    assert reach == sorted(reach)
 
 
 def test_an_error_has_the_freedom_that_its_kurtosis_leaves():
@@ -107,9 +123,10 @@ def test_the_squared_length_of_a_small_mean():
 def test_the_square_of_one_mean_has_the_squares_of_its_ends():
     column = np.random.default_rng(10).normal(size=(60, 1))
     column = 0.4 + (column - column.mean()) / column.std(ddof=1)
-    half = student(59) / math.sqrt(60)
+    half, k = student(59) / math.sqrt(60), means(column).carriers[0]
     low, high = norm_interval(column)
     assert (0.4 - half) ** 2 * 0.6 < low < (0.4 - half) ** 2 * 1.01
+    half *= math.sqrt(1 + 2 / k)
     assert (0.4 + half) ** 2 * 0.99 < high < (0.4 + half) ** 2 * 1.2
 
 

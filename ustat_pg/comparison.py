@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Baseline = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11
-"""A bias over the gradient's length below which sums of many outcomes are not told from 0."""
+"""A bias over the gradient's length below which sums of many outcomes are not distinguishable from 0."""
 
 
 @dataclass(frozen=True)

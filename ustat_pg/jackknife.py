@@ -6,7 +6,8 @@ intervals that follow three things which a normal law forgets:
 
 - *skewness*: few parts are much larger than all others. Ends are those of Student's law through Hall's
   (1992) cubic, which takes the skewness out of a mean over its error, where they are the wider ones: parts
-  that were not seen may have made it look skewed to the other side;
+  that were not seen may have made it look skewed to the other side. What k parts carry is more skewed than
+  it looks, by about 2/k of it;
 - *heavy tails*: an error estimated from parts of kurtosis κ has about 2n/(κ - 1) degrees of freedom;
 - *what was not seen*: where hardly more than two parts carry the spread, parts that are larger still may be
   missing, and the end on their side is not known.
@@ -29,15 +30,22 @@ ERRORS = 0.05
 """The share of intervals that miss, at all looks together."""
 _CARRIERS = 2.5
 """Parts that must carry the spread, as (Σd²)²/Σd⁴ counts them, for an end to be known."""
-_FEW = 5
+FEW = 5
 """Parts below which no law can be seen: intervals are Student's."""
 _LEAST_FREEDOM = 4.0
+LOW = 2.0
+"""The skewness of a sample is too small by about this over the parts that carry its spread."""
+SQUARE = 1.5
+"""The skewness that a square of a mean has at least where four parts or more tell it in one direction."""
+_LEAN = 0.4
+"""The skewness of a mean that is taken for granted at most."""
 _ROUNDING = 1e-12
 """The relative error of a ratio that is the same for all parts."""
 _GRID = np.linspace(0.0, 1.0, 1025)
+_PARTS = np.linspace(0.0, 1.0, 33)[1:, None]
 
 
-def student(freedom: float, looks: int = 1) -> float:
+def student(freedom: float, looks: float = 1) -> float:
     """Student's quantile of a 95% interval, its 5% split over the looks; infinite for no freedom.
 
     With t = √ν tan a its density is cos(a)^(ν-1) in the angle a, which is added up.
@@ -90,20 +98,26 @@ class Means:
         """How many parts carry the spread of each estimate, (Σd²)²/Σd⁴; 0 where there is none, (Q,)."""
         return shape_of(self.influences)[2]
 
-    def interval(self) -> tuple[Array, Array]:
-        """95% intervals, at all looks together; ends that are not known are infinite."""
+    def interval(self, skewness: float = -math.inf) -> tuple[Array, Array]:
+        """95% intervals, at all looks together; ends that are not known are infinite.
+
+        Arguments:
+            skewness: what that of a part is at least, whatever some parts show; of few less is taken.
+        """
         count, se = len(self.without), self.se
-        skewness, freedom, carriers = shape_of(self.influences)
+        seen, freedom, carriers = shape_of(self.influences)
+        least = min(skewness, _LEAN * math.sqrt(count)) if count >= FEW else -math.inf
+        leaning = np.maximum(seen * (1 + LOW / np.maximum(carriers, 1.0)), least)
         width = np.array([student(each, self.looks) for each in freedom])
         with np.errstate(invalid="ignore"):
-            low = self.full - np.maximum(width, _bent(width, skewness, count)) * se
-            high = self.full + np.maximum(width, -_bent(-width, skewness, count)) * se
+            low = self.full - _reach(width, -leaning, count) * se
+            high = self.full + _reach(width, leaning, count) * se
         same = (se == 0) & (self.full != 0)
         low, high = (np.where(same, self.full, end) for end in (low, high))
         few = ~same & unseen(carriers, count)
         unknown = ~np.isfinite(se) | few & (carriers == 0)
         return (
-            np.where(unknown | few & (skewness < 0), -np.inf, low),
+            np.where(unknown | few & (seen < 0), -np.inf, low),
             np.where(unknown | few, np.inf, high),
         )
 
@@ -128,7 +142,7 @@ def shape_of(influences: Array) -> tuple[Array, Array, Array]:
     scaled = influences / np.where(size > 0, size, 1.0)
     fourth = np.where(size > 0, (scaled**4).mean(axis=0), np.nan)
     freedom = np.full(size.shape, float(count - 1))
-    if count < _FEW:
+    if count < FEW:
         return np.zeros_like(size), freedom, np.nan_to_num(count / fourth)
     skewness = (scaled**3).mean(axis=0) * math.sqrt(count * (count - 1)) / (count - 2)
     heavy = np.maximum(2 * count / np.maximum(fourth - 1, 1e-9), _LEAST_FREEDOM)
@@ -137,14 +151,17 @@ def shape_of(influences: Array) -> tuple[Array, Array, Array]:
 
 def unseen(carriers: Array, count: int) -> NDArray[np.bool_]:
     """Whether so few of the parts carry a spread that larger ones may not have been seen."""
-    return (carriers < _CARRIERS) & ((count >= _FEW) | (carriers == 0))
+    return (carriers < _CARRIERS) & ((count >= FEW) | (carriers == 0))
 
 
-def _bent(width: Array, skewness: Array, count: int) -> Array:
-    """Hall's cubic inverted: quantiles of a mean over its error, from those of a symmetric law."""
-    lean = np.where(np.abs(skewness) > 1e-6, skewness, 1.0) / math.sqrt(count)
-    bent = 3 / lean * (np.cbrt(1 + lean * (width - lean / 6)) - 1)
-    return np.where(np.abs(skewness) > 1e-6, bent, width)
+def _reach(width: Array, skewness: Array, count: int) -> Array:
+    """Hall's cubic inverted: how far a mean may be on the side that it is skewed to, in its own errors.
+
+    The cubic turns back where a law is very skewed. No end is nearer than that of a smaller skewness.
+    """
+    lean = np.where(skewness > 1e-6, skewness, np.nan) / math.sqrt(count) * _PARTS
+    far = 3 / lean * (1 - np.cbrt(1 - lean * (width + lean / 6)))
+    return np.fmax(width, far.max(axis=0))
 
 
 def means(columns: Array, looks: int = 1) -> Means:

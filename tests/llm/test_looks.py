@@ -90,7 +90,9 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks():
     # Student's quantiles of 99% and of 95%, at most 239 degrees of freedom; shares are cut to 0 to 1.
     assert wide.sum() > 10
     assert (shared[wide] / alone[wide] > 2.5966 / 1.9699 - 1e-3).all()
-    assert (shared[wide] / alone[wide] < 2).all()
+    # What few prompts carry, as they do c1, has its 99% far out.
+    assert np.median(shared[wide] / alone[wide]) < 1.45
+    assert (shared[wide] / alone[wide] < 3).all()
     varied = others > 1e-9
     assert (wider[varied] > 1.2 * others[varied]).all()
 

@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..jackknife import Interval, Means, beside, means, ratio_interval
+from ..jackknife import FEW, Interval, Means, beside, means, ratio_interval
 from ..predictions import MseConstants, critical_budget
 from .moments import gradients, norm_interval, pairs, prompt_moments
 from .pool import ScoredPool
 
 Array = NDArray[np.float64]
+
+_TELLING = 3
+"""Prompts in which ‖g(x)‖² must be seen for an upper end of c1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +28,14 @@ class ConstantsEstimate:
         means: of c1, tr Cov_X g(X); c2, E[τ - ‖g‖²]; c3, E[φ + ‖g‖²]; vanilla, E[E[‖s‖² z²] - ‖g‖²];
             gradient_sq, ‖E g(X)‖². As unbiased estimates c1 and gradient_sq may be negative.
         signal: the 95% interval of ‖E g(X)‖²; that of the means unless given.
+        telling: the prompts that have two rewards or more apart from their most common one; all unless
+            given. Of rare rewards no other prompt shows ‖g(x)‖², so that few of them leave c1 without an
+            upper end.
     """
 
     means: Means
     signal: Interval | None = None
+    telling: int | None = None
 
     NAMES = ("c1", "c2", "c3", "vanilla", "gradient_sq")
 
@@ -46,13 +53,23 @@ class ConstantsEstimate:
         if name == "gradient_sq" and self.signal is not None:
             return self.signal
         low, high = (float(end[self.NAMES.index(name)]) for end in self.means.interval())
-        return low, high
+        return low, math.inf if name == "c1" and self._silent else high
 
     @property
     def not_known(self) -> dict[str, str]:
         """Why a constant's interval has an end that is not known, for those that have one."""
         reasons = {name: self.means.carried(place) for place, name in enumerate(self.NAMES)}
+        if self._silent:
+            reasons["c1"] = (
+                f"{self.telling} of {len(self.means.without)} prompts have two rewards or more apart from "
+                "their most common one, and c1 is seen in no other"
+            )
         return {name: reason for name, reason in reasons.items() if reason is not None}
+
+    @property
+    def _silent(self) -> bool:
+        few = self.telling is not None and self.telling < _TELLING
+        return few and len(self.means.without) >= FEW
 
     @property
     def clipped(self) -> tuple[str, ...]:
@@ -79,7 +96,7 @@ class ConstantsEstimate:
         Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
         """
         low, high = ratio_interval(self.means.apply(lambda columns: columns[..., [2, 0]]))
-        return 1 + math.sqrt(low), 1 + math.sqrt(high)
+        return 1.0 if self._silent else 1 + math.sqrt(low), 1 + math.sqrt(high)
 
     @property
     def k_crit(self) -> float | None:
@@ -125,7 +142,10 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
         within, c2, c3, vanilla, signal = np.moveaxis(columns, -1, 0)
         return np.stack([within - signal, c2, c3, vanilla, signal], axis=-1)
 
-    return ConstantsEstimate(averages.apply(with_c1), norm_interval(sketches, pool.looks))
+    rewards = pool.rewards
+    alike = (rewards[:, :, None] == rewards[:, None, :]).sum(axis=2).max(axis=1)
+    telling = int((alike <= rewards.shape[1] - 2).sum())
+    return ConstantsEstimate(averages.apply(with_c1), norm_interval(sketches, pool.looks), telling)
 
 
 def noise_and_signal(columns: Array) -> Array:

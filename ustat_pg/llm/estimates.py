@@ -211,7 +211,8 @@ def noise_to_signal(
         a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
         ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
         first baseline's at that group size by paired differences of logarithms. Ratios are NaN where signal,
-        or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0.
+        or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0, those of
+        relative where an 80% interval of either signal has 0.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
@@ -262,12 +263,17 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     return [row(noises[pair]) if pair in noises else missing for pair in pairs]
 
 
+_LIKELY = 0.25
+"""Looks at which an interval has errors of 20%: a signal whose own begins above 0 is likely there."""
+
+
 @dataclass(frozen=True)
 class Noise:
-    """tr Cov ĝ, times some number, and ‖E ĝ‖², with the interval of the latter."""
+    """tr Cov ĝ, times some number, and ‖E ĝ‖²; the interval of the latter, and whether it is likely there."""
 
     both: Means
     signal: Interval
+    likely: bool
 
 
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
@@ -280,7 +286,8 @@ def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
     both = beside(square, pairs(vectors, pool.looks)).apply(
         lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
-    return Noise(both, norm_interval(vectors, pool.looks))
+    likely = norm_interval(vectors, pool.looks * _LIKELY)[0] > 0
+    return Noise(both, norm_interval(vectors, pool.looks), likely)
 
 
 def _divided(both: Array) -> Array:
@@ -290,10 +297,12 @@ def _divided(both: Array) -> Array:
 
 
 def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
-    """A ratio of noise over signal to another of the same prompts; ends are known where both signals are."""
+    """A ratio of noise over signal to another of the same prompts; ends are known where signals are likely:
+    their errors are nearly the same, and leave the ratio.
+    """
     value, ends = log_ratio(one.both, other.both)
     # Multiples of one another have their ratio whatever the signal.
-    known = min(one.signal[0], other.signal[0]) > 0 or ends[0] == ends[1]
+    known = (one.likely and other.likely) or ends[0] == ends[1]
     return value, *(ends if known else (0.0, math.inf))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 from scipy.stats import beta
 
-from ..jackknife import ERRORS, Interval, Means, means, shape_of, student, unseen
+from ..jackknife import ERRORS, LOW, Interval, Means, means, shape_of, student, unseen
 from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, leave_one_out
 
@@ -188,13 +188,14 @@ def pairs(vectors: Array, looks: int = 1) -> Means:
     return Means(np.array([total / (count * (count - 1))]), without, looks)
 
 
-def norm_interval(vectors: Array, looks: int = 1) -> Interval:
+def norm_interval(vectors: Array, looks: float = 1) -> Interval:
     """The 95% interval of ‖E u‖² from independent vectors u, (P, k), P >= 2, as :func:`pairs` estimates it.
 
     With C = Cov u and v the variance along E u the estimate has variance 4 ‖E u‖² v/P + 2 tr C²/P², which
     grows with ‖E u‖². So the interval has the sizes from which the estimate is not too far in *their own*
     errors, as Wilson's has of a share. Above the estimate v is at least tr C²/tr C, that of an error which
-    made it too small. Below it the skewness of a square is taken off, as Cornish and Fisher do.
+    made it too small, and larger than it looks where few vectors carry it. Below it the skewness of a square
+    is taken off, as Cornish and Fisher do.
     """
     count, mean = len(vectors), vectors.mean(axis=0)
     apart = vectors - mean
@@ -215,7 +216,8 @@ def norm_interval(vectors: Array, looks: int = 1) -> Interval:
         root = math.sqrt(max(middle**2 - value**2 + width * more, 0.0))
         return middle - root, middle + root
 
-    below, above = (4 * v / count for v in (own, max(own, squares / spread)))
+    most = max(own, squares / spread) * (1 + LOW / max(carriers, 1.0))
+    below, above = (4 * v / count for v in (own, most))
     less = value - (width - 1) * own / count
     low = far(less, below, rest)[0] if less > 0 else 0.0
     _, high = far(value, above, rest + (below - above) * max(value, 0.0))

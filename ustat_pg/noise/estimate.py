@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..jackknife import Interval, Means, log_ratio, means, ratio_interval
+from ..jackknife import SQUARE, Interval, Means, log_ratio, means, ratio_interval
 from ..validation import InputError
 
 Array = NDArray[np.float64]
@@ -94,7 +94,7 @@ class NoiseEstimate:
             return "inseparable"
         if "signal" in self.not_known:
             return "few steps"
-        if not math.isfinite(self.noise_to_signal) or low <= 0:
+        if not math.isfinite(self.noise_to_signal) or self.signal_interval[0] <= 0:
             return "signal unknown"
         if self.k_crit <= 0:
             return "noise unknown"
@@ -118,7 +118,7 @@ class NoiseEstimate:
             return "The noise is not distinguishable from 0: fewer completions a step would do."
         low, high = map(_short, self.budget_over_critical_interval)
         share = f"{low} to {high}" if low != high else f"about {low}"
-        share = share if high != "inf" else f"at least {low}"
+        share = f"at least {low}" if high == "inf" else f"at most {high}" if low == "0" else share
         size = round(self.budget_over_critical * self.k_crit)
         more = f"; about {_short(self.steps_needed)} more steps make it known to 30%"
         more = more if 0 < self.steps_needed < math.inf else ""
@@ -197,11 +197,12 @@ def estimate_noise(
 
     both = means(steps).apply(_noise_and_signal)
     noise, signal = both.full
-    put("signal", signal, both.se[1], _ends(both, 1))
-    reasons = {"signal": both.carried(1, "steps")}
+    within = _ends(both, 1, SQUARE)
+    put("signal", signal, both.se[1], within)
+    reasons = {name: both.carried(place, "steps") for place, name in enumerate(("noise", "signal"))}
     crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
     crit_se = _ratio_se(both)
-    low, high = ratio_interval(both)
+    low, high = ratio_interval(both, within)
     put("k_crit", crit, crit_se, (low, high))
     put("noise_to_signal", crit / mean, crit_se / mean, (low / mean, high / mean))
     share = mean / crit if crit else math.inf
@@ -214,7 +215,8 @@ def estimate_noise(
     if len(alike) > 1:
         parts = means(alike).apply(lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau)))
         for place, name in enumerate(("c1", "c2", "c3")):
-            put(name, parts.full[place], parts.se[place], _ends(parts, place))
+            least = SQUARE if name == "c1" else -math.inf
+            put(name, parts.full[place], parts.se[place], _ends(parts, place, least))
             reasons[name] = parts.carried(place, "steps")
         c1, _, c3 = parts.full
         ratio = max(c3, 0.0) / c1 if c1 > 0 else math.nan if math.isnan(c1) else math.inf
@@ -254,8 +256,8 @@ def _constants(sums: Array, size: float, ratio: Array) -> Array:
     return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
 
 
-def _ends(means: Means, place: int) -> Interval:
-    low, high = (float(end[place]) for end in means.interval())
+def _ends(means: Means, place: int, skewness: float = -math.inf) -> Interval:
+    low, high = (float(end[place]) for end in means.interval(skewness))
     return low, high
 
 
