@@ -212,7 +212,7 @@ def noise_to_signal(
         ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
         first baseline's at that group size by paired differences of logarithms. Ratios are NaN where signal,
         or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0, those of
-        relative where an 85% interval of either signal has 0.
+        relative where an 83% interval of either signal has 0.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
@@ -264,7 +264,7 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
 
 
 _LIKELY = 0.3
-"""Looks at which an interval has errors of 15%: a signal whose own begins above 0 is likely there."""
+"""Looks at which an interval has errors of 17%: a signal whose own begins above 0 is likely there."""
 
 
 @dataclass(frozen=True)
