@@ -16,7 +16,7 @@ MODULES = {
 
 
 def advantages(options, batch):
-    module = MODULES[options["algo"]]
+    module = MODULES[options["orchestrator.algo.type"]]
     [algorithm] = [
         each
         for each in vars(module).values()

@@ -117,7 +117,7 @@ class Meaning:
         factor = 1.0
         for group in self.framework.steps:
             values = {name: self.values[name.lstrip("/")] for name in group}
-            if "none" not in values.values():
+            if not {"none", "0"} & {*values.values()}:
                 for name, text in values.items():
                     number = positive(name.lstrip("/"), float(text))
                     factor *= 1 / number if name.startswith("/") else number

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from attrs import converters, field, frozen
@@ -84,18 +85,22 @@ class Option:
         default: as text; None where it must be given.
         beside: its default where another option of its section is given, if that differs.
         values: those that it may have; none for a number.
+        unrun: further ones, whose code was only read.
         aliases: older names.
         synonyms: other ways to write a value.
         means: the aggregation of each value.
         otherwise: the aggregation of a number.
         place: where a KL term goes.
         caps: the options that cap the ratio from above under a value; the first that is set holds.
+        several: whether it is a list of numbers.
+        presence: whether all that counts is that it is given.
     """
 
     name: str
     kind: str
     default: str | None = field(default=None, converter=converters.optional(as_text))
     values: tuple[str, ...] = field(default=(), converter=_texts)
+    unrun: tuple[str, ...] = field(default=(), converter=_texts)
     aliases: tuple[str, ...] = field(default=(), converter=_texts)
     synonyms: Mapping[str, str] | None = None
     means: Mapping[str, str] | None = None
@@ -103,6 +108,8 @@ class Option:
     place: str = ""
     caps: Mapping[str, list[str]] | None = None
     beside: str | None = None
+    several: bool = False
+    presence: bool = False
 
     def unsaid(self, given: Iterable[str]) -> str:
         """Its value where only options of these names are given."""
@@ -120,7 +127,13 @@ class Option:
         """The value that a text stands for."""
         value = (self.synonyms or {}).get(text.lower(), text.lower())
         value = "none" if value in ("null", "~", "") else value
-        allowed = self.values or tuple(self.means or ())
+        if self.presence:
+            return value if value in ("none", "false") else "given"
+        if self.several and value != "none":
+            return str(
+                [_number(self.name, part) for part in re.split(r"[\s,]+", value.strip("[]() "))]
+            )
+        allowed = (*self.values, *self.unrun) or tuple(self.means or ())
         if value in allowed:
             return value
         if allowed and not self.otherwise:
@@ -131,13 +144,19 @@ class Option:
         if self.kind == "group size":
             return str(integer(self.name, _whole(text)))
         if value != "none":
-            try:
-                known = not isnan(float(value))
-            except ValueError:
-                known = False
-            if not known:
-                raise InputError(f"{self.name} is {text!r}: it must be a number")
+            _number(self.name, text)
         return value
+
+
+def _number(name: str, text: str) -> float:
+    """The number of a text."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if isnan(value):
+        raise InputError(f"{name} is {text!r}: it must be a number")
+    return value
 
 
 @frozen
@@ -198,6 +217,12 @@ class Framework:
         aggregation: of its loss, where no option says.
         options: by name.
         rows: the first that fits holds.
+        commands, signs: patterns of the programs and modules that a run of it has, and of names that no
+            other has, beside those of its options.
+        classes: its config classes in Python.
+        bases: the files that its own defaults stand in: a parent of such a name adds nothing.
+        refused: its programs that are no group baseline, and what they are.
+        foreign: names that are like those of options and that nothing reads.
         steps: what is multiplied to the optimizer steps on the same outputs, as groups of options'
             names, those behind a ``/`` dividing; a group of which one is not known counts 1.
     """
@@ -213,7 +238,26 @@ class Framework:
     ran: str = ""
     notes: tuple[str, ...] = field(default=(), converter=_texts)
     names_of: str = ""
+    commands: tuple[str, ...] = field(default=(), converter=_texts)
+    signs: tuple[str, ...] = field(default=(), converter=_texts)
+    classes: tuple[str, ...] = field(default=(), converter=_texts)
+    bases: tuple[str, ...] = field(default=(), converter=_texts)
+    refused: Mapping[str, str] = field(factory=dict)
+    foreign: tuple[str, ...] = field(default=(), converter=_texts)
     steps: Sequence[Sequence[str]] = ()
+
+    def names(self) -> dict[str, Option]:
+        """The options by all their names."""
+        return {
+            name: option
+            for option in self.options.values()
+            for name in (option.name, *option.aliases)
+        }
+
+    def is_switch(self, name: str) -> bool:
+        """Whether naming an option alone switches it on."""
+        matches = self.matching(name)
+        return len(matches) == 1 and matches[0].switch
 
     def checked(self, row: Row) -> str:
         """How one of its rows was held to its code."""
@@ -252,14 +296,22 @@ class Framework:
 
     def row(self, values: Mapping[str, str]) -> Row:
         """The row that fits these values of all options."""
-        return next(row for row in self.rows if row.fits(values))
+        for row in self.rows:
+            if row.fits(values):
+                return row
+        options = [option for option in self.of_kind("advantage") if values[option.name] == "none"]
+        names = " ".join(f"{short_name(option.name)}=VALUE" for option in options)
+        raise InputError(f"{self.title} has no advantage without {names}: write it")
 
-    def combinations(self) -> list[dict[str, str]]:
-        """Every choice of values of the options that choose the advantage."""
-        options = self.of_kind("advantage")
+    def combinations(self, unrun: bool = False) -> list[dict[str, str]]:
+        """Every choice of values of the options that choose the advantage; if that is asked, of the trainer and
+        of what was only read too.
+        """
+        options = [*self.of_kind("advantage"), *(self.of_kind("trainer") if unrun else ())]
+        values = [(*option.values, *(option.unrun if unrun else ())) for option in options]
         return [
-            {option.name: value for option, value in zip(options, values, strict=True)}
-            for values in product(*(option.values for option in options))
+            {option.name: value for option, value in zip(options, chosen, strict=True)}
+            for chosen in product(*values)
         ]
 
 
@@ -386,7 +438,7 @@ def short_name(name: str) -> str:
 
 _VAGUE = (
     *("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out"),
-    *("std_unbiased", "batch_size", "init_coef"),
+    *("std_unbiased", "batch_size", "init_coef", "type", "path", "enabled"),
 )
 """Last parts of names that say nothing without the part before them."""
 

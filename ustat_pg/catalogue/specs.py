@@ -1,39 +1,51 @@
-"""Options as they are written: typed, in a file, in a launch script, or in a trainer's own config."""
+"""Options as they are written, and the framework whose they are."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_json, read_pickle, read_text, read_yaml
 from ..validation import InputError, integer, nearest
 from .meaning import Meaning
-from .records import Framework, Option, as_text, catalogue, flat
-
-Named = list[tuple[str, str]]
-"""Options by the names that are written, the later before the earlier; "" where no value is."""
+from .records import Framework, Option, catalogue, short_name
+from .sources import (
+    FILES,
+    Named,
+    Source,
+    is_file,
+    of_commands,
+    of_config,
+    of_file,
+    options_of,
+    plain,
+)
 
 
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     """Resolve the options of a framework: ``"framework option=value ..."``, with its own defaults.
 
-    A YAML or JSON file of options, a launch script, or ``training_args.bin``, of which nothing is
-    imported or run, may stand behind the framework, or alone; options that follow it hold before those in
-    it. What is no option of the catalogue is passed over, and named in the result's ``passed_over``.
+    A file may stand behind the framework, or alone: YAML, JSON or TOML, a launch script, Python or a
+    notebook with one call of a config class, ``training_args.bin``, the folder of a Hydra run. Nothing of it
+    is imported or run. Parents that it names are followed (``defaults:``, ``config=``). Options that follow
+    it hold before those in it; one that is known stands for itself under any section but those of evaluation,
+    optimizers, critics and the like. What is no option of the catalogue is passed over, and named in the
+    result's ``passed_over``.
 
     Arguments:
         spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"``, ``"run.sh"``, or the command
             that starts a run, ``"python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo ..."``;
-            or a mapping of options, or a config that has them as attributes: ``trainer.args``.
+            the words of one of these as a list; or a mapping of options, or a config that has them as
+            attributes: ``trainer.args``.
         group_size: G, in place of what the options say.
 
     Raises:
         InputError: an unknown framework or value, or an option by a name that is nearly right, which is
-            named with the nearest; or a file that is not as said.
+            named with the nearest; a file that is not as said, that may be of several frameworks, that may
+            have more than one value for an option, or lacks a parent that may have one.
 
     >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
@@ -41,30 +53,35 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     >>> resolve({"scale_rewards": False, "num_generations": 16, "seed": 3}).estimator
     'group-mean'
     """
-    if not isinstance(spec, str):
-        named = _of_config(spec)
-        framework = _recognised(f"this {type(spec).__name__}", named)
-        return _meaning(framework, group_size, named)
-    words = spec.split()
+    if isinstance(spec, str):
+        words = [spec] if Path(spec).is_file() else spec.split()
+    elif isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec):
+        words, spec = list(spec), shlex.join(spec)
+        if len(words) == 1 and not is_file(words[0]):
+            (spec,) = words
+            words = spec.split()
+    else:
+        source = of_config(spec)
+        source.title = f"this {type(spec).__name__}"
+        return _meaning(_recognised(source), group_size, source)
     if not words:
         raise InputError("SPEC is empty: write a framework and its options, or a file of them")
-    if _is_command(words):
-        named = _of_commands(spec)
-        return _meaning(_recognised("SPEC", named), group_size, named)
-    held: Named = []
-    if _is_file(words[0]):
-        held = _of_file(words[0])
-        framework = _recognised(words[0], held)
-    else:
-        framework = catalogue().framework(words[0])
-    typed = []
-    for word in words[1:]:
-        if _is_file(word):
-            held = _of_file(word)
+    if not is_file(words[0]) and _is_command(words):
+        source = of_commands(spec)
+        return _meaning(_recognised(source), group_size, source)
+    framework = None if is_file(words[0]) else catalogue().framework(words.pop(0))
+    held, typed = Source(""), []
+    for word in words:
+        name, _, value = word.partition("=")
+        if is_file(word):
+            held = held.then(of_file(Path(word)))
+        elif plain(name) in FILES and is_file(value):
+            held = held.then(of_file(Path(value)))
         else:
             typed.append(word)
+    framework = framework or _recognised(held)
     passed, given = [], {}
-    for name, text in _options(typed, partial(_is_switch, framework)):
+    for name, text in options_of(typed, framework.is_switch):
         option = _typed(framework, name)
         if option is None:
             passed.append(name)
@@ -77,29 +94,30 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
 
 def _typed(framework: Framework, name: str) -> Option | None:
     """The option of a typed name; None where the name is like none of the framework's."""
-    known = {option_name.rpartition(".")[2] for option_name in _names(framework)}
-    last = _plain(name).rpartition(".")[2]
+    known = {option_name.rpartition(".")[2] for option_name in framework.names()}
+    last = plain(name).rpartition(".")[2]
     slip = last not in known and nearest(last, known, cutoff=NEAR)
     return framework.option(name) if framework.matching(name) or slip else None
-
-
-def _is_switch(framework: Framework, name: str) -> bool:
-    matches = framework.matching(name)
-    return len(matches) == 1 and matches[0].switch
 
 
 def _meaning(
     framework: Framework,
     group_size: int | None,
-    held: Named,
+    source: Source,
     typed: Mapping[str, str] | None = None,
     passed: Iterable[str] = (),
 ) -> Meaning:
-    known, foreign = _known(framework, held)
+    if not any(_runs(pattern, source) for pattern in framework.commands):
+        for pattern, words in framework.refused.items():
+            if run := _runs(pattern, source):
+                raise InputError(f"{source.title} runs {run.group(1)}: {words}")
+    known, foreign = _known(framework, source, typed or {})
     given = {**known, **(typed or {})}
+    (grouping,) = framework.of_kind("group size")
+    said = {*given, grouping.name} if group_size is not None else {*given}
+    _refuse_unsaid(framework, source, said)
     defaults = {option.name: option.unsaid(given) for option in framework.options.values()}
     values = {**defaults, **given}
-    (grouping,) = framework.of_kind("group size")
     if group_size is not None:
         values[grouping.name] = str(integer("group size", group_size))
     size = values[grouping.name]
@@ -122,83 +140,201 @@ def _meaning(
     )
 
 
-def _known(framework: Framework, named: Named) -> tuple[dict[str, str], list[str]]:
-    """The framework's options among what is named, and the names of the rest."""
-    values, foreign = {}, []
-    for name, text in named:
-        option = _names(framework).get(_plain(name))
-        if option is None:
-            foreign.append(name)
+def _known(
+    framework: Framework, source: Source, typed: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """The framework's options among what is named and not typed, and the names of the rest."""
+    matches, foreign = matched(framework, source.named)
+    values = {}
+    names = framework.names()
+    for option, written in ((framework.options[name], pairs) for name, pairs in matches.items()):
+        if option.name in typed:
             continue
-        if option.kind == "group size" and text in ("none", "null"):
+        if option.kind not in _DECIDING and any("$" in text for _, text in written):
+            values[option.name] = "none"
+            foreign += [name for name, _ in written]
             continue
-        if "$" in text and any(
-            text.strip("${}").endswith(alias) for alias in (option.name, *option.aliases)
-        ):
-            continue  # A file that refers to another name of the same option, which it holds too.
-        if "$" in text:
+        written = [*dict(written).items()]  # The later of one name holds.
+        own = [pair for pair in written if plain(pair[0]) in names]
+        texts = {
+            option.read(text or ("true" if option.switch else "none")): name
+            for name, text in own or written
+            if _is_value(option, name, text)
+        }
+        if not own and len(texts) > 1:
+            rivals = " or ".join(f"{name}={value}" for value, name in texts.items())
             raise InputError(
-                f"{name} is {text!r}, which only the shell knows: write {name}=VALUE behind the file"
+                f"{source.title}: {option.name} may be {rivals}: write {short_name(option.name)}=VALUE"
             )
-        if not text and not option.switch and name.startswith("-"):
-            raise InputError(f"{name!r} has no value: write {name}=VALUE")
-        values[option.name] = option.read(text or ("true" if option.switch else "none"))
+        if texts:
+            values[option.name] = [*texts][-1]
     return values, foreign
 
 
-def _names(framework: Framework) -> dict[str, Option]:
-    return {
-        name: option
-        for option in framework.options.values()
-        for name in (option.name, *option.aliases)
-    }
-
-
-def _plain(name: str) -> str:
-    return name.lstrip("-+").replace("-", "_")
-
-
-def _recognised(source: str, named: Named) -> Framework:
-    """The framework with the most options among what is named, those of the advantage first; of
-    two with the same names, whose names they are.
-    """
-    written = {_plain(name) for name, _ in named}
-    matches = {}
-    for framework in catalogue().frameworks.values():
-        options = [option for name, option in _names(framework).items() if name in written]
-        matches[framework.name] = (
-            sum(option.kind == "advantage" for option in options),
-            len(options),
-        )
-    most = max(matches.values())
-    best = {name for name, count in matches.items() if count == most}
-    bests = [name for name in best if catalogue().frameworks[name].names_of not in best]
-    if most == (0, 0) or len(bests) > 1:
+def _is_value(option: Option, name: str, text: str) -> bool:
+    if text in ("none", "null") and (
+        option.kind == "group size" or "none" not in option.values != ()
+    ):
+        return False
+    if "$" in text:
         raise InputError(
-            f"{source}: whose options are these? Write the framework before the file: 'trl run.yaml'"
+            f"{name} is {text!r}, which only the run itself would say: write {name}=VALUE behind the file"
         )
-    return catalogue().frameworks[bests[0]]
+    if not text and not option.switch and name.startswith("-"):
+        raise InputError(f"{name!r} has no value: write {name}=VALUE")
+    return True
 
 
-def _options(words: Iterable[str], switch: Callable[[str], bool]) -> Named:
-    """Options as a shell has them: ``a=b``, ``--a=b``, ``--a b``; one alone has no value."""
-    named: Named = []
-    rest = list(words)
-    while rest:
-        name, equals, text = rest.pop(0).partition("=")
-        follows = rest[0] if rest else "--"
-        apart = name.startswith("--") and not equals and not re.match("--|.*=", follows)
-        if apart and (not switch(name) or follows.lower() in ("true", "false")):
-            text = rest.pop(0)
-        named.append((name, text))
-    return named
+def matched(framework: Framework, named: Named) -> tuple[dict[str, Named], list[str]]:
+    """What is written for each option, by its name or by its last parts under another section, and the names
+    that are for none.
+    """
+    names = {name: option.name for name, option in framework.names().items()}
+    tails = defaultdict[str, set[str]](set)
+    for word, of in names.items():
+        tails[word].add(of)
+        tails[short_name(word)].add(of)
+    found, foreign = defaultdict[str, Named](list), []
+    for written, text in named:
+        option = names.get(plain(written)) or _by_tail(plain(written), tails)
+        if option is None or plain(written) in framework.foreign:
+            foreign.append(written)
+        else:
+            found[option].append((written, text))
+    return dict(found), foreign
 
 
-# ------------------------------------------------------------------------------------------ sources
+def _by_tail(name: str, tails: Mapping[str, set[str]]) -> str | None:
+    parts = name.split(".")
+    if any(_ELSEWHERE.match(part) for part in parts[:-1]):
+        return None
+    for start in range(len(parts)):
+        options = tails.get(".".join(parts[start:]), set())
+        if len(options) == 1:
+            return next(iter(options))
+    return None
 
 
-def _is_file(word: str) -> bool:
-    return "=" not in word and word.endswith(tuple(_READERS))
+def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) -> None:
+    """Refuse to take a default for what a parent that is not there, or a value that is not read, may say."""
+    missing = [name for name in source.missing if Path(name).stem not in framework.bases]
+    unsaid = [
+        option
+        for option in framework.options.values()
+        if option.kind in _DECIDING and option.name not in said
+    ]
+    names = ", ".join(short_name(option.name) for option in unsaid)
+    if missing and unsaid:
+        raise InputError(
+            f"{source.title}: its parent {', '.join(missing)} is not there, which may say {names}: put it "
+            "there, or write these options behind the file"
+        )
+    unread = {plain(name).rpartition(".")[2] for name in source.unread}
+    hidden = [option for option in unsaid if {option.name, *option.aliases} & unread]
+    if hidden or (unsaid and any(name.startswith("**") for name in source.unread)):
+        names = ", ".join(short_name(option.name) for option in hidden) or names
+        raise InputError(
+            f"{source.title}: only the run itself would say {names}: write the value behind the file"
+        )
+
+
+def _recognised(source: Source) -> Framework:
+    """The framework that the commands are of, or that alone has the names which say what the advantage is."""
+    frameworks = catalogue().frameworks
+    known = {name: matched(each, source.named)[0] for name, each in frameworks.items()}
+    scores = {name: _score(frameworks[name], source, pairs) for name, pairs in known.items()}
+    most = max(scores.values())
+    best = [name for name, score in scores.items() if score == most]
+    best = [name for name in best if frameworks[name].names_of not in best]
+    some = known[best[0]] or source.unread
+    if len(best) == 1 and some and (most[0] or _told(best[0], known)):
+        return frameworks[best[0]]
+    able = (name for name, pairs in known.items() if _tells(frameworks[name], pairs))
+    rivals = sorted(able, key=lambda name: scores[name], reverse=True)
+    if not rivals:
+        raise InputError(
+            f"{source.title}: whose options are these? Write the framework before the file: 'trl run.yaml'"
+        )
+    titles = " or ".join(frameworks[name].title for name in rivals[:_RIVALS])
+    raise InputError(
+        f"{source.title}: it could be of {titles}: name it, {rivals[0]} for example, before the file"
+    )
+
+
+def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
+    """How well commands and options fit a framework: what runs, then names as they stand, then last parts."""
+    names, options = framework.names(), framework.options
+    written = [plain(name) for name, _ in source.named]
+    patterns = (*framework.commands, *framework.refused, *framework.classes)
+    runs = sum(bool(_runs(pattern, source)) for pattern in patterns)
+    signs = sum(bool(re.fullmatch(sign, name)) for sign in framework.signs for name in written)
+    whole = {names[name].name for name in written if name in names}
+    counts = [
+        (
+            sum(options[name].kind == "advantage" for name in of),
+            sum(options[name].kind in _TELLING for name in of),
+        )
+        for of in (whole, known)
+    ]
+    return runs + signs, *counts[0], -_wrong(framework, known), *counts[1], len(known)
+
+
+def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
+    """Whether some say what the advantage is, and no framework of another family has all of these names, as
+    they stand or else by their last parts.
+    """
+    frameworks = catalogue().frameworks
+
+    def words(name: str, whole: bool) -> set[str]:
+        each = frameworks[name]
+        return {
+            word
+            for pairs in known[name].values()
+            for word, _ in pairs
+            if not whole or plain(word) in each.names()
+        }
+
+    # A name with its sections says more than the last part of another.
+    whole = any("." in word for word in words(name, True))
+    own, wrong = words(name, whole), _wrong(frameworks[name], known[name])
+    root = frameworks[name].names_of or name
+    return _tells(frameworks[name], known[name]) and all(
+        own - words(other, whole)
+        for other, each in frameworks.items()
+        if (each.names_of or other) != root and _wrong(each, known[other]) <= wrong
+    )
+
+
+def _tells(framework: Framework, known: Mapping[str, Named]) -> bool:
+    """Whether a framework with options of the advantage has any that say what it is; or G, where its own
+    default is a group's.
+    """
+    kinds = {framework.options[name].kind for name in known}
+    if not framework.of_kind("advantage"):
+        return False
+    values = {option.name: option.unsaid(()) for option in framework.options.values()}
+    default = next((row for row in framework.rows if row.fits(values)), None)
+    alone = default is None or default.other == "critic"
+    return not kinds.isdisjoint(_TELLING[:1] if alone else _TELLING)
+
+
+def _wrong(framework: Framework, known: Mapping[str, Named]) -> int:
+    """How many options have a value that is none of theirs."""
+    return sum(_is_wrong(framework.options[name], pairs) for name, pairs in known.items())
+
+
+def _is_wrong(option: Option, pairs: Named) -> bool:
+    """Whether a value is none that the option may have."""
+    try:
+        for _, text in pairs:
+            option.read(text or "true")
+    except InputError:
+        return "$" not in pairs[-1][1]
+    return False
+
+
+def _runs(pattern: str, source: Source) -> re.Match[str] | None:
+    return re.search(rf"(?:^|[\s/\"'])({pattern})(?:$|[\s\"'])", source.runs, re.MULTILINE)
 
 
 def _is_command(words: list[str]) -> bool:
@@ -210,67 +346,17 @@ def _is_command(words: list[str]) -> bool:
     )
 
 
-def _of_file(path: str) -> Named:
-    return _READERS[Path(path).suffix](Path(path))
-
-
-def _of_commands(text: str) -> Named:
-    variables: dict[str, str] = {}
-    named: Named = []
-    switches = {
-        _plain(name)
-        for framework in catalogue().frameworks.values()
-        for name, option in _names(framework).items()
-        if option.switch
-    }
-    for line in text.replace("\\\n", " ").splitlines():
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            # A quote that goes on over lines holds no options.
-            words = line.split()
-        words = [_VARIABLE.sub(lambda match: _value(match, variables), word) for word in words]
-        while words and (words[0] == "export" or _ASSIGNMENT.match(words[0])):
-            name, equals, value = words.pop(0).partition("=")
-            if equals:
-                variables[name] = value
-        named += _options(words, lambda name: _plain(name) in switches)
-    return [(name, value) for name, value in named if value or name.startswith("--")]
-
-
-def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    """The value that the shell puts for a variable; the variable where the script does not say."""
-    name = match["plain"] or match["name"]
-    return variables.get(name) or match["default"] or match[0]
-
-
-def _of_sections(source: Any, data: Any) -> Named:
-    if not isinstance(data, Mapping):
-        raise InputError(f"{source}: it must hold options by name")
-    return [(str(name), as_text(value)) for name, value in flat(data)]
-
-
-def _of_config(config: Any) -> Named:
-    if not isinstance(config, Mapping):
-        try:
-            config = vars(config)
-        except TypeError:
-            raise InputError(
-                f"SPEC is {config!r}: it must be a text, a mapping of options, or a config"
-            ) from None
-    return _of_sections("SPEC", config)
-
-
-_READERS: dict[str, Callable[[Path], Named]] = {
-    ".yaml": lambda path: _of_sections(path, read_yaml(path)),
-    ".yml": lambda path: _of_sections(path, read_yaml(path)),
-    ".json": lambda path: _of_sections(path, read_json(path)),
-    ".sh": lambda path: _of_commands(read_text(path)),
-    **dict.fromkeys((".bin", ".pt", ".pkl"), lambda path: _of_sections(path, read_pickle(path))),
-}
-
 NEAR = 0.9
 """Likeness of two names from which one is taken for a slip of the other."""
 
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_VARIABLE = re.compile(r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?::?-(?P<default>[^}]*))?\})")
+_RIVALS = 4
+"""Frameworks that are named where a file may be of more."""
+
+_TELLING = ("advantage", "group size", "aggregation")
+_DECIDING = (*_TELLING, "KL", "loss", "length")
+"""Kinds of options that the answer is made of."""
+
+_ELSEWHERE = re.compile(
+    "val|eval|test|valid|optim|adam|sched|quant|qat|bnb|critic|reward_model|rm$|lora|peft|teacher|distill"
+)
+"""Sections whose options are not those of the loss."""

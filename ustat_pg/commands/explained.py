@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
         print(json.dumps(scheme.to_dict()) if options.json else "\n".join(map(_wrapped, lines)))
         return
     explanation = explain(
-        " ".join(options.spec) if options.spec else None,
+        options.spec or None,
         name=options.name,
         group_size=options.group_size,
         pass_rates=rates or None,

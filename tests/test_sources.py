@@ -1,0 +1,306 @@
+"""Files and commands of a run as they lie around: read or refused, never guessed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.catalogue import resolve
+
+pytest.importorskip("omegaconf")
+
+
+@dataclass
+class File:
+    """A file: its name and text, those beside it, and what it means: framework, estimator or row, and G."""
+
+    name: str
+    text: str
+    means: tuple[str, str, int | None]
+    beside: dict[str, str] | None = None
+    before: str = ""
+
+
+NEMO_PARENT = """
+grpo:
+  num_generations_per_prompt: 32
+  normalize_rewards: true
+  use_leave_one_out_baseline: false
+  adv_estimator:
+    name: grpo
+    normalize_rewards: ${grpo.normalize_rewards}
+    use_leave_one_out_baseline: ${grpo.use_leave_one_out_baseline}
+loss_fn: {reference_policy_kl_penalty: 0.0, ratio_clip_max: 0.28}
+"""
+
+CELLS = [
+    {"cell_type": "markdown", "source": ["GRPOConfig()"]},
+    {"cell_type": "code", "source": ["!pip install trl\n", "import trl\n"]},
+    {"cell_type": "code", "source": "c = trl.GRPOConfig(scale_rewards=False, num_generations=4)"},
+]
+
+FILES = {
+    "several rewards have weights": File(
+        "run.yaml",
+        "num_generations: 16\nmax_completion_length: 9\nreward_weights: [1.0, 0.5]\n",
+        ("trl", "std-ddof1", 16),
+    ),
+    "options in a section of another's": File(
+        "run.yaml",
+        "training: {loss_type: dr_grpo, scale_rewards: false, num_generations: 4}\nval: {beta: 1}\n",
+        ("trl", "group-mean", 4),
+    ),
+    "a table of TOML": File(
+        "rl.toml",
+        '[orchestrator]\nbatch_size = 8\ngroup_size = 16\n[orchestrator.algo]\ntype = "max_rl"\n'
+        "[trainer.optim]\ngroup_size = 3\n",
+        ("prime-rl", "maxrl", 16),
+    ),
+    "a parent": File(
+        "child.yaml",
+        "defaults: ./parent.yaml\nloss_fn: {ratio_clip_c: 10}\n",
+        ("nemo-rl", "std-ddof1", 32),
+        {"parent.yaml": NEMO_PARENT},
+    ),
+    "a list of parents, the later holding": File(
+        "child.yaml",
+        "defaults: [parent.yaml, more.yaml]\n",
+        ("nemo-rl", "grpo", 8),
+        {
+            "parent.yaml": NEMO_PARENT,
+            "more.yaml": "grpo: {num_generations_per_prompt: 8, use_leave_one_out_baseline: true, "
+            "normalize_rewards: false}\n",
+        },
+    ),
+    "names that nothing reads": File(
+        "run.yaml",
+        "grpo: {num_generations_per_prompt: 8, normalize_rewards: false, use_leave_one_out_baseline: "
+        "false}\n",
+        ("nemo-rl", "others-std", 8),
+    ),
+    "Hydra's groups": File(
+        "run.yaml",
+        "defaults: [_self_, algorithm: rloo, override hydra/launcher: x]\n"
+        "actor_rollout_ref: {rollout: {n: 4}}\n",
+        ("verl", "grpo", 4),
+        {"algorithm/rloo.yaml": "adv_estimator: rloo\n"},
+    ),
+    "Hydra's overrides": File(
+        "overrides.yaml",
+        "- algorithm.adv_estimator=grpo\n- actor_rollout_ref.rollout.n=8\n- trainer.x=1\n",
+        ("verl", "std-ddof1", 8),
+    ),
+    "a script with a file": File(
+        "run.sh",
+        "python3 -m verl.trainer.main config=base.yaml worker.rollout.n=6 \\\n  trainer.x=$X\n",
+        ("easyr1", "std-ddof1", 6),
+        {
+            "base.yaml": "algorithm: {adv_estimator: grpo, kl_coef: 0.01}\nworker: {rollout: {n: 5}}\n"
+        },
+    ),
+    "a script of verl's kin": File(
+        "run.sh",
+        "python3 -m rllm.cli.train algorithm.adv_estimator=grpo rollout.n=8\n",
+        ("rllm", "std", 8),
+    ),
+    "ms-swift is not TRL": File(
+        "run.sh",
+        "swift rlhf --rlhf_type grpo --num_generations 8 --max_completion_length 9\n",
+        ("ms-swift", "std-ddof1", 8),
+    ),
+    "miles is not slime": File(
+        "run.sh",
+        "python3 train.py --advantage-estimator grpo --n-samples-per-prompt 8 --use-miles-router\n",
+        ("miles", "std-ddof1", 8),
+    ),
+    "a value that one alone has": File(
+        "run.sh",
+        "python3 train.py --advantage-estimator gspo --n-samples-per-prompt 8 --use-tis\n",
+        ("slime", "std-ddof1", 8),
+    ),
+    "a default of the shell": File(
+        "run.sh",
+        ': "${EST:=maxrl}"\nN=$((2 * 4))\npython -m skyrl.train.entrypoints.main_base '
+        'trainer.algorithm.advantage_estimator="$EST" generator.n_samples_per_prompt=$((N / 2))\n',
+        ("skyrl", "maxrl", 4),
+    ),
+    "comments within a command": File(
+        "run.sh",
+        "python -m tunix.cli.grpo_main \\\n  `# ── G ──` \\\n  agentic_grpo_config.num_generations=8\n",
+        ("tunix", "std-ddof1", 8),
+    ),
+    "any ending": File(
+        "run.slurm",
+        "srun python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo "
+        "actor_rollout_ref.rollout.n=2 actor_rollout_ref.rollout.val_kwargs.n=64\n",
+        ("verl", "grpo", 2),
+    ),
+    "a name with spaces": File(
+        "my run.yaml", "scale_rewards: none\nnum_generations: 4\n", ("trl", "group-mean", 4)
+    ),
+    "a critic": File(
+        "run.yaml",
+        "gconfig: {n_samples: 4}\nactor: {kl_ctl: 0.0, adv_norm: {mean_level: batch, std_level: batch}}\n"
+        "critic: {path: m}\n",
+        ("areal", "PPO", 4),
+    ),
+    "a teacher beside an estimator": File(
+        "run.sh",
+        "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=1 "
+        "distillation.enabled=True\n",
+        ("verl", "distillation from a teacher", 1),
+    ),
+    "Python": File(
+        "train.py",
+        "import unsloth\nfrom trl import GRPOConfig\nN = 4\nargs = GRPOConfig(num_generations=N, "
+        'loss_type="bnpo", learning_rate=rate(), output_dir=f"{x}")\n',
+        ("unsloth", "std-ddof1", 4),
+    ),
+    "a notebook": File(
+        "train.ipynb",
+        json.dumps({"cells": CELLS}),
+        ("trl", "group-mean", 4),
+    ),
+    "a framework without a test of its code": File(
+        "run.yaml",
+        "algorithm: {adv_type: grpo, group_size: 8}\nenv: {train: {group_size: 2}}\n",
+        ("rlinf", "std-ddof1", 8),
+    ),
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(name, text, beside=None):
+        for other, content in {**(beside or {}), name: text}.items():
+            place = tmp_path / other
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(content)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES.keys())
+def test_a_file_is_read(written, file):
+    meaning = resolve([written(file.name, file.text, file.beside)])
+    said = meaning.framework.name, meaning.estimator or meaning.row.name, meaning.group_size
+    assert said == file.means
+
+
+def test_weights_are_a_list_however_they_are_written(written):
+    for spec in (
+        "trl reward_weights=1,0.5",
+        "trl --reward_weights 1.0 0.5 --num_generations 4",
+        {"reward_weights": [1.0, 0.5], "scale_rewards": True},
+        SimpleNamespace(reward_weights=[1, 0.5], scale_rewards="group"),
+        [written("run.yaml", "scale_rewards: true\nreward_weights: [1.0, 0.5]\n")],
+    ):
+        assert resolve(spec).values["reward_weights"] == "[1.0, 0.5]"
+    refuses("reward_weights is 'often'", resolve, "trl reward_weights=1,often")
+
+
+def test_what_stands_behind_a_file_holds_and_two_files_add_up(written):
+    path = written("run.yaml", "scale_rewards: true\nnum_generations: 4\n")
+    more = written("more.yaml", "num_generations: 2\nloss_type: grpo\n")
+    assert resolve(["trl", path, "num_generations=8"]).group_size == 8
+    both = resolve(["trl", path, more])
+    assert (both.group_size, both.aggregation.name) == (2, "sequence-mean")
+
+
+def test_a_run_of_hydra_is_its_folder(written, tmp_path):
+    written(
+        ".hydra/config.yaml",
+        "algorithm: {adv_estimator: rloo}\nactor_rollout_ref: {rollout: {n: 4}}\n",
+    )
+    assert resolve([str(tmp_path)]).estimator == "grpo"
+    (tmp_path / "empty").mkdir()
+    refuses("a folder is read where it has .hydra/config.yaml", resolve, [str(tmp_path / "empty")])
+
+
+REFUSED = {
+    "one name of several frameworks": (
+        "run.yaml", "train: {num_generations: 4, beta: 0.04}\n", "it could be of .* or .*: name it"),
+    "a generic name": ("run.yaml", "train: {batch_size: 4}\n", "whose options are these"),
+    "two places": (
+        "run.yaml",
+        "a: {loss_type: grpo, scale_rewards: true}\nb: {scale_rewards: false}\n",
+        "scale_rewards may be a.scale_rewards=group or b.scale_rewards=none"),
+    "a parent that is not there": (
+        "run.yaml",
+        "defaults: gone.yaml\ngrpo: {adv_estimator: {name: grpo}}\n",
+        "its parent gone.yaml is not there, which may say .*num_generations_per_prompt"),
+    "a parent of its own": (
+        "run.yaml", "defaults: run.yaml\ngrpo: {}\n", "it is its own parent"),
+    "a script with a file that is not there": (
+        "run.sh", "python -m verl.trainer.main config=gone.yaml algorithm.adv_estimator=grpo",
+        "its parent gone.yaml is not there"),
+    "a trainer of its own": (
+        "run.sh", "python3 -m recipe.flowrl.main_flowrl algorithm.adv_estimator=grpo",
+        "runs recipe.flowrl.main_flowrl: FlowRL"),
+    "no rewards": ("run.sh", "swift sft --model m --loss_type x", "swift sft: it trains without"),
+    "another kind of training": (
+        "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),
+    "a value that is computed": (
+        "train.py", "from trl import GRPOConfig\nGRPOConfig(num_generations=int(x))",
+        "only the run itself would say num_generations"),
+    "keywords that are computed": (
+        "train.py", "from trl import GRPOConfig\nGRPOConfig(**options)",
+        "only the run itself would say scale_rewards"),
+    "a name with two values": (
+        "train.py", "n = 2\nn = 4\nfrom trl import GRPOConfig\nGRPOConfig(num_generations=n)",
+        "only the run itself would say num_generations"),
+    "two configs": (
+        "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig()",
+        "2 times, in lines 2, 3"),
+    "no config": ("train.py", "print()", "calls .*GRPOConfig.* nowhere"),
+    "no Python": ("train.py", "def (", "not Python"),
+    "no notebook": ("run.ipynb", "{}", "not a notebook"),
+    "no TOML": ("run.toml", "= 3", "not TOML"),
+    "no advantage": ("run.yaml", "algorithm: {group_size: 8, adv_type: null}", "write it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_file_is_refused_and_nothing_is_guessed(written, name, text, said):
+    before = ["rlinf"] if "adv_type" in text else []
+    refuses(said, resolve, [*before, written(name, text)])
+
+
+def test_parts_that_do_not_fit(written):
+    path = written("run.yaml", "defaults: [a.yaml]\ngrpo: {x: 1}\n", {"a.yaml": "grpo: [1]\n"})
+    refuses("its parts do not fit", resolve, ["nemo", path])
+
+
+def test_nothing_in_a_source_runs(written, tmp_path):
+    touched = tmp_path / "touched"
+    config = "GRPOConfig(num_generations=4, loss_type='grpo')"
+    text = f"from trl import GRPOConfig\nopen({str(touched)!r}, 'w')\n{config}"
+    assert resolve([written("train.py", text)]).group_size == 4
+    script = (
+        f"touch {touched}\nx=$(touch {touched})\ntrl grpo --num_generations 4 --loss_type grpo\n"
+    )
+    assert resolve([written("run.sh", script)]).group_size == 4
+    assert not touched.exists()
+
+
+def test_a_file_of_parts_says_what_to_install(written, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "omegaconf", None)
+    path = written("run.yaml", "defaults: base.yaml\n", {"base.yaml": "grpo: {}\n"})
+    refuses(
+        r"which is made of parts, needs pip install 'ustat_pg\[configs\]'", resolve, ["nemo", path]
+    )
+
+
+def test_the_command_line_takes_names_with_spaces(written, capsys):
+    from ustat_pg.cli import main
+
+    path = written("my run.yaml", "scale_rewards: none\nnum_generations: 4\n")
+    assert main(["explain", path]) == 0
+    assert "TRL, GRPOTrainer" in capsys.readouterr().out
+    assert Path(path).name == "my run.yaml"
