@@ -134,7 +134,8 @@ def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
 
 
 def test_kl_terms_are_named():
-    assert resolve("trl beta=0.04").penalties() == ["beta=0.04: k3 in the loss"]
+    (line,) = resolve("trl beta=0.04").penalties()
+    assert line.startswith("beta=0.04: in the loss (k3+): ")
     assert resolve("trl").penalties() == ["none: it is switched off"]
     assert resolve("nanochat").penalties() == []
 

@@ -11,7 +11,7 @@ from scipy.special import comb
 
 from tests.conformance.record import BATCHES, DATA, lengths
 from tests.support.estimators import spelled
-from ustat_pg.catalogue import catalogue
+from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
 from ustat_pg.commands.explained import as_text
 from ustat_pg.estimators import advantages
@@ -237,3 +237,76 @@ def test_every_number_of_a_framework_is_the_recorded_one():
         for framework in catalogue().frameworks.values()
     }
     assert now == read
+
+
+P, REF = np.array([0.7, 0.2, 0.1]), np.array([0.1, 0.1, 0.8])
+SCORES = np.eye(3) - P
+KLS = {
+    "KL(π‖ref) - KL(ref‖π)": (P * np.log(P / REF) - P + REF) @ SCORES,
+    "KL(π‖ref)": (P * np.log(P / REF)) @ SCORES,
+    "KL(ref‖π)": -REF @ SCORES,
+    "Σ|π - ref|": (P * np.sign(P - REF)) @ SCORES,
+    "the mean of k2 under the policy": (P * (np.log(P / REF) ** 2 / 2 + np.log(P / REF))) @ SCORES,
+}
+"""Gradients by the logits of one token."""
+
+
+@pytest.mark.parametrize("where", ["loss", "reward"])
+@pytest.mark.parametrize("form", ["k1", "k2", "k3", "abs"])
+@pytest.mark.parametrize("kept", ["", "+"])
+def test_an_estimate_of_the_kl_has_the_gradient_that_is_said(where, form, kept):
+    """Of one token: each estimate's value and its slope in log π, weighed by the sampling policy."""
+    apart = np.log(P / REF)
+    value, slope = {
+        "k1": (apart, 1.0),
+        "k2": (apart**2 / 2, apart),
+        "k3": (np.exp(-apart) - 1 + apart, 1 - np.exp(-apart)),
+        "abs": (np.abs(apart), np.sign(apart)),
+    }[form]
+    if where == "reward":
+        found = (P * value) @ SCORES
+    elif form == "abs" and kept:
+        found = (P * apart) @ SCORES  # verl puts k2's gradient in its place.
+    else:
+        found = (P * (slope + value * (kept == "+"))) @ SCORES
+    words = catalogue().divergences[where][form + kept]
+    said = [gradient for name, gradient in KLS.items() if f"the gradient of {name}" in words]
+    if "mean gradient is 0" in words:
+        said = [np.zeros(3)]
+    if "no divergence" in words:
+        assert not any(np.allclose(found, other, atol=1e-3) for other in KLS.values())
+    else:
+        np.testing.assert_allclose(found, said[0], atol=1e-12)
+
+
+def test_only_the_kl_that_is_on_is_said_and_whose_gradient_it_is():
+    def line(spec):
+        return " ".join(resolve(spec).penalties())
+
+    assert "gradient of KL(π‖ref) of each token" in line("trl beta=0.04")
+    assert "gradient of KL(ref‖π) of each token" in line(
+        "trl beta=0.04 use_bias_correction_kl=false"
+    )
+    verl = "verl adv_estimator=grpo rollout.n=4"
+    assert line(verl) == "none: it is switched off"
+    for value, words in (
+        ("kl", "gradient is 0"), ("abs", "Σ|π - ref|"), ("mse", "KL(π‖ref) of each"),
+        ("low_var_kl", "KL(ref‖π)"), ("k3+", "KL(π‖ref)"), ("full", "all of the vocabulary"),
+    ):  # fmt: skip
+        said = line(f"{verl} use_kl_loss=true kl_loss_type={value}")
+        assert words in said
+        assert "kl_loss_coef=0.001" in said
+    summed = "made of the KL alone"
+    assert summed in line(f"{verl} use_kl_in_reward=true")
+    assert summed not in line(f"{verl} use_kl_in_reward=true norm_adv_by_std_in_grpo=false")
+    assert summed in line("easyr1 rollout.n=4")
+    assert line("easyr1 rollout.n=4 disable_kl=true") == "none: it is switched off"
+    assert "use_bias_correction_kl" not in str(resolve("trl").unchanged())
+
+
+def test_what_the_sampler_s_ratio_does_is_not_nothing():
+    meaning = resolve("trl")
+    assert not any("vllm" in name for names in meaning.unchanged().values() for name in names)
+    assert meaning.sampled()[0] == "vllm_importance_sampling_correction=true"
+    assert not resolve("trl vllm_importance_sampling_correction=false").sampled()
+    assert "by the ratio to the engine that sampled" in as_text(explain("trl"))

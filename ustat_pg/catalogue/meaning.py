@@ -162,12 +162,41 @@ class Meaning:
                 names.append(option.name)
         return names
 
+    def sampled(self) -> list[str]:
+        """The options on the difference of the trainer from the engine that sampled, as they stand."""
+        options = self.framework.of_kind("sampler")
+        on = options and self.values[options[0].name] not in _OFF
+        return [self._typed(option.name) for option in options] if on else []
+
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""
         options = self.framework.of_kind("loss")
         return [self._typed(o.name) for o in options if self.values[o.name] != o.default]
 
     def penalties(self) -> list[str]:
-        """The KL terms that are switched on, and where they go; nothing where no option says."""
-        kept = [f"{self._typed(option.name)}: {option.place}" for option in self._on("KL")]
-        return kept or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
+        """The KL terms that are on, where they go, and whose gradient they have; nothing where no option
+        says.
+        """
+        lines = []
+        for option in self._on("KL"):
+            if all(self.values[name] in allowed for name, allowed in option.needs.items()):
+                lines.append(
+                    f"{self._typed(option.name)}: {option.place}{self._divergence(option)}"
+                )
+        return lines or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
+
+    def _divergence(self, option: Option) -> str:
+        """Whose gradient a KL term has, and what becomes of it in silent groups, in words."""
+        if not option.where:
+            return ""
+        form = self.values.get(option.form, option.form)
+        if self.values.get(option.corrected, option.corrected) == "true" and not form.endswith("+"):
+            form += "+"
+        words = f" ({form}): {catalogue().divergences[option.where][form]}"
+        if option.summed and self.row.ddof is not None:
+            words += (
+                ". It is in an output's reward before the group's deviation divides: a group of equal "
+                "rewards is then not silent, its advantages are of size 1 and made of the KL alone, whatever "
+                "its coefficient"
+            )
+        return words

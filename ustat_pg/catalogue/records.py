@@ -91,6 +91,11 @@ class Option:
         means: the aggregation of each value.
         otherwise: the aggregation of a number.
         place: where a KL term goes.
+        where: ``loss`` or ``reward``, where that says whose gradient it is.
+        form: which estimate it is, k1 to k3, abs or full, or the option that says so.
+        corrected: the option that keeps the gradient of its ratio to the policy that sampled.
+        needs: values of other options without which it is off.
+        summed: whether it is taken off the reward before the group's statistics.
         caps: the options that cap the ratio from above under a value; the first that is set holds.
         several: whether it is a list of numbers.
         presence: whether all that counts is that it is given.
@@ -106,6 +111,11 @@ class Option:
     means: Mapping[str, str] | None = None
     otherwise: str | None = None
     place: str = ""
+    where: str = ""
+    form: str = ""
+    corrected: str = ""
+    needs: Mapping[str, tuple[str, ...]] = field(factory=dict, converter=_allowed)
+    summed: bool = False
     caps: Mapping[str, list[str]] | None = None
     beside: str | None = None
     several: bool = False
@@ -304,8 +314,8 @@ class Framework:
         raise InputError(f"{self.title} has no advantage without {names}: write it")
 
     def combinations(self, unrun: bool = False) -> list[dict[str, str]]:
-        """Every choice of values of the options that choose the advantage; if that is asked, of the trainer and
-        of what was only read too.
+        """Every choice of values of the options that choose the advantage; if that is asked, of the trainer
+        and of what was only read too.
         """
         options = [*self.of_kind("advantage"), *(self.of_kind("trainer") if unrun else ())]
         values = [(*option.values, *(option.unrun if unrun else ())) for option in options]
@@ -324,6 +334,7 @@ class Catalogue:
         others: those that have no closed form here, by name.
         aggregations: by name.
         kinds: what options of each kind change in the mean gradient.
+        divergences: whose gradient an estimate of the KL has in the loss and in the reward.
         frameworks: by name.
     """
 
@@ -331,6 +342,7 @@ class Catalogue:
     others: Mapping[str, Family]
     aggregations: Mapping[str, Aggregation]
     kinds: Mapping[str, str]
+    divergences: Mapping[str, Mapping[str, str]]
     frameworks: Mapping[str, Framework]
 
     def framework(self, text: str) -> Framework:
@@ -381,6 +393,7 @@ def catalogue() -> Catalogue:
             key: Aggregation(key, **entry) for key, entry in data["aggregations"].items()
         },
         kinds={key: entry["says"] for key, entry in data["kinds"].items()},
+        divergences=data["divergences"],
         frameworks={entry.name: entry for entry in frameworks},
     )
 

@@ -235,6 +235,8 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         ]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
     lines += [f"  {line}" for line in meaning.reused()]
+    if sampled := meaning.sampled():
+        lines += [f"  {', '.join(sampled)}: {catalogue().kinds['sampler']}."]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
 
 
