@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.support.hostile import Runs
@@ -17,6 +18,8 @@ from tests.support.refusals import refuses
 from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.commands.explain import explain
+from ustat_pg.estimators import advantages
+from ustat_pg.predictions import count_table
 from ustat_pg.reading import read_pickle
 
 FRAMEWORKS = list(catalogue().frameworks.values())
@@ -131,6 +134,24 @@ def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
     relative = [w / result[-1] for w in result[:-1]]
     # Of the framework's own functions, summed over all groups of 8.
     assert relative == pytest.approx([0.153, 0.347, 0.590, 0.966], abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("clip", "over"),
+    [("none", (1.387, 1.254)), ("2.0", (1.154, 1.128)), (".2", (0.570, 0.767))],
+)
+def test_advantages_that_are_cut_off_are_another_table(clip, over):
+    """w(.02) and w(.1) over w(.5) of ROLL's GRPO at G = 8, counted by hand."""
+    spec = "roll adv_estimator=grpo num_return_sequences_in_group=8"
+    meaning = resolve(f"{spec} advantage_clip={clip}")
+    w = count_table(meaning.estimator, 8).weight(np.array([0.02, 0.1, 0.5]))
+    assert w[:2] / w[2] == pytest.approx(over, abs=5e-4)
+    group = np.array([1.0] + [0.0] * 7)
+    ours = advantages(meaning.estimator, group[None])[0]
+    whole = advantages("std-ddof1", group[None])[0]
+    assert ours == pytest.approx(
+        np.clip(whole, -float(clip), float(clip)) if clip != "none" else whole
+    )
 
 
 def test_kl_terms_are_named():

@@ -9,7 +9,7 @@ from math import sqrt
 import numpy as np
 
 from ..predictions import CountTable, count_table
-from ..validation import InputError, positive
+from ..validation import InputError, integer, positive
 from .records import Aggregation, Framework, Option, Row, catalogue, short_name
 
 _FACTORS: dict[str, Callable[[int], float]] = {
@@ -74,12 +74,24 @@ class Meaning:
         if name is None or ("{G}" in name and self.group_size is None):
             return None
         name = name.replace("{G}", str(self.group_size))
-        if not self.row.dropped or self.group_size is None or self.group_size == 1:
+        if self.group_size in (None, 1) or not (self.row.dropped or self.clip):
             return name
-        table = count_table(name, self.group_size)
-        left = np.ones(self.group_size + 1)
-        left[[1, -2]] = 0.0
-        return CountTable(left * table.successes, left * table.failures).spec
+        table = count_table(name, integer("group size", self.group_size))
+        left = np.ones(table.group_size + 1)
+        if self.row.dropped:
+            left[[1, -2]] = 0.0
+        most = self.clip or np.inf
+        won, lost = (
+            np.clip(left * each, -most, most) + 0.0 for each in (table.successes, table.failures)
+        )
+        return CountTable(won, lost).spec
+
+    @property
+    def clip(self) -> float | None:
+        """The size at which advantages are cut off; None where they are not."""
+        for option in self._on("clip"):
+            return positive(option.name, float(self.values[option.name]))
+        return None
 
     @property
     def factor(self) -> float:

@@ -224,8 +224,14 @@ def _times(ratio: float) -> str:
     return "" if shown == "1" else f"{shown} times "
 
 
+_CLIPPED = {
+    True: "w and all numbers here are of what is left; seldom solved prompts lose most",
+    False: "what is left of them has no closed form here",
+}
+
+
 def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
-    aggregation = meaning.aggregation
+    aggregation, known = meaning.aggregation, explanation.weight is not None
     scale = "" if explanation.scale is None else f" Here it multiplies by {explanation.scale:.4g}."
     lines = [f"  {aggregation.title}. {aggregation.says}{scale}"]
     if meaning.cap:
@@ -233,6 +239,8 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
             "  The ratio is capped at {} = {:g}, below 1: in the first step after sampling every step is "
             "so much of the one without the cap.".format(*meaning.cap)
         ]
+    if meaning.clip:
+        lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
     lines += [f"  {line}" for line in meaning.reused()]
     if sampled := meaning.sampled():
