@@ -40,15 +40,21 @@ def defaults(framework):
 
 @pytest.mark.parametrize(("framework", "row"), ROWS)
 def test_a_row_is_whole(framework, row):
+    others = {
+        option: allowed[0]
+        for option, allowed in row.when.items()
+        if framework.options[option].kind not in ("advantage", "trainer")
+    }
     assert any(
-        framework.row({**defaults(framework), **chosen}) is row
+        framework.row({**defaults(framework), **others, **chosen}) is row
         for chosen in framework.combinations(unrun=True)
     ), "no options lead here"
     assert (row.estimator is None) == (row.other in catalogue().others)
     assert row.name
     assert row.source
     for option, allowed in row.when.items():
-        assert set(allowed) <= {*framework.options[option].values, *framework.options[option].unrun}
+        known = framework.options[option]
+        assert set(allowed) <= {*known.values, *known.unrun, *(known.means or ())}
     if row.estimator:
         record, _ = parse(row.estimator.replace("{G}", "4"))
         assert record.by_count
@@ -154,9 +160,25 @@ def test_advantages_that_are_cut_off_are_another_table(clip, over):
     )
 
 
+def test_defaults_that_another_option_sets():
+    """Unsloth's, as its release of October 2026 patches TRL."""
+
+    def values(spec):
+        meaning = resolve(f"unsloth num_generations=4 {spec}")
+        names = ("beta", "epsilon_high", "mask_truncated_completions")
+        return meaning.estimator, *(meaning.values[name] for name in names)
+
+    assert values("") == ("std-ddof1", "0.0", "none", "false")
+    assert values("loss_type=bnpo") == ("std-ddof1", "0.001", "none", "false")
+    assert values("loss_type=dapo") == ("std-ddof1", "0.0", "0.28", "true")
+    assert values("loss_type=dapo epsilon_high=.3") == ("std-ddof1", "0.0", ".3", "true")
+    assert values("loss_type=dr_grpo") == ("group-mean", "0.0", "none", "false")
+    assert values("loss_type=cispo beta=.1")[1:3] == (".1", "5.0")
+
+
 def test_kl_terms_are_named():
     (line,) = resolve("trl beta=0.04").penalties()
-    assert line.startswith("beta=0.04: in the loss (k3+): ")
+    assert line.startswith("beta=0.04: in the loss (k3×): ")
     assert resolve("trl").penalties() == ["none: it is switched off"]
     assert resolve("nanochat").penalties() == []
 

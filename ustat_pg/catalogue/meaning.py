@@ -177,8 +177,9 @@ class Meaning:
     def sampled(self) -> list[str]:
         """The options on the difference of the trainer from the engine that sampled, as they stand."""
         options = self.framework.of_kind("sampler")
-        on = options and self.values[options[0].name] not in _OFF
-        return [self._typed(option.name) for option in options] if on else []
+        if not options or self.values[options[0].name] in _OFF:
+            return []
+        return [self._typed(option.name) for option in options]
 
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""
@@ -202,8 +203,10 @@ class Meaning:
         if not option.where:
             return ""
         form = self.values.get(option.form, option.form)
-        if self.values.get(option.corrected, option.corrected) == "true" and not form.endswith("+"):
-            form += "+"
+        name, _, kept = option.corrected.rpartition("=")
+        if kept and self.values.get(name, name) == "true":
+            form = form.rstrip("+") + kept
+        form = form if option.where == "loss" else form.rstrip("+")
         words = f" ({form}): {catalogue().divergences[option.where][form]}"
         if option.summed and self.row.ddof is not None:
             words += (

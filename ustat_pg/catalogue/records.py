@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import product
@@ -84,6 +84,7 @@ class Option:
         kind: what it acts on, a key of the catalogue's kinds.
         default: as text; None where it must be given.
         beside: its default where another option of its section is given, if that differs.
+        by: its default under values of another option that are given, by that option's name.
         values: those that it may have; none for a number.
         unrun: further ones, whose code was only read.
         aliases: older names.
@@ -93,10 +94,12 @@ class Option:
         place: where a KL term goes.
         where: ``loss`` or ``reward``, where that says whose gradient it is.
         form: which estimate it is, k1 to k3, abs or full, or the option that says so.
-        corrected: the option that keeps the gradient of its ratio to the policy that sampled.
+        corrected: the option that keeps the gradient of its ratio, and how that is written: ``NAME=×``, or
+            ``NAME=+`` where k2's gradient is put in its place.
         needs: values of other options without which it is off.
         summed: whether it is taken off the reward before the group's statistics.
         caps: the options that cap the ratio from above under a value; the first that is set holds.
+        refused: values that are no baseline of a group, and what they are.
         several: whether it is a list of numbers.
         presence: whether all that counts is that it is given.
     """
@@ -118,11 +121,16 @@ class Option:
     summed: bool = False
     caps: Mapping[str, list[str]] | None = None
     beside: str | None = None
+    by: Mapping[str, Mapping[str, str]] = field(factory=dict)
+    refused: Mapping[str, str] = field(factory=dict)
     several: bool = False
     presence: bool = False
 
-    def unsaid(self, given: Iterable[str]) -> str:
-        """Its value where only options of these names are given."""
+    def unsaid(self, given: Mapping[str, str]) -> str:
+        """Its value where only these options are given."""
+        for name, defaults in self.by.items():
+            if given.get(name) in defaults:
+                return as_text(defaults[given[name]])
         section = self.name.rpartition(".")[0]
         if self.beside and any(name.rpartition(".")[0] == section for name in given):
             return self.beside
@@ -137,6 +145,8 @@ class Option:
         """The value that a text stands for."""
         value = (self.synonyms or {}).get(text.lower(), text.lower())
         value = "none" if value in ("null", "~", "") else value
+        if value in self.refused:
+            raise InputError(f"{self.name} is {text!r}: {self.refused[value]}")
         if self.presence:
             return value if value in ("none", "false") else "given"
         if self.several and value != "none":

@@ -312,7 +312,7 @@ def _tells(framework: Framework, known: Mapping[str, Named]) -> bool:
     kinds = {framework.options[name].kind for name in known}
     if not framework.of_kind("advantage"):
         return False
-    values = {option.name: option.unsaid(()) for option in framework.options.values()}
+    values = {option.name: option.unsaid({}) for option in framework.options.values()}
     default = next((row for row in framework.rows if row.fits(values)), None)
     alone = default is None or default.other == "critic"
     return not kinds.isdisjoint(_TELLING[:1] if alone else _TELLING)
