@@ -135,6 +135,36 @@ class Meaning:
                     factor *= 1 / number if name.startswith("/") else number
         return factor
 
+    @property
+    def outputs(self) -> float | None:
+        """K, the outputs of one optimizer step; None where the options do not say."""
+        total = 1.0
+        for name in self.framework.outputs:
+            text = self.values[name.lstrip("/")]
+            if text in ("none", "0"):
+                return None
+            number = positive(name.lstrip("/"), float(text))
+            total *= 1 / number if name.startswith("/") else number
+        return total if self.framework.outputs else None
+
+    def step(self) -> list[str]:
+        """A sentence on the outputs and groups of one optimizer step, as far as the options say."""
+        names = [name.lstrip("/") for name in self.framework.outputs]
+        unknown = [name for name in names if self.values[name] in ("none", "0")]
+        if not names or (unknown and not set(names) & set(self.given)):
+            return []
+        product = " ".join(
+            ("" if place == 0 else "/ " if each.startswith("/") else "× ")
+            + (short_name(name) if name in unknown else self._typed(name))
+            for place, (each, name) in enumerate(zip(self.framework.outputs, names, strict=True))
+        )
+        if unknown:
+            asked = ", ".join(f"{short_name(name)}=N" for name in unknown)
+            return [f"One optimizer step is of K = {product} outputs: write {asked}."]
+        size = self.group_size
+        groups = f", B = {self.outputs / size:g} groups of {size}" if size and self.outputs else ""
+        return [f"One optimizer step is of K = {self.outputs:g} outputs{groups} ({product})."]
+
     def reused(self) -> list[str]:
         """Sentences on more than one step on the same outputs."""
         if self.steps <= 1:
@@ -180,6 +210,19 @@ class Meaning:
         if not options or self.values[options[0].name] in _OFF:
             return []
         return [self._typed(option.name) for option in options]
+
+    def acting(self) -> list[str]:
+        """The options that are on and choose outputs, groups, tokens or rewards."""
+        kinds = ("survival", "filter", "filter without refill", "entropy", "reward")
+        options = [option for kind in kinds for option in self._on(kind)]
+        neutral = ("1.0", "0.0")
+        return [
+            self._typed(option.name)
+            for option in options
+            if option.kind.startswith("filter")
+            or self.values[option.name] != option.default
+            or self.values[option.name] not in neutral
+        ]
 
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""

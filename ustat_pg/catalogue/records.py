@@ -243,6 +243,7 @@ class Framework:
         bases: the files that its own defaults stand in: a parent of such a name adds nothing.
         refused: its programs that are no group baseline, and what they are.
         foreign: names that are like those of options and that nothing reads.
+        outputs: what is multiplied to the outputs of one optimizer step, those behind a ``/`` dividing.
         steps: what is multiplied to the optimizer steps on the same outputs, as groups of options'
             names, those behind a ``/`` dividing; a group of which one is not known counts 1.
     """
@@ -264,6 +265,7 @@ class Framework:
     bases: tuple[str, ...] = field(default=(), converter=_texts)
     refused: Mapping[str, str] = field(factory=dict)
     foreign: tuple[str, ...] = field(default=(), converter=_texts)
+    outputs: tuple[str, ...] = field(default=(), converter=_texts)
     steps: Sequence[Sequence[str]] = ()
 
     def names(self) -> dict[str, Option]:
@@ -439,18 +441,21 @@ def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
         for row in other["rows"]
     ]
     inherited = [row for row in rows if row["when"].keys() <= kept.keys()]
-    steps = [
-        ["/" * name.startswith("/") + prefix + name.lstrip("/") for name in group]
-        for group in other.get("steps", ())
-    ]
+    steps = [[_behind(prefix, name) for name in group] for group in other.get("steps", ())]
+    outputs = [_behind(prefix, name) for name in other.get("outputs", ())]
     return {
         "aggregation": other["aggregation"],
         "names_of": other["name"],
+        "outputs": outputs if {name.lstrip("/") for name in outputs} <= kept.keys() else [],
         "steps": [group for group in steps if {name.lstrip("/") for name in group} <= kept.keys()],
         **{key: data[key] for key in data if key not in ("like", "prefix", "without")},
         "options": {**kept, **data.get("options", {})},
         "rows": [*data.get("rows", ()), *inherited],
     }
+
+
+def _behind(prefix: str, name: str) -> str:
+    return "/" * name.startswith("/") + prefix + name.lstrip("/")
 
 
 def short_name(name: str) -> str:

@@ -62,8 +62,14 @@ def add_explain(commands: Any) -> None:
         nargs="*",
         metavar="SPEC",
         help="a framework and its own options, trl scale_rewards=group num_generations=8 or openrlhf "
-        "--n_samples_per_prompt 8; a file of options (.yaml, .json, training_args.bin); the script "
-        "(.sh) or the command that starts a run; or a published way of sampling (dapo, pilot-commit, ...)",
+        "--n_samples_per_prompt 8; a file of options (YAML, JSON, TOML, Python, a notebook, "
+        "training_args.bin) or the folder of a Hydra run; the script or the command that starts a run; or a "
+        "published way of sampling (dapo, pilot-commit, ...)",
+    )
+    explain.add_argument(
+        "--against",
+        metavar="SPEC",
+        help="say what differs from this one in effect: 'verl run.yaml'",
     )
     explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
     explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")

@@ -17,6 +17,7 @@ from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
 from ..validation import InputError, nearest
+from . import differences
 from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
 from .schemes import SchemeExplanation, explain_scheme
@@ -45,6 +46,15 @@ def run(options: argparse.Namespace) -> None:
         pass_rates=rates or None,
         moments=None if options.problem is None else load_problem(options.problem).moments(),
     )
+    if options.against is not None:
+        other = explain(options.against, pass_rates=rates or None)
+        if explanation.meaning is None:
+            raise InputError("--against compares options of trainers: write SPEC, not --name")
+        if options.json:
+            print(json.dumps(differences.as_json(explanation, other), allow_nan=False))
+        else:
+            print("\n".join(map(_wrapped, differences.lines(explanation, other))))
+        return
     if options.plot is not None:
         draw(explanation, Path(options.plot))
     if options.json:
@@ -242,7 +252,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
     if meaning.clip:
         lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
-    lines += [f"  {line}" for line in meaning.reused()]
+    lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused())]
     if sampled := meaning.sampled():
         lines += [f"  {', '.join(sampled)}: {catalogue().kinds['sampler']}."]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]

@@ -1,0 +1,88 @@
+"""What two specifications differ in, in effect."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg import explain
+from ustat_pg.catalogue import resolve
+from ustat_pg.cli import main
+from ustat_pg.commands.differences import differences
+
+
+def between(one, other):
+    return {what: (a, b) for what, a, b in differences(explain(one), explain(other))}
+
+
+def test_two_words_for_one_thing_differ_in_nothing():
+    same = "unsloth scale_rewards=false vllm_importance_sampling_correction=true beta=0"
+    assert not between("trl scale_rewards=false", same)
+    assert not between(
+        "verl adv_estimator=rloo rollout.n=4", "verl adv_estimator=rloo_vectorized rollout.n=4"
+    )
+
+
+def test_what_differs_has_its_numbers():
+    rows = between(
+        "trl num_generations=8",
+        "trl num_generations=4 scale_rewards=false beta=.1 num_iterations=2",
+    )
+    assert rows["group size"] == ("G = 8", "G = 4")
+    assert rows["w(p)"][1] == "0.75 at p = 0.05, 0.75 at p = 0.5, 0.75 at p = 0.95"
+    assert rows["steps on the same outputs"] == ("1", "2")
+    assert rows["KL"][0] == "none: it is switched off"
+    assert "KL(π‖ref)" in rows["KL"][1]
+    assert "loss" not in rows
+
+
+def test_options_that_choose_outputs_are_named():
+    rows = between("trl", "trl mask_truncated_completions=true reward_weights=1,.5")
+    assert rows == {
+        "what else acts": (
+            "nothing", "mask_truncated_completions=true, reward_weights=[1.0, 0.5]"
+        )
+    }  # fmt: skip
+
+
+def test_the_command(capsys):
+    words = ["explain", "verl", "adv_estimator=grpo", "rollout.n=8", "--against", "trl"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("A is verl adv_estimator=grpo rollout.n=8\nB is TRL, GRPOTrainer\n")
+    assert "steps on the same outputs\n    A: 4\n    B: 1" in out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs of a step"] == {
+        "A": "2048",
+        "B": "not said",
+    }
+    assert main(["explain", "trl", "--against", "trl"]) == 0
+    assert "the same in effect" in capsys.readouterr().out
+    assert main(["explain", "--name", "grpo", "--group-size", "4", "--against", "trl"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "outputs", "words"),
+    [
+        ("trl gradient_accumulation_steps=4 num_processes=2", 64, "B = 8 groups of 8"),
+        ("trl --nproc_per_node 4 per_device_train_batch_size=4", 16, "B = 2 groups of 8"),
+        ("verl adv_estimator=grpo rollout.n=5", 1280, "B = 256 groups of 5"),
+        ("areal gconfig.n_samples=4 train_dataset.batch_size=32", 32, "B = 8 groups of 4"),
+        ("open-instruct", 64, "B = 16 groups of 4"),
+        ("skyrl", 1280, "B = 256 groups of 5"),
+        ("trl gradient_accumulation_steps=4", None, "write num_processes=N"),
+        ("slime", None, None),
+        ("nanochat", None, None),
+    ],
+)
+def test_the_outputs_of_a_step(spec, outputs, words):
+    meaning = resolve(spec)
+    assert meaning.outputs == outputs
+    lines = meaning.step()
+    assert (lines == []) if words is None else (words in lines[0])
+
+
+def test_a_batch_is_a_number():
+    refuses("must be positive|at least", lambda: resolve("trl num_processes=-1").outputs)
