@@ -111,6 +111,10 @@ LEAST = 0.03
 """The smallest difference that simulation is asked for, as a share of the larger error."""
 
 
+VISIBLE = 0.05
+"""What a critic's error costs at least where it is asked, as a share of what one reward's noise costs."""
+
+
 def wrong_baseline(problem: SoftmaxBandit) -> float:
     """E[‖s‖ z]/E‖s‖ at the first prompt: the norm where its square belongs."""
     norms = np.sqrt(problem.policy.squared_norms[0]) * problem.policy.probs[0]
@@ -356,13 +360,34 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
     wrong = {FORGOTTEN: costs(values, variance), HALF_STEP: costs(mean, kept * step / 2 * spread)}
     what = f"a running average of {count} earlier rewards"
     yield check(what, learned(problem, count, step, start), costs(mean, variance), wrong)
-    # Uphill values are too high; where the policy is likely right, that costs with either sign.
-    uphill = problem.gradient() / np.linalg.norm(problem.gradient())
-    other = problem.with_theta(problem.policy.theta + 2 * uphill)
+    other = elsewhere(problem, float(problem.context_probs @ (spread * traces)))
     mean, variance = learned_values(other.moments(), count)
     what = f"the mean of {count} rewards at other parameters"
     wrong = {STILL: costs(values, variance)}
     yield check(what, learned(other, count), costs(mean, variance), wrong)
+
+
+def elsewhere(problem: SoftmaxBandit, noise: float) -> SoftmaxBandit:
+    """The problem at parameters up or down the hill, where the error of values costs a visible part of what
+    their noise does.
+
+    Uphill they are too high. Outside Assumption 2 that costs with either sign, and at some distance nothing.
+    """
+    balances = [Balance.of(problem.restrict([x])) for x in range(problem.contexts)]
+    value, trace, best = (
+        np.array([getattr(each, name) for each in balances]) for name in ("value", "trace", "best")
+    )
+    uphill = problem.gradient() / np.linalg.norm(problem.gradient())
+    costs: dict[float, float] = {}
+    for distance in (2.0, -2.0, 4.0, 1.0):
+        other = problem.with_theta(problem.policy.theta + distance * uphill)
+        error = values_of(other) - value
+        costs[distance] = abs(
+            problem.context_probs @ (trace * error * (error + 2 * (value - best)))
+        )
+        if costs[distance] > VISIBLE * noise:
+            return other
+    return problem.with_theta(problem.policy.theta + max(costs, key=costs.__getitem__) * uphill)
 
 
 def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:

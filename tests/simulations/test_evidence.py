@@ -88,3 +88,17 @@ def test_a_generator_whose_draws_are_all_alike_takes_the_furthest(monkeypatch):
     rng = np.random.default_rng([3, 0, 11])
     family = landscapes.FAMILIES["bowl"]
     assert apart(first, drawn) == max(apart(first, family.drawn(rng)) for _ in range(5))
+
+
+@pytest.mark.parametrize("seed", [0, 3015])
+def test_a_critic_that_learned_elsewhere_has_an_error_that_shows(seed):
+    """At 3015 values two steps uphill cost as much as they save, and no simulation told them from none."""
+    found = [
+        check.statement
+        for check in claim("optimality", Suite("smoke", seed)).checks
+        if "at other parameters" in check.name
+    ]
+    assert found
+    for statement in found:
+        (wrong,) = statement.rivals
+        assert statement.gap(wrong) > 0.04 * abs(statement.prediction)
