@@ -300,6 +300,12 @@ def test_options_that_are_not_read_are_refused_by_their_names(command, ignored, 
     assert f"leave out {flags}, which" in refused(capsys, *command.split(), *ignored.split())
 
 
+@pytest.mark.parametrize("share", ["5", "1.5", "0", "-1%", "some"])
+def test_a_share_above_1_is_written_in_percent(share, capsys):
+    words = ("advise", "--budget", "8", "--model", "m", f"--until={share}")
+    assert "write all, or a positive share such as 5% or 0.05" in refused(capsys, *words)
+
+
 def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, "--until", "all", *words))

@@ -8,6 +8,7 @@ import pytest
 from tests.support.commands import python
 from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
+from ustat_pg.commands.advise import advise_problem
 from ustat_pg.commands.explain import explain
 from ustat_pg.predictions import (
     AdaptiveAdvice,
@@ -128,3 +129,17 @@ def test_a_picture_without_matplotlib_says_what_is_missing():
         "group_size_advice(MseConstants(0.01, 0.5, 1.0), 24).plot()"
     )
     assert "a plot needs pip install 'ustat_pg[figures]'" in done.stderr
+
+
+def test_table_and_sentence_are_held_against_one_least():
+    """The best real G where none that fits is near it; the best of the table otherwise."""
+    far = advise_problem("ustat:uneven", 64).sizes
+    assert far.far
+    rows = [line.split() for line in far.text().splitlines()[2:4]]
+    assert [float(row[3]) for row in rows] == [
+        pytest.approx(far.ratio_to_real * row.ratio_to_best, abs=5e-4) for row in far.table[:2]
+    ]
+    assert f"{float(rows[0][3]):.3g} times its" in far.sentence()
+    near = advise_problem("ustat:uneven", 63).sizes
+    assert not near.far
+    assert min(float(line.split()[3]) for line in near.text().splitlines()[2:5]) == 1

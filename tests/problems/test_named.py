@@ -77,3 +77,10 @@ def test_the_shell_lists_prints_and_takes_them(capsys, tmp_path):
     (tmp_path / "mine.json").write_text(json.dumps(printed["problem"]))
     of_file = out_of(capsys, main, "advise", tmp_path / "mine.json", "--budget", "64")
     assert out_of(capsys, main, "advise", "ustat:uneven", "--budget", "64") == of_file
+
+
+def test_a_log_is_shown_its_own_door(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text("{}")
+    refuses("a log goes to ustat-pg rewards, or behind --rollouts", load_problem, log)
+    assert "rewards" not in str(refuses("must end in", load_problem, tmp_path / "gone.jsonl"))

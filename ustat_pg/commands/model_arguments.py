@@ -221,7 +221,7 @@ def _until(text: str) -> str | float:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         share = math.nan
-    if not 0 < share < math.inf:
+    if not 0 < share < math.inf or (share > 1 and not text.endswith("%")):
         raise argparse.ArgumentTypeError(
             f"{text!r}: write all, or a positive share such as 5% or 0.05"
         )

@@ -77,7 +77,16 @@ class GroupSizeAdvice:
         """What the table says beside a row."""
         if row.group_size == self.g_best:
             return "best"
-        return "within 5%" if row.ratio_to_best <= NEAR else ""
+        return "within 5%" if self.over_the_best(row) <= NEAR else ""
+
+    @property
+    def far(self) -> bool:
+        """Whether no feasible group size is near the best real one, against which all is held then."""
+        return self.g_star_exact is not None and self.ratio_to_real > NEAR
+
+    def over_the_best(self, row: GroupSizeRow) -> float:
+        """The MSE of a row over that of g_best, or of the best real G where g_best is far from it."""
+        return row.ratio_to_best * (self.ratio_to_real if self.far else 1.0)
 
     def sentence(self, better: tuple[int, int] | None = None) -> str:
         """What to do, in one sentence.
@@ -89,10 +98,10 @@ class GroupSizeAdvice:
         >>> from ustat_pg.problems import example_problem, problem_from_mapping
         >>> group_size_advice(problem_from_mapping(example_problem()), 22).sentence((24, 4))
         'No group size that fits this budget is near the best real one, 3.69: take a budget of 24 with
-        G = 4, or G = 2, whose error is 1.3 times the least.'
+        G = 4, or G = 2, whose error is 1.3 times its.'
         """
         best, star, (low, high) = self.g_best, self.g_star_exact, self.g_interval
-        if star is not None and self.ratio_to_real > NEAR:
+        if self.far:
             other = (
                 "another budget"
                 if better is None
@@ -100,7 +109,7 @@ class GroupSizeAdvice:
             )
             return (
                 f"No group size that fits this budget is near the best real one, {star:.4g}: take "
-                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times the least."
+                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times its."
             )
         if low == high:
             return f"Use G = {best}: no other group size is within 5% of its error."
@@ -128,9 +137,9 @@ class GroupSizeAdvice:
                 row.group_size,
                 row.batch_size,
                 f"{row.mse:.4g}",
-                f"{row.ratio_to_best:.3f}"
-                if row.ratio_to_best < 1e4
-                else f"{row.ratio_to_best:.2g}",
+                f"{self.over_the_best(row):.3f}"
+                if self.over_the_best(row) < 1e4
+                else f"{self.over_the_best(row):.2g}",
                 "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
                 self.remark(row),
             ]

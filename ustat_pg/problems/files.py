@@ -31,7 +31,11 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
         return named_problem(str(path)).problem
     path = Path(path)
     if path.suffix not in _READERS:
-        raise InputError(f"{path}: its name must end in .json or .npz, or begin with ustat:")
+        log = path.suffix in _LOGS and path.is_file()
+        raise InputError(
+            f"{path}: its name must end in .json or .npz, or begin with ustat:"
+            + ("; a log goes to ustat-pg rewards, or behind --rollouts" if log else "")
+        )
     data = _READERS[path.suffix](path)
     if not isinstance(data, dict):
         raise InputError(f"{path}: it must hold one object of named arrays")
@@ -44,6 +48,7 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
 
 
 _READERS = {".json": read_json, ".npz": read_arrays}
+_LOGS = (".jsonl", ".csv", ".parquet")
 
 
 def save_problem(problem: SoftmaxBandit, path: str | Path) -> None:
