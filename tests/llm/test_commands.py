@@ -317,6 +317,29 @@ def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, m
     assert rows == []
 
 
+@pytest.mark.parametrize(
+    ("rows", "rate"),
+    [
+        ([[-1, 1, 1, -1], [-1] * 4], 0.25),
+        ([[2.5] * 4, [2.5] * 4], 1.0),
+        ([[-1] * 4, [-1] * 4], 0.0),
+        ([[0, 0.5, 1, 0], [0] * 4], None),
+    ],
+)
+def test_two_values_are_failure_and_success_whatever_they_are(capsys, tmp_path, rows, rate):
+    file = commands.jsonl(tmp_path / "rewards.jsonl", *({"rewards": row} for row in rows))
+    result = strict(out_of(capsys, "rewards", file, "--json"))
+    assert result["pass_rate"] == rate
+    assert result["mean_reward"] == pytest.approx(np.mean(rows))
+    words = ("explain", "trl", "num_generations=4", "--rollouts", file)
+    if rate is None:
+        assert result["pass_rates"] is None
+        assert "rewards have 3 values, 0 to 1: a pass rate takes two" in refused(capsys, *words)
+    else:
+        rates = strict(out_of(capsys, *words, "--json"))["pass_rates"]
+        assert np.mean(rates) == pytest.approx(rate)
+
+
 def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     rewards = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]]
     file = commands.jsonl(tmp_path / "rewards.jsonl", *({"rewards": row} for row in rewards))

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ..validation import InputError
 from .printing import percent, records
 
 if TYPE_CHECKING:
@@ -28,20 +31,41 @@ class RewardSummary:
 
     @property
     def pass_rates(self) -> dict[str, float]:
-        """The mean reward of each prompt, by its id."""
-        means = self.rewards.mean(axis=1)
-        return {str(name): float(mean) for name, mean in means.items()}
+        """The share of each prompt's rewards that are the higher of two values, by its id.
+
+        Raises:
+            InputError: rewards have more than two values.
+        """
+        values = self.rewards.to_numpy()
+        levels = np.unique(values)
+        if len(levels) > 2:
+            raise InputError(
+                f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass rate takes two. "
+                "Write a success of your own as 0 or 1, or ask of the rewards as they are: ustat-pg advise "
+                "--model M --rollouts FILE"
+            )
+        # Of one value above 0 all succeed.
+        success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf
+        rates = (values == success).mean(axis=1)
+        return {
+            str(name): float(rate) for name, rate in zip(self.rewards.index, rates, strict=True)
+        }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON."""
+        """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON.
+
+        Pass rates are None where rewards have more than two values.
+        """
         values = self.rewards.to_numpy()
+        rates = self.pass_rates if len(np.unique(values)) <= 2 else None
         return {
             "prompts": len(values),
             "rollouts": values.shape[1],
-            "pass_rate": float(values.mean()),
+            "mean_reward": float(values.mean()),
+            "pass_rate": None if rates is None else float(np.mean([*rates.values()])),
             "all_lowest": float((values == values.min()).all(axis=1).mean()),
             "all_highest": float((values == values.max()).all(axis=1).mean()),
-            "pass_rates": self.pass_rates,
+            "pass_rates": rates,
             "zero_signal": records(self.zero_signal),
         }
 
@@ -50,6 +74,9 @@ class RewardSummary:
 
         record, values = self.to_dict(), self.rewards.to_numpy()
         lowest, highest, rollouts = values.min(), values.max(), record["rollouts"]
+        known = f"mean reward {record['mean_reward']:.3f}"
+        if record["pass_rate"] not in (None, record["mean_reward"]):
+            known += f", pass rate {record['pass_rate']:.3f}"
         spread = (
             f"all rewards {lowest:g} on {record['all_lowest']:.1%} of prompts, all {highest:g} on "
         )
@@ -66,8 +93,7 @@ class RewardSummary:
         header = ["G", "groups with equal rewards", "95%", "note"]
         align = ("right",) * 3 + ("left",)
         return (
-            f"{record['prompts']} prompts, {rollouts} rollouts of each; mean reward "
-            f"{record['pass_rate']:.3f}; "
+            f"{record['prompts']} prompts, {rollouts} rollouts of each; {known}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
             "A group size takes the scores of these rollouts: ustat-pg advise --model M --rollouts FILE."
