@@ -312,3 +312,10 @@ def test_what_the_sampler_s_ratio_does_is_not_nothing():
     assert meaning.sampled()[0] == "vllm_importance_sampling_correction=true"
     assert not resolve("trl vllm_importance_sampling_correction=false").sampled()
     assert "by the ratio to the engine that sampled" in as_text(explain("trl"))
+
+
+def test_a_step_that_is_cut_to_a_norm_is_said_where_it_is():
+    assert resolve("trl").cut() == ["max_grad_norm=1.0"]
+    assert not resolve("trl max_grad_norm=0").cut()
+    assert not resolve("nanochat").cut()
+    assert "max_grad_norm=1.0: a longer step is cut" in " ".join(as_text(explain("trl")).split())

@@ -204,6 +204,10 @@ class Meaning:
                 names.append(option.name)
         return names
 
+    def cut(self) -> list[str]:
+        """The options that cut the norm of a step, as they stand."""
+        return [self._typed(option.name) for option in self._on("norm")]
+
     def sampled(self) -> list[str]:
         """The options on the difference of the trainer from the engine that sampled, as they stand."""
         options = self.framework.of_kind("sampler")

@@ -253,6 +253,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused())]
+    lines += [f"  {cut}: {catalogue().kinds['norm']}." for cut in meaning.cut()]
     if sampled := meaning.sampled():
         lines += [f"  {', '.join(sampled)}: {catalogue().kinds['sampler']}."]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
