@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import pytest
 
 from tests.support.commands import ROOT
 from tests.support.kills import interruptible
-from ustat_pg.cli import guarded
+from ustat_pg.cli import EXAMPLES, guarded, main
 from ustat_pg.validation import InputError
 
 COMMANDS = (["-m", "ustat_pg.cli", "example"], ["-m", "simulations", "list"])
@@ -87,3 +89,37 @@ def test_a_program_error_is_shown_and_is_no_verdict(capsys):
 
     assert guarded("name", command) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+def test_lines_follow_the_width_of_a_terminal():
+    text, widths = {}, {}
+    for columns in ("60", "20"):
+        ours, theirs = pty.openpty()
+        words = ["-m", "ustat_pg.cli", "explain", "trl", "num_generations=2"]
+        done = run(words, stdout=theirs, env={**os.environ, "COLUMNS": columns})
+        os.close(theirs)
+        with os.fdopen(ours, "rb", closefd=True) as screen:
+            text[columns] = os.read(screen.fileno(), 2**16).decode()
+        assert done.returncode == 0
+        drawn = [
+            line for line in text[columns].splitlines() if "|" not in line and "(p)" not in line
+        ]
+        widths[columns] = max(len(line) for line in drawn if " " in line.strip()[:40])
+    assert widths["60"] <= 60
+    assert widths["20"] <= 70
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_help_ends_with_an_example(name, capsys):
+    words = ["llm", name] if name in ("mse", "sweep") else [name]
+    with pytest.raises(SystemExit) as stop:
+        main([*words, "--help"])
+    assert stop.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.endswith(f"Example: {EXAMPLES[name]}")
+
+
+@pytest.mark.parametrize("name", ["explain", "predict", "problems", "example"])
+def test_an_example_does_what_it_says(name, capsys):
+    assert main(shlex.split(EXAMPLES[name].partition(" >")[0])[1:]) == 0
+    assert capsys.readouterr().out

@@ -47,7 +47,22 @@ RUNS = {
 """The module and the function that run each command, imported when it is called."""
 
 
+EXAMPLES = {
+    "advise": "ustat-pg advise mine.json --budget 1024",
+    "group-size": "ustat-pg advise mine.json --budget 1024",
+    "explain": "ustat-pg explain verl adv_estimator=grpo rollout.n=8 --against 'trl num_generations=8'",
+    "rewards": "ustat-pg rewards log.jsonl --group-sizes 4,8",
+    "predict": "ustat-pg predict ustat:uneven --group-size 4 --baseline std",
+    "problems": "ustat-pg problems uneven",
+    "example": "ustat-pg example > mine.json",
+    "mse": "ustat-pg llm mse --model embedded:short --samples 8 --limit 16 --out pool",
+    "sweep": "ustat-pg llm sweep --config embedded --out sweep",
+}
+"""What the help of each command ends with."""
+
+
 EXTRAS = {
+    "omegaconf": "configs",
     **dict.fromkeys(("matplotlib", "seaborn"), "figures"),
     **dict.fromkeys(("accelerate", "datasets", "filelock", "math_verify", "peft", "psutil"), "llm"),
     **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl", "yaml"), "llm"),
@@ -104,6 +119,8 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_llm(commands, words)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
+    for name, command in commands.choices.items():
+        command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
     for name, (_, text) in clone.COMMANDS.items():
         commands.add_parser(name, help=f"{text} (in a clone of the repository)")
     return parser
@@ -139,6 +156,8 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
         "for each; finished runs are kept, failed ones reported. The results are joined in --out.",
     )
     sweep_arguments(sweep)
+    for name, part in parts.choices.items():
+        part.epilog = f"Example: {EXAMPLES[name]}"
 
 
 @contextmanager

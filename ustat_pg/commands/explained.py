@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,8 @@ from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
 from .schemes import SchemeExplanation, explain_scheme
 
-_WIDTH = 100
-"""Characters of a line that a person reads."""
+_WIDTH, _LEAST = 100, 40
+"""Characters of a line that a person reads, at most and, on a narrow terminal, at least."""
 
 _NAMED = 12
 """Names that were passed over and are shown; JSON has all."""
@@ -75,11 +77,13 @@ def _pass_rates(path: Path, reward: str | None) -> list[float]:
 
 
 def _wrapped(line: str) -> str:
-    """The line, what is beyond the width below it."""
-    if len(line) <= _WIDTH:
+    """The line, what is beyond the width below it: that of a terminal, or of a page."""
+    width = min(_WIDTH, get_terminal_size((_WIDTH, 0)).columns) if sys.stdout.isatty() else _WIDTH
+    width = max(width, _LEAST)
+    if len(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())]
-    wrapper = textwrap.TextWrapper(_WIDTH, subsequent_indent=indent, break_long_words=False)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False)
     wrapper.break_on_hyphens = False
     return wrapper.fill(line)
 
