@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from benchmarks import mse_kernel, seeds, trajectories, weighted_chi2
+from benchmarks import configs, mse_kernel, seeds, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -102,3 +103,29 @@ def test_noise(monkeypatch, capsys):
     monkeypatch.setattr(noise, "language_model", lambda: load_model("embedded:strong"))
     noise.main(["--pairs", "2", "--tokens", "4"])
     assert "mean of 2 ratios of pairs" in capsys.readouterr().out
+
+
+def test_files_are_counted_by_what_was_expected(tmp_path, capsys):
+    texts = {
+        "a.sh": "python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo actor_rollout_ref.rollout.n=4",
+        "b.sh": "swift sft --model m",
+        "c.sh": "trl grpo --num_generations 8",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    wanted = [
+        {"path": "a.sh", "framework": "verl", "estimator": "rloo", "group_size": 4},
+        {"path": "b.sh", "framework": "none", "estimator": "none", "group_size": None},
+        {"path": "c.sh", "framework": "trl", "estimator": "std-ddof1", "group_size": 4},
+        {"path": "gone.sh", "framework": "trl", "estimator": "std-ddof1", "group_size": 4},
+    ]
+    expected = tmp_path / "expected.jsonl"
+    expected.write_text("".join(json.dumps(row) + "\n" for row in wanted))
+    assert configs.main([str(tmp_path), str(expected)]) == 1
+    out = capsys.readouterr().out
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in out.splitlines() if "|" in line
+    ]
+    assert rows[2:] == [["none", "1", "0", "0"], ["trl", "0", "1", "1"], ["verl", "1", "0", "0"],
+                        ["all", "2", "1", "1"]]  # fmt: skip
+    assert "- wrong: c.sh: trl: std-ddof1, G = 8 (expected trl, std-ddof1, G = 4)" in out
