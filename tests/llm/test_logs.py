@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,10 +29,18 @@ def writers():
     yield "verl.jsonl", rows("input", "output", "score", step=3, gts="4"), lines
     yield "plain.csv", rows(), lambda path, found: pd.DataFrame(found).to_csv(path, index=False)
     yield "trl.parquet", rows(reward="even", step=3, advantage=0.5), parquet
+    yield "completions_9.table.json", rows(reward="even", step=3), table
 
 
 def lines(path, found):
     return jsonl(path, *found)
+
+
+def table(path, found):
+    """As Weights & Biases keeps what TRL logs."""
+    frame = pd.DataFrame(found)
+    value = {"columns": list(frame), "data": frame.to_numpy().tolist(), "ncols": 4}
+    path.write_text(json.dumps(value))
 
 
 def parquet(path, found):
@@ -58,6 +68,43 @@ def test_a_folder_of_steps_is_one_log_and_a_prompt_of_two_steps_two_groups(tmp_p
     ids, rewards = load_rewards(tmp_path, group_by=["prompt"])
     assert ids == ("q0", "q1", "q2")
     np.testing.assert_array_equal(rewards, np.hstack([PASSED, PASSED]))
+
+
+def test_folders_as_runs_leave_them(tmp_path):
+    """TRL's output with its completions; prime-rl's rollouts, a folder a step, in the order of steps."""
+    trl = tmp_path / "run" / "completions"
+    trl.mkdir(parents=True)
+    (tmp_path / "run" / "trainer_state.json").write_text("{}")
+    for step in (1, 2):
+        jsonl(trl / f"{step}.jsonl", *rows(step=step))
+    assert load_rewards(tmp_path / "run")[1].shape == (6, 4)
+    for step, shift in ((2, 0), (10, 1)):
+        folder = tmp_path / "out" / "rollouts" / f"step_{step}"
+        folder.mkdir(parents=True)
+        jsonl(
+            folder / "rank_0.jsonl", *({**row, "reward": row["reward"] + shift} for row in rows())
+        )
+    ids, rewards = load_rewards(tmp_path / "out")
+    assert len(ids) == 6
+    np.testing.assert_array_equal(rewards, np.concatenate([PASSED, PASSED + 1]))
+    (tmp_path / "none").mkdir()
+    with pytest.raises(InputError, match=r"has no rows: a log is one of, or a folder of, \.csv"):
+        load_rewards(tmp_path / "none")
+
+
+def test_missing_rewards_are_left_out_aloud(tmp_path):
+    found = rows()
+    found[0]["reward"] = None
+    found[3]["reward"] = float("nan")
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row).replace("NaN", "null") + "\n" for row in found))
+    with pytest.warns(LogWarning) as said:
+        ids, rewards = load_rewards(path, group_by=["prompt"])
+    texts = [str(warning.message) for warning in said]
+    assert any("2 of 12 completions have no reward" in text for text in texts)
+    assert any("1 of 3 groups do not have 4 completions" in text for text in texts)
+    assert ids == ("q1", "q2")
+    np.testing.assert_array_equal(rewards, PASSED[1:])
 
 
 def test_messages_group_by_what_they_say_and_completions_are_their_last_text(tmp_path):

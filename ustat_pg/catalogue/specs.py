@@ -136,7 +136,12 @@ def _meaning(
         ),
         group_size=None if size == "none" else int(size),
         aggregation=catalogue().aggregations[aggregation],
-        passed_over=tuple(dict.fromkeys((*passed, *foreign))),
+        passed_over=tuple(
+            name
+            for name in dict.fromkeys((*passed, *foreign))
+            if plain(name) not in FILES
+            and not any(re.fullmatch(sign, plain(name)) for sign in framework.signs)
+        ),
     )
 
 
@@ -250,7 +255,8 @@ def _recognised(source: Source) -> Framework:
     if len(best) == 1 and some and (most[0] or _told(best[0], known)):
         return frameworks[best[0]]
     able = (name for name, pairs in known.items() if _tells(frameworks[name], pairs))
-    rivals = sorted(able, key=lambda name: scores[name], reverse=True)
+    first = {name: (scores[name], not frameworks[name].names_of) for name in able}
+    rivals = sorted(first, key=first.__getitem__, reverse=True)
     if not rivals:
         raise InputError(
             f"{source.title}: whose options are these? Write the framework before the file: 'trl run.yaml'"

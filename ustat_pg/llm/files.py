@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -309,7 +310,7 @@ def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file of rewards, which one object of JSON may hold together."""
-    if path.suffix == ".json" and not path.is_dir():
+    if path.suffix == ".json" and not path.is_dir() and not is_log(path):
         whole = read_json(path)
         if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
@@ -343,7 +344,7 @@ def is_log(path: Path) -> bool:
     if path.is_dir() or path.suffix in (".csv", ".parquet"):
         return True
     if path.suffix == ".json":
-        return False
+        return _is_table(read_json(path))
     _, first = next(iter(lines(path)), ("", {}))
     prompts = {"format", "completions", "completion_ids", "rewards"}
     return not prompts & set(first) and bool({*COMPLETIONS, *REWARDS} & set(first))
@@ -368,7 +369,15 @@ def groups_of_log(
             f"{path} has no prompt: name the columns whose values the completions of a group share "
             f"(--group-by), of {columns}"
         )
-    rewards = log[_reward_column(path, log, reward, {*keys, prompt, completion})]
+    column = _reward_column(path, log, reward, {*keys, prompt, completion})
+    if missing := int(log[column].isna().sum()):
+        warnings.warn(
+            f"{path}: {missing} of {len(log)} completions have no reward, and are left out of their groups",
+            LogWarning,
+            stacklevel=3,
+        )
+        log = log[log[column].notna()]
+    rewards = log[column]
     # Messages are lists, by which no table groups.
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))
     every = [part.index for _, part in words.groupby(keys, sort=False)]
@@ -395,17 +404,19 @@ def groups_of_log(
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """A log: one file, or all of a folder in the order of their names."""
+    """A log: one file, or all of a folder in the order of their steps; TRL's folder of a run has its own."""
     import pandas as pd
 
     kinds: dict[str, Callable[[Path], pd.DataFrame]] = {
         ".csv": lambda file: pd.read_csv(StringIO(read_text(file, MOST_LINES))),
         ".parquet": lambda file: pd.read_parquet(regular(file)),
         ".jsonl": lambda file: pd.DataFrame([row for _, row in lines(file)]),
+        ".json": lambda file: _of_table(read_json(file)),
     }
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    within = path / "completions"
+    files = _files(within if within.is_dir() else path, kinds) if path.is_dir() else [path]
     try:
-        parts = [kinds[file.suffix](file) for file in files if file.suffix in kinds]
+        parts = [_with_step(kinds[file.suffix](file), file) for file in files]
     except ImportError as error:
         raise InputError(f"{path}: Parquet files need pip install pyarrow") from error
     except (OSError, ValueError) as error:
@@ -414,6 +425,44 @@ def _read(path: Path) -> pd.DataFrame:
     if log.empty:
         raise InputError(f"{path} has no rows: a log is one of, or a folder of, {', '.join(kinds)}")
     return log
+
+
+_STEP = re.compile(r"step_(\d+)")
+_DEEP = 3
+"""Folders within one another in which logs are looked for."""
+
+
+def _files(folder: Path, kinds: Iterable[str]) -> list[Path]:
+    """The logs of a folder: its own, or those of its folders of steps."""
+    found = [file for file in sorted(folder.iterdir()) if file.suffix in kinds and file.is_file()]
+    if found:
+        return [file for file in found if file.suffix != ".json" or _is_table(read_json(file))]
+    steps = [
+        (int(match[1]), file)
+        for depth in range(1, _DEEP + 1)
+        for file in sorted(folder.glob("/".join(["*"] * depth + ["*"])))
+        if file.suffix in kinds and file.is_file() and (match := _STEP.search(str(file.parent)))
+    ]
+    return [file for _, file in sorted(steps)]
+
+
+def _with_step(log: pd.DataFrame, file: Path) -> pd.DataFrame:
+    """A log with the step that its folder is named after, where its rows do not say."""
+    match = _STEP.search(file.parent.name)
+    return log if match is None or "step" in log else log.assign(step=int(match[1]))
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is a table as Weights & Biases keeps one (``*.table.json``)."""
+    return isinstance(value, dict) and {"columns", "data"} <= set(value)
+
+
+def _of_table(value: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    if not _is_table(value):
+        raise ValueError("no table of columns and data")
+    return pd.DataFrame(value["data"], columns=value["columns"])
 
 
 def _reward_column(path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]) -> str:
