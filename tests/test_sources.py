@@ -304,3 +304,27 @@ def test_the_command_line_takes_names_with_spaces(written, capsys):
     assert main(["explain", path]) == 0
     assert "TRL, GRPOTrainer" in capsys.readouterr().out
     assert Path(path).name == "my run.yaml"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("run.py", "x = " + "(" * 5000 + ")" * 5000, "not Python"),
+        ("run.py", "GRPOConfig(num_generations=" + "9" * 5000 + ")", "not Python|whole number"),
+        ("run.toml", "a = " + "[" * 3000, "not TOML"),
+        ("run.sh", "trl grpo --num_generations $((" + "9" * 5000 + "))", "only the run itself"),
+        ("run.sh", "trl grpo --num_generations $((1/0))", "only the run itself"),
+        ("run.ipynb", '{"cells": [{"cell_type": "code", "source": 3}]}', "not a notebook"),
+    ],
+)
+def test_hostile_sources_are_one_line(written, name, text, said):
+    error = refuses(said, resolve, [written(name, text)])
+    assert len(str(error)) < 7000
+
+
+def test_a_specification_may_be_longer_than_a_file_name():
+    assert resolve("verl adv_estimator=rloo rollout.n=4 " + "trainer.x=1 " * 100).group_size == 4
+    assert (
+        resolve(["verl", "adv_estimator=rloo", "rollout.n=4", "trainer.x=" + "1" * 5000]).group_size
+        == 4
+    )

@@ -50,10 +50,16 @@ class Source:
 
 def is_file(word: str) -> bool:
     """Whether a word is read as a file: it is there, or ends like one and is no option."""
-    if "=" in word and not Path(word).is_file():
+    if "=" in word:
+        return is_there(word)
+    return word.endswith(tuple(_READERS)) or (bool(re.search("[./]", word)) and is_there(word))
+
+
+def is_there(word: str) -> bool:
+    try:
+        return Path(word).is_file() or (Path(word).is_dir() and "=" not in word)
+    except OSError:  # A name that is too long.
         return False
-    named = word.endswith(tuple(_READERS))
-    return named or (bool(re.search(r"[./]", word)) and Path(word).exists())
 
 
 def of_file(path: Path) -> Source:
@@ -208,11 +214,11 @@ def _of_data(read: Callable[[Path], Any]) -> Callable[[Path], Source]:
 
 
 def _of_script(path: Path) -> Source:
-    return of_commands(read_text(path), str(path), path.parent)
+    return of_commands(read_text(path, MOST_CODE), str(path), path.parent)
 
 
 def _of_toml(path: Path) -> Source:
-    text = read_text(path)
+    text = read_text(path, MOST_CODE)
     try:
         return Source(str(path), _of_sections(path, tomllib.loads(text)))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -306,7 +312,7 @@ def _parents(entry: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def _of_python(path: Path) -> Source:
-    return _of_code(read_text(path), path)
+    return _of_code(read_text(path, MOST_CODE), path)
 
 
 def _of_notebook(path: Path) -> Source:
@@ -378,6 +384,9 @@ _READERS: dict[str, Callable[[Path], Source]] = {
     ".ipynb": _of_notebook,
     **dict.fromkeys((".bin", ".pt", ".pkl"), _of_data(read_pickle)),
 }
+
+MOST_CODE = 2**22
+"""Size of the largest script, program or table that is read, in bytes."""
 
 FILES = ("config", "override_config_file")
 """Options of commands that name a file of options."""

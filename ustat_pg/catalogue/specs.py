@@ -17,6 +17,7 @@ from .sources import (
     Named,
     Source,
     is_file,
+    is_there,
     of_commands,
     of_config,
     of_file,
@@ -54,7 +55,7 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     'group-mean'
     """
     if isinstance(spec, str):
-        words = [spec] if Path(spec).is_file() else spec.split()
+        words = [spec] if is_there(spec) else spec.split()
     elif isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec):
         words, spec = list(spec), shlex.join(spec)
         if len(words) == 1 and not is_file(words[0]):
