@@ -319,3 +319,34 @@ def test_a_step_that_is_cut_to_a_norm_is_said_where_it_is():
     assert not resolve("trl max_grad_norm=0").cut()
     assert not resolve("nanochat").cut()
     assert "max_grad_norm=1.0: a longer step is cut" in " ".join(as_text(explain("trl")).split())
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            "trl mask_truncated_completions=true",
+            "mask_truncated_completions=true: chooses which rollouts",
+        ),
+        (
+            "trl reward_weights=1,.5",
+            "reward_weights=[1.0, 0.5]: changes rewards before the advantage",
+        ),
+        ("trl entropy_coef=.1", "entropy_coef=.1: an entropy term"),
+        (
+            "slime n_samples_per_prompt=4 over_sampling_batch_size=64",
+            "over_sampling_batch_size=64: chooses",
+        ),
+    ],
+)
+def test_what_was_chosen_is_said_once(spec, words):
+    text = " ".join(as_text(explain(spec)).split())
+    assert text.count(words) == 1
+    assert words not in " ".join(as_text(explain(spec.split()[0], group_size=4)).split())
+
+
+def test_a_filter_is_said_once():
+    text = " ".join(
+        as_text(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
+    )
+    assert text.count("about dropping silent groups: with the batch refilled") == 1

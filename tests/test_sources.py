@@ -328,3 +328,14 @@ def test_a_specification_may_be_longer_than_a_file_name():
         resolve(["verl", "adv_estimator=rloo", "rollout.n=4", "trainer.x=" + "1" * 5000]).group_size
         == 4
     )
+
+
+def test_a_trainer_is_its_config():
+    args = SimpleNamespace(scale_rewards=False, num_generations=4, loss_type="dr_grpo")
+    trainer = SimpleNamespace(model=object(), args=args)
+    meaning = resolve(trainer)
+    assert (meaning.framework.name, meaning.estimator, meaning.group_size) == (
+        "trl",
+        "group-mean",
+        4,
+    )

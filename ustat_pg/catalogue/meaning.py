@@ -215,18 +215,14 @@ class Meaning:
             return []
         return [self._typed(option.name) for option in options]
 
-    def acting(self) -> list[str]:
-        """The options that are on and choose outputs, groups, tokens or rewards."""
-        kinds = ("survival", "filter", "filter without refill", "entropy", "reward")
-        options = [option for kind in kinds for option in self._on(kind)]
-        neutral = ("1.0", "0.0")
-        return [
-            self._typed(option.name)
-            for option in options
-            if option.kind.startswith("filter")
-            or self.values[option.name] != option.default
-            or self.values[option.name] not in neutral
-        ]
+    def acting(self) -> dict[str, list[str]]:
+        """The options that were chosen and act on outputs, groups, tokens or rewards, by what they do."""
+        found: dict[str, list[str]] = {}
+        for kind in ("survival", "filter", "filter without refill", "entropy", "reward"):
+            for option in self._on(kind):
+                if kind.startswith("filter") or self.values[option.name] != option.default:
+                    found.setdefault(catalogue().kinds[kind], []).append(self._typed(option.name))
+        return found
 
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""

@@ -78,10 +78,11 @@ def of_file(path: Path) -> Source:
 
 
 def of_config(config: Any) -> Source:
-    """The options of a mapping, or of a config that has them as attributes."""
+    """The options of a mapping, of a config that has them as attributes, or of a trainer that has such."""
     if not isinstance(config, Mapping):
+        args = getattr(config, "args", None)
         try:
-            config = vars(config)
+            config = vars(config if not hasattr(args, "__dict__") else args)
         except TypeError:
             raise InputError(
                 f"SPEC is {config!r}: it must be a text, a mapping of options, or a config"

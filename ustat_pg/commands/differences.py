@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ def _rest(meaning: Meaning) -> Iterator[tuple[str, str]]:
     yield "KL", "; ".join(meaning.penalties()) or "none"
     yield "another loss", ", ".join(meaning.another_loss()) or "none"
     yield "the sampler's ratio", ", ".join(meaning.sampled()) or "none"
-    yield "what else acts", ", ".join(meaning.acting()) or "nothing"
+    yield "what else acts", ", ".join(chain(*meaning.acting().values())) or "nothing"
 
 
 def lines(one: Explanation, other: Explanation) -> list[str]:

@@ -257,6 +257,10 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
     lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused())]
+    unsaid = {
+        says: names for says, names in meaning.acting().items() if says not in meaning.unchanged()
+    }
+    lines += [f"  {', '.join(names)}: {says}." for says, names in unsaid.items()]
     lines += [f"  {cut}: {catalogue().kinds['norm']}." for cut in meaning.cut()]
     if sampled := meaning.sampled():
         lines += [f"  {', '.join(sampled)}: {catalogue().kinds['sampler']}."]
