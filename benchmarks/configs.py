@@ -6,7 +6,7 @@ A line of EXPECTED is a file in FOLDER, whose options it has, the advantage and 
 "framework": "verl", "estimator": "std-ddof1", "group_size": 8}``. Estimators are those of the library by
 their own names, ``rloo`` for grpo, or the catalogue's other advantages; ``teacher``; ``own`` for a loss that
 is no baseline of a group, ``none`` for no training with rewards, ``unknown`` where only the run says: there a
-refusal is the right answer. Expectations are written down before the run, by who has not seen ours.
+refusal is the right answer, and of a critic or a teacher it is one too. Expectations are written down before the run, by who has not seen ours.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from ustat_pg.catalogue import Meaning, resolve
 from ustat_pg.validation import InputError
 
 NO_BASELINE = ("own", "none", "unknown")
+"""Where nothing but a refusal is right."""
+
+OTHERS = ("critic", "teacher")
+"""Where a refusal is as right as its name."""
 _NAMES = {"grpo": "rloo", "std": "std-ddof0"}
 """Estimators by the names that a reader of sources gives them."""
 
@@ -55,7 +59,7 @@ def verdict(wanted: dict[str, Any], found: tuple[str, str, int | None]) -> str:
     if wanted["estimator"] in NO_BASELINE:
         return "right" if framework == "refused" else "wrong"
     if framework == "refused":
-        return "refused"
+        return "right" if wanted["estimator"] in OTHERS else "refused"
     same = framework == wanted["framework"] and name == wanted["estimator"]
     # Without a group G changes nothing.
     alone = name in ("critic", "teacher", "batch", "running-mean", "vanilla")

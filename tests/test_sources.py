@@ -134,6 +134,18 @@ FILES = {
         "python -m tunix.cli.grpo_main \\\n  `# ── G ──` \\\n  agentic_grpo_config.num_generations=8\n",
         ("tunix", "std-ddof1", 8),
     ),
+    "a sharp within a word": File(
+        "run.sh",
+        "swift rlhf --rlhf_type grpo --dataset a/b#100 --num_generations 4 # --num_generations 9\n",
+        ("ms-swift", "std-ddof1", 4),
+    ),
+    "files that stand alone, behind what only the run knows": File(
+        "tests/run.sh",
+        'ROOT=$(realpath $(dirname "$0")/..)\nuv run examples/run_grpo.py --config $ROOT/base.yaml \\\n'
+        "  grpo.num_generations_per_prompt=4\npython -m tunix.cli.grpo_main other.yaml\n",
+        ("nemo-rl", "std-ddof1", 4),
+        {"base.yaml": NEMO_PARENT, "other.yaml": "x: 1\n"},
+    ),
     "any ending": File(
         "run.slurm",
         "srun python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo "

@@ -148,7 +148,7 @@ class Option:
         if value in self.refused:
             raise InputError(f"{self.name} is {text!r}: {self.refused[value]}")
         if self.presence:
-            return value if value in ("none", "false") else "given"
+            return value if value in ("none", "false", *self.values) else "given"
         if self.several and value != "none":
             return str(
                 [_number(self.name, part) for part in re.split(r"[\s,]+", value.strip("[]() "))]

@@ -8,6 +8,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,7 @@ def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> S
     named, runs = Named(), list[str]()
     for line in _COMMENT.sub(" ", text.replace("\\\n", " ")).splitlines():
         line = _SUM.sub(lambda match: _summed(match[1], variables) or match[0], line)
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError:
-            # A quote that goes on over lines holds no options.
-            words = line.split()
+        words = _words(line)
         words = [_filled(word, variables) for word in words]
         if words[:1] == [":"]:
             continue
@@ -117,11 +114,25 @@ def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> S
         title, [pair for pair in named if pair[1] or pair[0].startswith("--")], "\n".join(runs)
     )
     held = Source(title)
-    for name, value in own.named:
-        if plain(name) in FILES and value.endswith(tuple(_READERS)):
-            place = _place(value, folder or Path())
-            held = held.then(of_file(place) if place else Source(title, missing=[value]))
+    for name, value in named:
+        asked = plain(name) in FILES and value.endswith(tuple(_READERS))
+        if asked or (not value and name.endswith(_CONFIGS)):
+            word = value if asked else name
+            # What the run itself would put before it is a folder.
+            place = _place(re.sub(r"^.*[$)][^/]*/", "", word), folder or Path())
+            if place or asked:
+                held = held.then(of_file(place) if place else Source(title, missing=[word]))
     return held.then(own)
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line of a shell, up to a comment, which begins a word."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        # A quote that goes on over lines holds no options.
+        words = line.split()
+    return list(takewhile(lambda word: not word.startswith("#"), words))
 
 
 def options_of(words: Iterable[str], switches: Callable[[str], bool] | None = None) -> Named:
