@@ -6,8 +6,8 @@ A line of EXPECTED is a file in FOLDER, whose options it has, the advantage and 
 "framework": "verl", "estimator": "std-ddof1", "group_size": 8}``. Estimators are those of the library by
 their own names, ``rloo`` for grpo, or the catalogue's other advantages; ``teacher``; ``own`` for a loss that
 is no baseline of a group, ``none`` for no training with rewards, ``unknown`` where only the run says: there a
-refusal is the right answer, and of a critic or a teacher it is one too. Expectations are written down before the
-run, by who has not seen ours.
+refusal is the right answer, and of a critic or a teacher it is one too. Expectations are written down before
+the run, by who has not seen ours.
 """
 
 from __future__ import annotations
