@@ -12,7 +12,7 @@ help:  ## this list, with durations on two cores once everything is installed; 1
 
 install: .venv/core  ## the library and its command ustat-pg in .venv, with what draws figures; 2 min
 
-verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 min, or 25 with SIZE=full
+verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 min, or 23 with SIZE=full
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE) --report || exit 2;; esac; exit $$status
 
