@@ -232,7 +232,7 @@ def test_a_run_of_hydra_is_its_folder(written, tmp_path):
     )
     assert resolve([str(tmp_path)]).estimator == "grpo"
     (tmp_path / "empty").mkdir()
-    refuses("a folder is read where it has .hydra/config.yaml", resolve, [str(tmp_path / "empty")])
+    refuses("Is a directory, without the .hydra/config.yaml", resolve, [str(tmp_path / "empty")])
 
 
 REFUSED = {

@@ -73,7 +73,7 @@ def of_file(path: Path) -> Source:
         places = [path / ".hydra" / "config.yaml", path / "config.yaml"]
         found = [place for place in places if place.is_file()]
         if not found:
-            raise InputError(f"{path}: a folder is read where it has .hydra/config.yaml")
+            raise InputError(f"{path}: Is a directory, without the .hydra/config.yaml of a run")
         path = found[0]
     return _READERS.get(path.suffix, _of_script)(path)
 

@@ -58,7 +58,7 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
         words = [spec] if is_there(spec) else spec.split()
     elif isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec):
         words, spec = list(spec), shlex.join(spec)
-        if len(words) == 1 and not is_file(words[0]):
+        if len(words) == 1 and not is_there(words[0]):
             (spec,) = words
             words = spec.split()
     else:
