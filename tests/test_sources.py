@@ -351,3 +351,8 @@ def test_a_trainer_is_its_config():
         "group-mean",
         4,
     )
+
+
+def test_a_script_that_names_itself_is_read_once(written):
+    text = "trl grpo --config run.sh --num_generations 4 --loss_type grpo\n"
+    assert resolve([written("run.sh", text)]).group_size == 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import prod, sqrt
 
 import numpy as np
 
@@ -126,26 +126,21 @@ class Meaning:
     @property
     def steps(self) -> float:
         """The optimizer steps that are taken on the same outputs, as far as the options say."""
-        factor = 1.0
-        for group in self.framework.steps:
-            values = {name: self.values[name.lstrip("/")] for name in group}
-            if not {"none", "0"} & {*values.values()}:
-                for name, text in values.items():
-                    number = positive(name.lstrip("/"), float(text))
-                    factor *= 1 / number if name.startswith("/") else number
-        return factor
+        factors = (self._product(group) for group in self.framework.steps)
+        return prod(1.0 if factor is None else factor for factor in factors)
+
+    def _product(self, names: Sequence[str]) -> float | None:
+        """The values of options, those behind a ``/`` dividing; None where one is not known."""
+        values = {name: self.values[name.lstrip("/")] for name in names}
+        if {"none", "0"} & {*values.values()}:
+            return None
+        numbers = {name: positive(name.lstrip("/"), float(text)) for name, text in values.items()}
+        return prod(1 / n if name.startswith("/") else n for name, n in numbers.items())
 
     @property
     def outputs(self) -> float | None:
         """K, the outputs of one optimizer step; None where the options do not say."""
-        total = 1.0
-        for name in self.framework.outputs:
-            text = self.values[name.lstrip("/")]
-            if text in ("none", "0"):
-                return None
-            number = positive(name.lstrip("/"), float(text))
-            total *= 1 / number if name.startswith("/") else number
-        return total if self.framework.outputs else None
+        return self._product(self.framework.outputs) if self.framework.outputs else None
 
     def step(self) -> list[str]:
         """A sentence on the outputs and groups of one optimizer step, as far as the options say."""

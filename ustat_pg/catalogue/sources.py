@@ -8,6 +8,7 @@ import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,9 @@ def is_file(word: str) -> bool:
 
 
 def is_there(word: str) -> bool:
+    """Whether a word is the name of something that is there."""
     try:
-        return Path(word).is_file() or (Path(word).is_dir() and "=" not in word)
+        return Path(word).exists()
     except OSError:  # A name that is too long.
         return False
 
@@ -115,7 +117,8 @@ def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> S
     )
     held = Source(title)
     for name, value in named:
-        asked = plain(name) in FILES and value.endswith(tuple(_READERS))
+        # Data alone: a script might name itself.
+        asked = plain(name) in FILES and value.endswith(_CONFIGS)
         if asked or (not value and name.endswith(_CONFIGS)):
             word = value if asked else name
             # What the run itself would put before it is a folder.
@@ -158,6 +161,7 @@ def plain(name: str) -> str:
     return name.lstrip("-+").replace("-", "_")
 
 
+@cache
 def _known() -> dict[str, set[str]]:
     """Which names are of switches and of lists, in any framework."""
     kinds: dict[str, set[str]] = {}
@@ -385,7 +389,7 @@ def _called(call: ast.Call) -> str | None:
 
 
 _YAML = (".yaml", ".yml")
-_CONFIGS = (*_YAML, ".toml")
+_CONFIGS = (*_YAML, ".toml", ".json")
 
 _READERS: dict[str, Callable[[Path], Source]] = {
     **dict.fromkeys(_YAML, _of_yaml),

@@ -54,13 +54,13 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     >>> resolve({"scale_rewards": False, "num_generations": 16, "seed": 3}).estimator
     'group-mean'
     """
+    several = isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec)
+    if several and len(spec) == 1:
+        (spec,) = spec
     if isinstance(spec, str):
         words = [spec] if is_there(spec) else spec.split()
-    elif isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec):
+    elif several:
         words, spec = list(spec), shlex.join(spec)
-        if len(words) == 1 and not is_there(words[0]):
-            (spec,) = words
-            words = spec.split()
     else:
         source = of_config(spec)
         source.title = f"this {type(spec).__name__}"
