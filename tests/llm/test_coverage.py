@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from benchmarks.coverage import CASES, Meter, Pool, drawn, problem
 from ustat_pg.llm.commands import errors_of_pool
-from ustat_pg.llm.estimates import constants, summary
+from ustat_pg.llm.estimates import constants, noise_to_signal, summary
 from ustat_pg.llm.pool import ScoredPool
 
 TIMES = 120
@@ -74,3 +74,14 @@ def test_shares_of_a_summary_are_shares():
         table = summary(pool_of("rare", 20, seed)).set_index("name")
         shares = table.loc[["mixed", "oracle_beats_vanilla", "pass_rate"], ["low", "high"]]
         assert ((shares >= 0) & (shares <= 1) | shares.isna()).all(axis=None)
+
+
+def test_a_ratio_of_baselines_needs_less_signal_than_the_noise_of_one():
+    """Errors of two signals are nearly the same, and leave their ratio: it has ends where both are likely."""
+    both = [
+        noise_to_signal(pool_of("mild", 60, seed), [4], ["grpo", "std"]).iloc[1]
+        for seed in range(30)
+    ]
+    assert any(np.isinf(row.high) and np.isfinite(row.relative_high) for row in both)
+    rare = noise_to_signal(pool_of("rare", 20, 0), [4], ["grpo", "std"]).iloc[1]
+    assert np.isinf(rare.relative_high)

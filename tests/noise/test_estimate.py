@@ -78,3 +78,16 @@ def test_what_one_step_carries_is_said():
     assert not estimate_noise(
         np.array([step(rng, range(8)) for _ in range(20)]), leave_one_out=True
     ).not_known
+
+
+def test_a_signal_may_be_larger_than_symmetric_steps_show():
+    """A square of a mean is skewed though 50 steps are not: its upper end is further away."""
+    sums = np.array(
+        [
+            step_sums(np.array([[9.0, p], [p, 9.0]]), [np.array([0]), np.array([1])])
+            for p in np.tile([1.0, 2.0, 3.0, 4.0, 5.0], 10)
+        ]
+    )
+    found = estimate_noise(sums)
+    low, high = found.signal_interval
+    assert high - found.signal > 1.05 * (found.signal - low)
