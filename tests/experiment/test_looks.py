@@ -11,7 +11,7 @@ from scipy.stats import binom, norm
 
 from ustat_pg.checks import Evidence, Interval, Verdict, equal
 from ustat_pg.engines import Cell, InfeasibleError, MomentSums
-from ustat_pg.experiment import Check, Claim, Linear, Options, plan, run_claims
+from ustat_pg.experiment import Check, Claim, Linear, LogSlope, Options, plan, run_claims
 from ustat_pg.experiment.measurements import PILOT_FIRST
 from ustat_pg.experiment.store import Memory
 
@@ -118,3 +118,18 @@ def test_a_claim_that_is_refuted_is_looked_at_no_more():
     for checks, looks in (((never_known,), 4), ((wrong, never_known), 1)):
         run = run_claims([Claim("mse", (), checks)], Options("smoke"), Memory())
         assert [plan.look for plan in run.plans] == [looks]
+
+
+class LongBlocks(Normals):
+    """The same draws, in longer blocks."""
+
+    block = 64
+
+
+def test_a_check_that_no_draw_can_confirm_asks_a_block_of_each_cell():
+    cells = Normals(), LongBlocks()
+    means = tuple(Mean(cell, ((Draw(), 1.0),)) for cell in cells)
+    slope = LogSlope((0.0, 1.0), means, (1.0, 1.0))
+    check = Check("slope", "made-up", slope, equal(float("nan")))
+    made = plan.make_plan(Claim("mse", (), (check,)), {}, Options("smoke"))
+    assert made.needed == {"slope": LongBlocks.block}
