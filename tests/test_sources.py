@@ -38,6 +38,12 @@ grpo:
 loss_fn: {reference_policy_kl_penalty: 0.0, ratio_clip_max: 0.28}
 """
 
+HERE = 'DIR=$( cd -- "$( dirname -- "${BASH_SOURCE[0]}" )" &> /dev/null && pwd)\n'
+COMMON = f"""{HERE}NAME=${{NAME:-$(basename $0 .sh)}}
+CONFIG=$(echo $DIR/${{NAME}}.yaml | sed 's#suites#configs#')
+"""
+SUITE = f"{HERE}source $DIR/common.env\nuv run examples/run_grpo.py --config $CONFIG $@\n"
+
 CELLS = [
     {"cell_type": "markdown", "source": ["GRPOConfig()"]},
     {"cell_type": "code", "source": ["!pip install trl\n", "import trl\n"]},
@@ -146,6 +152,45 @@ FILES = {
         ("nemo-rl", "std-ddof1", 4),
         {"base.yaml": NEMO_PARENT, "other.yaml": "x: 1\n"},
     ),
+    "a script whose common part works out the file's name": File(
+        "suites/llm/grpo-small.sh",
+        SUITE,
+        ("nemo-rl", "std-ddof1", 32),
+        {"suites/llm/common.env": COMMON, "configs/llm/grpo-small.yaml": NEMO_PARENT},
+    ),
+    "a script that hands on to another": File(
+        "suites/llm/grpo-small-tq_simple.sh",
+        f'{HERE}source "$DIR/tq.env"\nNAME=$BASE bash "$DIR/$BASE.sh" grpo.num_generations_per_prompt=6',
+        ("nemo-rl", "std-ddof1", 6),
+        {
+            "suites/llm/tq.env": "BASE=$(echo $(basename $0 .sh) | sed -E 's/-tq_(simple|other)$//')",
+            "suites/llm/grpo-small.sh": SUITE,
+            "suites/llm/common.env": COMMON,
+            "configs/llm/grpo-small.yaml": NEMO_PARENT,
+        },
+    ),
+    "a section that takes its parent's place": File(
+        "child.yaml",
+        "defaults: parent.yaml\ndata: {_override_: true, train: [a]}\n"
+        "grpo: {num_generations_per_prompt: 4}\n",
+        ("nemo-rl", "std-ddof1", 4),
+        {"parent.yaml": NEMO_PARENT + "data: {train: {a: 1}}\n"},
+    ),
+    "rewards that are likenesses": File(
+        "run.yaml",
+        "rl: ebft\nebft: {diversity_coef: 1.0}\ntrl: {num_generations: 4, scale_rewards: true}\n",
+        ("axolotl", "std-ddof1", 4),
+    ),
+    "a teacher in place of rewards": File(
+        "run.sh",
+        "swift rlhf --rlhf_type grpo --teacher_model m --num_generations 4\n",
+        ("ms-swift", "a teacher", 4),
+    ),
+    "a teacher beside rewards": File(
+        "run.sh",
+        "swift rlhf --rlhf_type grpo --teacher_model m --num_generations 4 --reward_funcs accuracy\n",
+        ("ms-swift", "std-ddof1", 4),
+    ),
     "any ending": File(
         "run.slurm",
         "srun python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo "
@@ -191,7 +236,7 @@ def written(tmp_path):
     def write(name, text, beside=None):
         for other, content in {**(beside or {}), name: text}.items():
             place = tmp_path / other
-            place.parent.mkdir(exist_ok=True)
+            place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(content)
         return str(tmp_path / name)
 
@@ -255,6 +300,19 @@ REFUSED = {
     "a trainer of its own": (
         "run.sh", "python3 -m recipe.flowrl.main_flowrl algorithm.adv_estimator=grpo",
         "runs recipe.flowrl.main_flowrl: FlowRL"),
+    "two scripts": (
+        "run.sh", "bash other.sh\nbash more.sh", "other.sh and .*more.sh: read one of them"),
+    "a teacher's program": (
+        "run.sh", "uv run examples/run_distillation.py grpo.num_generations_per_prompt=4",
+        "runs examples/run_distillation.py: it learns from a teacher"),
+    "a filter of data": (
+        "run.yaml", "num_generations: 8\nreward_weights: [1.0]\npass_rate_min: 0.1\n",
+        "pass_rate_min is '0.1': it filters data"),
+    "advantages of a workflow": (
+        "run.sh", "python -m rllm.x training.group_size=4 rllm.algorithm.use_precomputed_advantage=true",
+        "use_precomputed_advantage is 'true': its workflow"),
+    "groups within a document": (
+        "run.yaml", "rl: ebft\nebft: {mode: strided, n_samples_per_prompt: 4}\n", "'strided': its groups"),
     "no rewards": ("run.sh", "swift sft --model m --loss_type x", "swift sft: it trains without"),
     "another kind of training": (
         "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),
@@ -281,7 +339,8 @@ REFUSED = {
 @pytest.mark.parametrize(("name", "text", "said"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_file_is_refused_and_nothing_is_guessed(written, name, text, said):
     before = ["rlinf"] if "adv_type" in text else []
-    refuses(said, resolve, [*before, written(name, text)])
+    beside = dict.fromkeys(("other.sh", "more.sh"), "trl grpo --num_generations 4\n")
+    refuses(said, resolve, [*before, written(name, text, beside)])
 
 
 def test_parts_that_do_not_fit(written):

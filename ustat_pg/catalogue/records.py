@@ -141,14 +141,23 @@ class Option:
         """Whether naming it alone switches it on."""
         return set(self.values or self.means or ()) == {"true", "false"}
 
-    def read(self, text: str) -> str:
-        """The value that a text stands for."""
+    def refuses(self, text: str) -> bool:
+        """Whether a text is a value that is no baseline of a group."""
+        return self._word(text) in self.refused
+
+    def _word(self, text: str) -> str:
         value = (self.synonyms or {}).get(text.lower(), text.lower())
         value = "none" if value in ("null", "~", "") else value
+        given = self.presence and value not in ("none", "false", *self.values, *self.refused)
+        return "given" if given else value
+
+    def read(self, text: str) -> str:
+        """The value that a text stands for."""
+        value = self._word(text)
         if value in self.refused:
             raise InputError(f"{self.name} is {text!r}: {self.refused[value]}")
         if self.presence:
-            return value if value in ("none", "false", *self.values) else "given"
+            return value
         if self.several and value != "none":
             return str(
                 [_number(self.name, part) for part in re.split(r"[\s,]+", value.strip("[]() "))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 import tomllib
@@ -96,14 +97,14 @@ def of_config(config: Any) -> Source:
 # ------------------------------------------------------------------------------------------- shells
 
 
-def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> Source:
+def of_commands(text: str, title: str = "SPEC", script: Path | None = None) -> Source:
     """The options of commands, with the variables that stand before them, and of the files they name."""
-    variables: dict[str, str] = {}
+    variables = {} if script is None else {"0": str(script.absolute())}
+    folder = Path() if script is None else script.parent
     named, runs = Named(), list[str]()
-    for line in _COMMENT.sub(" ", text.replace("\\\n", " ")).splitlines():
-        line = _SUM.sub(lambda match: _summed(match[1], variables) or match[0], line)
-        words = _words(line)
-        words = [_filled(word, variables) for word in words]
+    ran: dict[str, None] = {}
+    for line in _lines(text, script, variables, (), ran):
+        words = [_filled(word, variables) for word in _words(line)]
         if words[:1] == [":"]:
             continue
         while words and (words[0] == "export" or _ASSIGNMENT.match(words[0])):
@@ -112,6 +113,8 @@ def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> S
                 variables[name] = value
         named += options_of(words)
         runs.append(" ".join(word for word in words if not _OPTION.match(word)))
+    if len(ran) > 1:
+        raise InputError(f"{title} runs {' and '.join(ran)}: read one of them")
     own = Source(
         title, [pair for pair in named if pair[1] or pair[0].startswith("--")], "\n".join(runs)
     )
@@ -122,10 +125,68 @@ def of_commands(text: str, title: str = "SPEC", folder: Path | None = None) -> S
         if asked or (not value and name.endswith(_CONFIGS)):
             word = value if asked else name
             # What the run itself would put before it is a folder.
-            place = _place(re.sub(r"^.*[$)][^/]*/", "", word), folder or Path())
+            place = _place(re.sub(r"^.*[$)][^/]*/", "", word), folder)
             if place or asked:
                 held = held.then(of_file(place) if place else Source(title, missing=[word]))
     return held.then(own)
+
+
+def _lines(
+    text: str,
+    file: Path | None,
+    variables: dict[str, str],
+    above: tuple[Path, ...],
+    ran: dict[str, None],
+) -> Iterator[str]:
+    """The lines of commands, sums and names of files worked out, with those of the scripts that they source
+    or run; the latter are entered in ``ran``.
+    """
+    for line in _COMMENT.sub(" ", text.replace("\\\n", " ")).splitlines():
+        if file is not None:
+            line = _SOURCE.sub(lambda _: str(file.absolute()), line)
+        line = _SUM.sub(lambda match: _summed(match[1], variables) or match[0], line)
+        worked_out = ""
+        while line != worked_out:
+            worked_out = line
+            line = _RUN.sub(lambda match: _name_of(match[1], variables) or match[0], line)
+        words = _words(line) if file and _RUNS.search(line) else []
+        before = list(takewhile(lambda word: _ASSIGNMENT.match(word) or word == "exec", words))
+        match words[len(before) :]:
+            case [("source" | "." | "bash" | "sh") as how, name, *given]:
+                place = _place(_filled(name, variables), file.parent) if file else None
+            case _:
+                place = None
+        if not place or place.suffix not in _SCRIPTS or place in above:
+            yield line
+            continue
+        yield shlex.join(word for word in before if word != "exec")
+        caller = variables["0"]
+        if how in ("bash", "sh"):
+            variables["0"] = str(place.absolute())
+            ran |= {} if above else {str(place): None}
+        inner = read_text(place, MOST_CODE)
+        yield from _lines(inner, place, variables, (*above, place), ran)
+        variables["0"] = caller
+        yield shlex.join(given)
+
+
+def _name_of(command: str, variables: dict[str, str]) -> str | None:
+    """What a command prints that works on the name of a file; None of any other."""
+    words = [_filled(word, variables) for word in _words(command)]
+    match [word for word in words if word not in ("--", "&>", ">", "/dev/null")]:
+        case ["dirname", name]:
+            return str(Path(name).parent)
+        case ["basename", name, *suffix]:
+            return Path(name).name.removesuffix("".join(suffix))
+        case ["realpath", name] | ["cd", name, "&&", "pwd"]:
+            return os.path.normpath(name)
+        case ["echo", name, "|", "sed", *extended, edit] if parts := _EDIT.fullmatch(edit):
+            pattern = parts["old"] if extended else re.escape(parts["old"])
+            try:
+                return re.sub(pattern, lambda _: parts["new"], name, count=1)
+            except re.error:
+                return None
+    return None
 
 
 def _words(line: str) -> list[str]:
@@ -230,7 +291,7 @@ def _of_data(read: Callable[[Path], Any]) -> Callable[[Path], Source]:
 
 
 def _of_script(path: Path) -> Source:
-    return of_commands(read_text(path, MOST_CODE), str(path), path.parent)
+    return of_commands(read_text(path, MOST_CODE), str(path), path)
 
 
 def _of_toml(path: Path) -> Source:
@@ -256,8 +317,14 @@ def _of_yaml(path: Path) -> Source:
         from omegaconf.errors import OmegaConfBaseException
     source = Source(str(path))
     parts = [*_parts(path, path.parent, source, ())]
+    whole: Any = OmegaConf.create()
     try:
-        whole = OmegaConf.merge(*map(OmegaConf.create, parts))
+        for part in parts:
+            for name, section in part.items():
+                # NeMo-RL's word for a section that its parents say nothing of.
+                if isinstance(section, Mapping) and section.get("_override_"):
+                    whole.pop(name, None)
+            whole = OmegaConf.merge(whole, OmegaConf.create(part))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
         raise InputError(f"{path}: its parts do not fit: {' '.join(str(error).split())}") from None
     source.named = [
@@ -417,6 +484,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _OPTION = re.compile(r"-|[\w.+~]*=")
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 _REFERENCE = re.compile(r"\$\{[\w.\[\]]+\}")
+_SOURCE = re.compile(r"\$\{?BASH_SOURCE(\[0\])?\}?")
+_RUNS = re.compile(r"(^|\s)(source|\.|bash|sh)\s")
+_SCRIPTS = (".sh", ".env", ".bash")
+"""Endings of the scripts that others run."""
+_EDIT = re.compile(r"s(?P<by>[#/|,])(?P<old>[\w/.()|$^-]*)(?P=by)(?P<new>[\w/.-]*)(?P=by)")
+"""A replacement by sed that repeats nothing, so that it ends at once."""
+_RUN = re.compile(r"\$\(((?:[^()']|'[^']*')*)\)")
 _SUM = re.compile(r"\$\(\(([^()]*)\)\)")
 _VARIABLE = re.compile(
     r"\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:(?P<how>:?[-=])(?P<default>[^}]*))?\})"

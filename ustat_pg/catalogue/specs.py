@@ -334,7 +334,8 @@ def _is_wrong(option: Option, pairs: Named) -> bool:
     """Whether a value is none that the option may have."""
     try:
         for _, text in pairs:
-            option.read(text or "true")
+            if not option.refuses(text or "true"):
+                option.read(text or "true")
     except InputError:
         return "$" not in pairs[-1][1]
     return False
