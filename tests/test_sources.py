@@ -101,6 +101,13 @@ FILES = {
         "- algorithm.adv_estimator=grpo\n- actor_rollout_ref.rollout.n=8\n- trainer.x=1\n",
         ("verl", "std-ddof1", 8),
     ),
+    "Hydra's search path, whose beginning the run alone knows": File(
+        "tests/a/run.yaml",
+        "hydra: {searchpath: ['file://${oc.env:REPO}/examples/config/']}\n"
+        "defaults: [algorithm: rloo]\nactor_rollout_ref: {rollout: {n: 4}}\n",
+        ("verl", "grpo", 4),
+        {"examples/config/algorithm/rloo.yaml": "adv_estimator: rloo\n"},
+    ),
     "a script with a file": File(
         "run.sh",
         "python3 -m verl.trainer.main config=base.yaml worker.rollout.n=6 \\\n  trainer.x=$X\n",
@@ -283,6 +290,10 @@ def test_a_run_of_hydra_is_its_folder(written, tmp_path):
 REFUSED = {
     "one name of several frameworks": (
         "run.yaml", "train: {num_generations: 4, beta: 0.04}\n", "it could be of .* or .*: name it"),
+    "G alone, which others have in a section of theirs": (
+        "run.yaml", "rollout: {n: 1}\n", "it could be of .*rLLM.* or "),
+    "expressions of another program": (
+        "ci.yml", "on: push\njobs: {x: {if: '${{ a == b }}'}}\n", "whose options are these"),
     "a generic name": ("run.yaml", "train: {batch_size: 4}\n", "whose options are these"),
     "two places": (
         "run.yaml",

@@ -316,7 +316,7 @@ def _of_yaml(path: Path) -> Source:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     source = Source(str(path))
-    parts = [*_parts(path, path.parent, source, ())]
+    parts = [*_parts(path, (path.parent, *_searched(data, path.parent)), source, ())]
     whole: Any = OmegaConf.create()
     try:
         for part in parts:
@@ -326,6 +326,8 @@ def _of_yaml(path: Path) -> Source:
                     whole.pop(name, None)
             whole = OmegaConf.merge(whole, OmegaConf.create(part))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
+        if "defaults" not in data:  # What it refers to is no option: a workflow's expressions.
+            return Source(str(path), _of_sections(path, data))
         raise InputError(f"{path}: its parts do not fit: {' '.join(str(error).split())}") from None
     source.named = [
         (name, _resolved(whole, name, text))
@@ -347,7 +349,19 @@ def _resolved(whole: Any, name: str, text: str) -> str:
         return text
 
 
-def _parts(path: Path, root: Path, source: Source, above: tuple[Path, ...]) -> Iterator[Any]:
+def _searched(data: Mapping[Any, Any], folder: Path) -> Iterator[Path]:
+    """The folders of Hydra's search path, of which only the run itself may know where they begin."""
+    hydra = data.get("hydra")
+    paths = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
+    for word in paths if isinstance(paths, list) else ():
+        name = re.sub(r"^file://(.*\}/+)?", "", str(word))
+        above = [folder, *folder.absolute().parents[:_ABOVE]]
+        yield from [place / name for place in above if (place / name).is_dir()][:1]
+
+
+def _parts(
+    path: Path, roots: tuple[Path, ...], source: Source, above: tuple[Path, ...]
+) -> Iterator[Any]:
     """A file's parents, the first of all first, and the file itself where it stands among them."""
     if path in above:
         raise InputError(f"{path}: it is its own parent")
@@ -363,12 +377,14 @@ def _parts(path: Path, root: Path, source: Source, above: tuple[Path, ...]) -> I
             yield own
             continue
         for name, package in _parents(entry):
-            folder = path.parent if name.startswith(".") or name.endswith(_YAML) else root
-            place = folder / (name if name.endswith(_YAML) else f"{name}.yaml")
-            if not place.is_file():
+            beside = name.startswith(".") or name.endswith(_YAML)
+            file = name if name.endswith(_YAML) else f"{name}.yaml"
+            places = [folder / file for folder in ((path.parent,) if beside else roots)]
+            place = next(filter(Path.is_file, places), None)
+            if place is None:
                 source.missing.append(name)
                 continue
-            for part in _parts(place, root, source, (*above, path)):
+            for part in _parts(place, roots, source, (*above, path)):
                 for key in reversed(package):
                     part = {key: part}
                 yield part

@@ -301,8 +301,9 @@ def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
             if not whole or plain(word) in each.names()
         }
 
-    # A name with its sections says more than the last part of another.
-    whole = any("." in word for word in words(name, True))
+    # A name with its sections says more than the last part of another; of G alone it says no more.
+    advantage = any(frameworks[name].options[each].kind == "advantage" for each in known[name])
+    whole = advantage and any("." in word for word in words(name, True))
     own, wrong = words(name, whole), _wrong(frameworks[name], known[name])
     root = frameworks[name].names_of or name
     return _tells(frameworks[name], known[name]) and all(
