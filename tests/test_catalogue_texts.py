@@ -15,6 +15,7 @@ from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
 from ustat_pg.commands.explained import as_text
 from ustat_pg.estimators import advantages
+from ustat_pg.validation import InputError
 
 FAMILIES, OTHERS = catalogue().families, catalogue().others
 
@@ -350,3 +351,85 @@ def test_a_filter_is_said_once():
         as_text(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
     )
     assert text.count("about dropping silent groups: with the batch refilled") == 1
+
+
+def drawn_twice(tilt, slope):
+    """Two tokens of three: the mean of a score, the mean estimate, and the slope of the expected reward.
+
+    ``tilt`` makes logits those that are drawn from, ``slope`` those whose log-probability is trained.
+    """
+    rng = np.random.default_rng(3)
+    theta, rewards = rng.normal(size=(4, 3)), rng.normal(size=(3, 3))
+
+    def logs(numbers, change):
+        rows = change(numbers)
+        rows = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
+        return rows[0][:, None] + rows[1:]
+
+    def gradient(function, step=1e-6):
+        sides = np.array(
+            [
+                (function(theta + step * e) - function(theta - step * e)) / (2 * step)
+                for e in np.eye(12).reshape(12, 4, 3)
+            ]
+        )
+        return np.moveaxis(sides, 0, -1)
+
+    q = np.exp(logs(theta, tilt))
+    score = gradient(lambda numbers: logs(numbers, slope))
+    value = (q * rewards).sum()
+    climbed = gradient(lambda numbers: (np.exp(logs(numbers, tilt)) * rewards).sum())
+    mean = np.einsum("ab,abk->k", q, score)
+    return mean, np.einsum("ab,abk->k", q * (rewards - value), score), climbed
+
+
+def cut(rows):
+    """The least likely token of each place left out, as top-k does."""
+    return np.where(rows == rows.min(axis=1, keepdims=True), -50.0, rows)
+
+
+@pytest.mark.parametrize("tilt", [lambda rows: rows / 0.7, cut], ids=["temperature", "top_k"])
+def test_what_is_drawn_from_and_not_trained_bends_the_mean(tilt):
+    """``kinds.policy`` and ``kinds.sampling``, enumerated: two tokens, a leave-one-out baseline."""
+    mean, estimate, climbed = drawn_twice(tilt, tilt)
+    assert np.abs(mean).max() < 1e-8
+    np.testing.assert_allclose(estimate, climbed, atol=1e-8)
+    mean, estimate, climbed = drawn_twice(tilt, lambda rows: rows)
+    assert np.abs(mean).max() > 0.01
+    cosine = estimate @ climbed / np.sqrt((estimate @ estimate) * (climbed @ climbed))
+    assert cosine < 0.9999
+
+
+@pytest.mark.parametrize(
+    ("spec", "drawn"),
+    [
+        ("trl", {}),
+        ("trl temperature=1 top_p=1 top_k=-1", {}),
+        ("trl temperature=.7 min_p=.1", {"policy": ["temperature=.7"], "sampling": ["min_p=.1"]}),
+        ("ms-swift", {"policy": ["temperature=0.9"]}),
+        ("verl adv_estimator=grpo rollout.top_p=.9", {"sampling": ["rollout.top_p=.9"]}),
+        ("slime rollout_top_p=.9", {"policy": ["rollout_top_p=.9"]}),
+        ("roll adv_estimator=grpo norm_mean_type=group", {}),
+        (
+            "roll adv_estimator=grpo norm_mean_type=group generating_args.temperature=1",
+            {"sampling": ["generating_args.top_p=0.7", "generating_args.top_k=50"]},
+        ),
+        ("areal gconfig.temperature=.8", {"sampling": ["gconfig.temperature=.8"]}),
+        (
+            "areal gconfig.temperature=.8 actor.temperature=.80",
+            {"policy": ["gconfig.temperature=.8"]},
+        ),
+    ],
+)
+def test_options_of_the_sampler_are_said_where_they_act(spec, drawn):
+    meaning = resolve(spec)
+    assert meaning.drawn() == drawn
+    for kind, names in drawn.items():
+        assert f"{', '.join(names)}: {catalogue().kinds[kind]}." in meaning.beside()
+
+
+def test_names_that_every_sampler_has_do_not_tell_whose_they_are(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("temperature: 0.7\ntop_p: 0.9\ntop_k: 20\n")
+    with pytest.raises(InputError, match="whose options are these"):
+        resolve(str(path))

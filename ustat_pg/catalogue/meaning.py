@@ -217,7 +217,41 @@ class Meaning:
             for option in self._on(kind):
                 if kind.startswith("filter") or self.values[option.name] != option.default:
                     found.setdefault(catalogue().kinds[kind], []).append(self._typed(option.name))
+        for kind, names in self.drawn().items():
+            found[catalogue().kinds[kind]] = names
         return found
+
+    def drawn(self) -> dict[str, list[str]]:
+        """The options that change the distribution that outputs are drawn from: those that change the trained
+        log-probability alike, as ``policy``, and those that do not, as ``sampling``.
+        """
+        found: dict[str, list[str]] = {}
+        for option in (*self.framework.of_kind("policy"), *self.framework.of_kind("sampling")):
+            value = self.values[option.name]
+            if value == "none" or float(value) in option.neutral:
+                continue
+            scored = self.values[option.scored] if option.scored else "nan"
+            # It is none where it is written as a reference to the other.
+            alike = scored == "none" or float(scored) == float(value)
+            found.setdefault("policy" if alike else option.kind, []).append(
+                self._typed(option.name)
+            )
+        return found
+
+    def beside(self, *, defaults: bool = True) -> list[str]:
+        """Sentences on what acts beside the advantage: on tokens, outputs, rewards or the whole step.
+
+        What cuts a step, or corrects for the sampler, is left out without ``defaults`` unless it was written.
+        """
+        says = catalogue().kinds
+        silent = self.unchanged()
+        found = {says["loss"]: self.another_loss()}
+        found |= {reason: names for reason, names in self.acting().items() if reason not in silent}
+        written = {*map(self._typed, self.given)}
+        for kind, names in (("norm", self.cut()), ("sampler", self.sampled())):
+            if defaults or written & {*names}:
+                found[says[kind]] = names
+        return [f"{', '.join(names)}: {reason}." for reason, names in found.items() if names]
 
     def another_loss(self) -> list[str]:
         """The options that choose another loss than the default."""

@@ -102,6 +102,8 @@ class Option:
         refused: values that are no baseline of a group, and what they are.
         several: whether it is a list of numbers.
         presence: whether all that counts is that it is given.
+        neutral: numbers at which it leaves the sampled distribution as it is; none does too.
+        scored: the option that, where it has the same value, changes the trained log-probability alike.
     """
 
     name: str
@@ -125,6 +127,8 @@ class Option:
     refused: Mapping[str, str] = field(factory=dict)
     several: bool = False
     presence: bool = False
+    neutral: tuple[float, ...] = field(default=(), converter=tuple)
+    scored: str = ""
 
     def unsaid(self, given: Mapping[str, str]) -> str:
         """Its value where only these options are given."""
@@ -476,6 +480,7 @@ def short_name(name: str) -> str:
 _VAGUE = (
     *("name", "enable", "estimator", "mean_level", "std_level", "mean_leave1out"),
     *("std_unbiased", "batch_size", "init_coef", "type", "path", "enabled"),
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
 )
 """Last parts of names that say nothing without the part before them."""
 

@@ -247,7 +247,14 @@ def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) ->
 def _recognised(source: Source) -> Framework:
     """The framework that the commands are of, or that alone has the names which say what the advantage is."""
     frameworks = catalogue().frameworks
-    known = {name: matched(each, source.named)[0] for name, each in frameworks.items()}
+    known = {
+        name: {
+            option: pairs
+            for option, pairs in matched(each, source.named)[0].items()
+            if each.options[option].kind not in _COMMON
+        }
+        for name, each in frameworks.items()
+    }
     scores = {name: _score(frameworks[name], source, pairs) for name, pairs in known.items()}
     most = max(scores.values())
     best = [name for name, score in scores.items() if score == most]
@@ -364,6 +371,9 @@ _RIVALS = 4
 _TELLING = ("advantage", "group size", "aggregation")
 _DECIDING = (*_TELLING, "KL", "loss", "length")
 """Kinds of options that the answer is made of."""
+
+_COMMON = ("policy", "sampling", "score")
+"""Kinds of options whose names every sampler has, so that they do not tell whose they are."""
 
 _ELSEWHERE = re.compile(
     "val|eval|test|valid|optim|adam|sched|quant|qat|bnb|critic|reward_model|rm$|lora|peft|teacher|distill"

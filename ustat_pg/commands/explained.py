@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..catalogue import Meaning, catalogue, short_name
+from ..catalogue import Meaning, short_name
 from ..catalogue.specs import NEAR
 from ..problems import load_problem
 from ..reading import read_json
@@ -255,15 +255,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         ]
     if meaning.clip:
         lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
-    lines += [f"  {loss}: {catalogue().kinds['loss']}." for loss in meaning.another_loss()]
-    lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused())]
-    unsaid = {
-        says: names for says, names in meaning.acting().items() if says not in meaning.unchanged()
-    }
-    lines += [f"  {', '.join(names)}: {says}." for says, names in unsaid.items()]
-    lines += [f"  {cut}: {catalogue().kinds['norm']}." for cut in meaning.cut()]
-    if sampled := meaning.sampled():
-        lines += [f"  {', '.join(sampled)}: {catalogue().kinds['sampler']}."]
+    lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
 
 
