@@ -187,7 +187,10 @@ def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("num_generations=4", "samples is 4: the noise at G = 4 takes more"),
+        (
+            "num_generations=8",
+            "group size is 8: groups are drawn from the pool, which has 4 rollouts",
+        ),
         ("num_generations=1", "group size of --as is 1: write num_generations=G, at least 2"),
         (
             "scale_rewards=batch num_generations=2",
@@ -199,3 +202,63 @@ def test_options_in_use_without_known_noise_are_refused_before_anything_is_sampl
     capsys, options, text
 ):
     assert text in commands.refusal_of(capsys, main, "advise", *MODEL, "--as", f"trl {options}")
+
+
+def log_of(path, groups=40, rollouts=6, reward=lambda text: float(len(text) % 2)):
+    """A trainer's log of made-up outputs, one group of each prompt."""
+    rows = []
+    for prompt in drawn(load_task("embedded:short").prompts, 60)[:groups]:
+        texts = [f"={(7 * i + len(prompt.text)) % 23}" for i in range(rollouts)]
+        texts = [text if i % 3 else text + "1" for i, text in enumerate(texts)]
+        rows += [{"prompt": prompt.text, "completion": t, "reward": reward(t)} for t in texts]
+    return commands.jsonl(path, *rows)
+
+
+def advised(capsys, log, spec, *words):
+    asked = ("--model", "embedded:short", "--rollouts", log, "--budget", "48", "--off-policy")
+    return advice(capsys, *words, "--as", spec, of=asked)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("graded", [False, True])
+def test_a_log_answers_at_the_group_size_of_its_own_run(capsys, tmp_path, graded):
+    reward = (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: len(text) % 2
+    log = log_of(tmp_path / "log.jsonl", reward=reward)
+    found = advised(capsys, log, "trl num_generations=6 top_p=0.9 max_grad_norm=1.0")["as"]
+    first, *others = found["table"]
+    assert (first["baseline"], first["group_size"], first["relative"]) == ("std-ddof1", 6, 1)
+    assert "group-mean" in {row["baseline"] for row in others}
+    assert (
+        -1
+        <= found["direction"]["low"]
+        <= found["direction"]["cosine"]
+        <= found["direction"]["high"]
+        <= 1
+    )
+    assert [line.partition(":")[0] for line in found["beside"]] == [
+        "top_p=0.9",
+        "max_grad_norm=1.0",
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "reward", "said"),
+    [
+        (
+            "num_generations=8",
+            None,
+            "group size is 8: groups are drawn from the pool, which has 6 rollouts",
+        ),
+        ("num_generations=4", lambda text: len(text) + 0.5, "rewards that are 0 or 1"),
+        ("num_generations=6", lambda text: 1.0, "all rewards of each prompt are equal"),
+        ("scale_rewards=batch num_generations=6", None, "depends on more than a group's rewards"),
+    ],
+)
+def test_what_a_log_cannot_answer_is_said_before_anything_is_scored(
+    capsys, tmp_path, scored_prompts, options, reward, said
+):
+    log = log_of(tmp_path / "log.jsonl", groups=5, **({} if reward is None else {"reward": reward}))
+    asked = ("--model", "embedded:short", "--rollouts", log, "--budget", "48")
+    assert said in commands.refusal_of(capsys, main, "advise", *asked, "--as", f"trl {options}")
+    assert not scored_prompts

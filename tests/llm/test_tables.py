@@ -7,17 +7,23 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from tests.support.listed_pools import (
     LENGTHS,
+    bandit,
     expectation,
     linear,
+    many_contexts,
+    ordered_pools,
     pool_of,
     sampled,
     sets_of_prompts,
     token_problem,
+    two_arms,
 )
 from tests.support.refusals import refuses
+from ustat_pg.estimators import advantages
 from ustat_pg.llm import estimates
 from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.pool import ScoredPool
@@ -25,6 +31,7 @@ from ustat_pg.llm.tables import (
     as_moments,
     group_moments,
     learned_moments,
+    own_moments,
     raw_moments,
     table_moments,
 )
@@ -274,3 +281,60 @@ def test_tables_that_a_pool_cannot_judge_are_refused():
     refuses("holds no sketches", noise, replace(pool, sketches=None), [3], ["std"])
     graded = ScoredPool.from_scores(pool.rewards / 2, np.ones((6, 7, 2)))
     refuses("rewards that are 0 or 1: this pool has others", curves, graded, [3], ["bayes:1,1"])
+
+
+OWN = ("std", "std-ddof1", "maxrl", "others-std", "grpo", "count-table:.3,2,-1,-.5,.2,.1,.4,-.3")
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("graded", [False, True])
+def test_a_group_of_all_rollouts_is_one_draw_of_the_estimate(name, graded):
+    """Its square and its sketch are those of ĝ, pool by pool."""
+    problem = bandit() if graded else many_contexts()
+    arms, _ = ordered_pools(problem, 0)
+    pool = pool_of(problem, np.zeros(len(arms), int), arms)
+    if graded and name in ("others-std", OWN[-1]):
+        refuses("not linear in the rewards|0 or 1", own_moments, pool, name)
+        return
+    a, scores = advantages(name, pool.rewards), problem.policy.scores(0)[arms]
+    drawn = np.einsum("pn,pnd->pd", a, scores) / arms.shape[1]
+    group = own_moments(pool, name)
+    np.testing.assert_allclose(group.second, (drawn**2).sum(axis=1), rtol=1e-9, atol=1e-12)
+    if group.sketches is None:
+        found = group.factor[:, None] * pool.sketches
+    else:
+        found = np.einsum("pr,prk->pk", group.factor, group.sketches)
+    np.testing.assert_allclose(found, drawn, rtol=1e-9, atol=1e-12)
+
+
+def test_noise_of_the_logs_own_groups_is_unbiased():
+    """Over all sets of three prompts: tr Cov ĝ and ‖E ĝ‖² of graded rewards over their deviation, G = N = 4."""
+    problem = two_arms()
+    found, squares, mean = np.zeros(2), 0.0, 0.0
+    for contexts, arms, chance in sets_of_prompts(problem, 3):
+        pool = pool_of(problem, contexts, arms)
+        frame = estimates.noise_to_signal(pool, [4], ["std"])
+        found += chance * frame[["noise", "signal"]].to_numpy()[0]
+        a = advantages("std", pool.rewards)
+        scores = np.stack(
+            [problem.policy.scores(x)[k] for x, k in zip(contexts, arms, strict=True)]
+        )
+        drawn = np.einsum("pn,pnd->pd", a, scores) / 4
+        squares, mean = squares + chance * (drawn[0] ** 2).sum(), mean + chance * drawn[0]
+    signal = (mean**2).sum()
+    assert found == pytest.approx([squares - signal, signal], rel=1e-9)
+
+
+def test_intervals_at_the_logs_own_size_hold_the_truth():
+    problem, runs = many_contexts(), 150
+    exact = gradient_mse(problem.moments(), "std", 6)
+    missed = cosines = 0
+    for run in range(runs):
+        pool = replace(sampled(problem, 150, 6, run), gram=None)
+        (row,) = estimates.noise_to_signal(pool, [6], ["std"]).itertuples()
+        missed += not row.low <= exact.noise_to_signal <= row.high
+        bias = estimates.direction(pool, "std", 6)
+        cosines += not bias.low <= exact.cosine <= bias.high
+    most = binom.isf(1e-4, runs, 0.05)
+    assert 0 < missed <= most
+    assert cosines <= most

@@ -57,6 +57,30 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Direction:
+    """The mean of a biased estimate beside the gradient of the expected reward.
+
+    Arguments:
+        scale: its length along the gradient, over the gradient's; None where either is not told from 0.
+        cosine, low, high: of the angle between them, with its 95% interval; None, -1 and 1 there.
+    """
+
+    scale: float | None
+    cosine: float | None
+    low: float
+    high: float
+
+    def sentence(self, label: str) -> str:
+        """The bias in words."""
+        if self.scale is None or self.cosine is None:
+            return f"The bias of {label} is not known here: a mean is not told from 0."
+        return (
+            f"The mean of {label} goes {self.scale:.3g} times as far as the gradient of the expected reward, "
+            f"at a cosine of {self.cosine:.3g} (95%: {self.low:.3g} to {self.high:.3g}) to it."
+        )
+
+
+@dataclass(frozen=True)
 class Choice:
     """Every baseline of a trainer, and some of this library's, at every group size.
 
@@ -64,11 +88,13 @@ class Choice:
         meaning: of the options in use.
         budget: outputs of a step.
         candidates: the options in use first.
+        direction: the bias of the options in use, of a pool, where they have any.
     """
 
     meaning: Meaning
     budget: float
     candidates: tuple[Candidate, ...]
+    direction: Direction | None = None
 
     @property
     def best(self) -> Candidate:
@@ -92,6 +118,8 @@ class Choice:
             "framework": self.meaning.framework.name,
             **{name: asdict(part) for name, part in parts.items()},
             "table": [asdict(part) for part in self.candidates],
+            "direction": None if self.direction is None else asdict(self.direction),
+            "beside": self.meaning.beside(defaults=False),
         }
 
     def __str__(self) -> str:
@@ -128,6 +156,10 @@ class Choice:
                 f"Each noise is that about the estimator's own mean; of {', '.join(biased)} that is another "
                 "than the gradient of the expected reward: ustat-pg explain says which."
             )
+        if self.direction is not None:
+            lines.append(self.direction.sentence(current.label))
+        if beside := self.meaning.beside(defaults=False):
+            lines += ["Not in these numbers:", *(f"  {line}" for line in beside)]
         return "\n".join(lines)
 
 
@@ -185,10 +217,13 @@ def choose(
         if name is not None and not known:
             pairs.setdefault((name, g), label)
     ratios = measure(list(pairs))
-    if not isfinite(ratios[0][0]):
+    if not isfinite(in_use_now := ratios[0][0]):
         raise InputError(
-            f"the noise over signal of {current.row.name} at G = {size} is not known here"
+            f"the noise over signal of {current.row.name} at G = {size} is not known here: its signal is not "
+            "told from 0; more prompts would tell"
         )
+    # It is itself, however little is known of it.
+    ratios = [(in_use_now, 1.0, 1.0, 1.0), *ratios[1:]]
     return Choice(
         current,
         budget,

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
 from ..validation import InputError, number
 from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
-from .moments import zero_signal
+from .moments import gradients, prompt_moments, zero_signal
 from .pool import ScoredPool
 from .printing import facts, finite, reasons, records
+from .tables import group_moments
 
 if TYPE_CHECKING:
     from ..predictions import AdaptiveAdvice, GroupSizeAdvice
@@ -277,14 +279,15 @@ def advise_model(
         output_cost=output_cost,
         population=population,
     )
-    if spec is not None and (size := in_use(spec).group_size or 0) >= source.samples:
-        raise InputError(f"samples is {source.samples}: the noise at G = {size} takes more")
+    if source.rollouts is None:
+        _refuse_unanswerable(spec, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
     if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
     share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
     progress = timed(progress, _announced(source, share))
-    with closing(source.pools(progress, looks=share is not None)) as pools:
+    known = partial(_refuse_unanswerable, spec)
+    with closing(source.pools(progress, looks=share is not None, known=known)) as pools:
         for grown in pools:
             advice = decide(
                 grown,
@@ -311,6 +314,35 @@ def advise_model(
                 break
     advice = _completed(advice, stage_cost if adaptive else None, spec)
     return replace(advice, looks=tuple(looks))
+
+
+def _refuse_unanswerable(spec: Any, rewards: NDArray[np.float64]) -> None:
+    """Refuse now what no scores of rollouts with these rewards, (P, N), could answer."""
+    # A pool of made-up scores is asked, so that nothing here can differ from what the real one refuses.
+    scores = np.random.default_rng(0).normal(size=(*rewards.shape, 1))
+    pool = ScoredPool.from_scores(rewards, scores)
+    gradients(pool)
+    if not np.ptp(rewards, axis=1).any():
+        raise _no_signal()
+    if spec is None:
+        return
+    meaning = in_use(spec)
+    assert meaning.estimator is not None
+    assert meaning.group_size is not None
+    group_moments(pool, prompt_moments(pool), [meaning.estimator], [meaning.group_size])
+    if drawn := [name for names in meaning.drawn().values() for name in names]:
+        _LOG.warning(
+            "warning: %s: scores here are of the model as it is, and rollouts that were drawn otherwise are "
+            "another policy's; the on-policy test refuses those that are far from it",
+            ", ".join(drawn),
+        )
+
+
+def _no_signal() -> InputError:
+    return InputError(
+        "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
+        "can be said of the group size; take other prompts or more rollouts"
+    )
 
 
 def _announced(source: ModelPool, until: float | None) -> int | None:
@@ -401,10 +433,7 @@ def decide(
 def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -> PoolAdvice:
     """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
     if advice is None:
-        raise InputError(
-            "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
-            "can be said of the group size; take other prompts or more rollouts"
-        )
+        raise _no_signal()
     pool = advice.pool
     if stage_cost is not None:
         from .plans import adaptive_pool_advice
@@ -412,10 +441,15 @@ def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -
         advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
     if spec is None:
         return advice
-    from .estimates import compared
+    from .estimates import compared, direction
 
-    sizes = [row.group_size for row in advice.sizes.table if row.group_size < pool.rollouts]
-    return replace(advice, choice=choose(spec, advice.budget, sizes, partial(compared, pool)))
+    sizes = [row.group_size for row in advice.sizes.table if row.group_size <= pool.rollouts]
+    choice = choose(spec, advice.budget, sizes, partial(compared, pool))
+    current = choice.candidates[0]
+    if not current.unbiased:
+        bias = direction(pool, current.baseline, current.group_size)
+        choice = replace(choice, direction=bias)
+    return replace(advice, choice=choice)
 
 
 def _upwards(end: float) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..catalogue.choice import Ratio
+from ..catalogue.choice import Direction, Ratio
 from ..jackknife import Interval, Means, beside, log_ratio, means, ratio_interval
 from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants
@@ -39,7 +39,17 @@ from .moments import (
     zero_signal,
 )
 from .pool import ScoredPool
-from .tables import BASELINES, TABLES, WEIGHTED, binary, group_moments, names_of, raw_group_moments
+from .tables import (
+    BASELINES,
+    ONE_MORE,
+    TABLES,
+    WEIGHTED,
+    binary,
+    group_moments,
+    names_of,
+    raw_group_moments,
+    too_large,
+)
 
 __all__ = [
     "BASELINES",
@@ -109,6 +119,8 @@ def curves(
 
 def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Means:
     """E‖ĝ - g‖² given the prompt."""
+    if np.isnan(group.cross).any():
+        raise too_large(pool.rollouts, pool, ONE_MORE)
     error = group.second - 2 * group.cross + moments.gradient_sq
     return means(error[:, None], pool.looks)
 
@@ -263,6 +275,38 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     return [row(noises[pair]) if pair in noises else missing for pair in pairs]
 
 
+def direction(pool: ScoredPool, name: str, size: int) -> Direction:
+    """The bias of a baseline at a group size: E ĝ beside g, both over prompts.
+
+    ⟨E ĝ, E g⟩, ‖E ĝ‖² and ‖E g‖² are means over pairs of different prompts, so that groups of all rollouts
+    of a prompt will do; the cosine is biased by a term of order 1/P.
+    """
+    ((group,),) = group_moments(pool, prompt_moments(pool), [name], [size])
+    mean, gradient = _vectors(pool, group), gradients(pool)
+    # ⟨u, v⟩ = (‖u + v‖² - ‖u - v‖²)/4 holds for means over pairs too.
+    parts = [mean, gradient, mean + gradient, mean - gradient]
+    four = beside(*(pairs(vectors, pool.looks) for vectors in parts))
+
+    def cosine(columns: Array) -> Array:
+        one, other, more, less = np.moveaxis(columns, -1, 0)
+        size = one * other
+        known = (one > 0) & (other > 0)
+        root = np.sqrt(np.where(known, size, 1.0))
+        return np.where(known, (more - less) / (4 * root), np.nan)[..., None]
+
+    angle = four.apply(cosine)
+    value, (below, above) = float(angle.full[0]), angle.interval()
+    if not math.isfinite(value):
+        return Direction(None, None, -1.0, 1.0)
+    _, signal, more, less = four.full
+    return Direction(
+        float((more - less) / (4 * signal)),
+        min(max(value, -1.0), 1.0),
+        max(float(np.nan_to_num(below[0], nan=-1.0)), -1.0),
+        min(float(np.nan_to_num(above[0], nan=1.0)), 1.0),
+    )
+
+
 _LIKELY = 0.3
 """Looks at which an interval has errors of 17%: a signal whose own begins above 0 is likely there."""
 
@@ -278,16 +322,20 @@ class Noise:
 
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
     """Of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
-    if group.sketches is not None:
-        vectors = np.einsum("pr,prk->pk", group.factor, group.sketches)
-    else:
-        vectors = gradients(pool) * group.factor[:, None]
+    vectors = _vectors(pool, group)
     square = means(group.second[:, None], pool.looks)
     both = beside(square, pairs(vectors, pool.looks)).apply(
         lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
     likely = norm_interval(vectors, pool.looks * _LIKELY)[0] > 0
     return Noise(both, norm_interval(vectors, pool.looks), likely)
+
+
+def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
+    """Sketches unbiased for E ĝ of each prompt, (P, k)."""
+    if group.sketches is not None:
+        return np.einsum("pr,prk->pk", group.factor, group.sketches)
+    return gradients(pool) * group.factor[:, None]
 
 
 def _divided(both: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..reading import regular
 from ..validation import InputError, integer
@@ -126,11 +127,19 @@ class ModelPool:
             task = _fitting(task, model)
         return model, task
 
-    def pools(self, progress: Progress | None = None, looks: bool = False) -> Generator[ScoredPool]:
-        """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make."""
+    def pools(
+        self,
+        progress: Progress | None = None,
+        looks: bool = False,
+        known: Callable[[NDArray[np.float64]], None] | None = None,
+    ) -> Generator[ScoredPool]:
+        """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
+
+        Rewards of one's own rollouts, (P, N), go to ``known`` before anything is scored.
+        """
         from .models import precision
         from .rollouts import sample
-        from .scoring import check_memory, score_pool
+        from .scoring import check_memory, refuse_unequal, score_pool
         from .tasks import drawn
 
         out = self.out
@@ -158,6 +167,9 @@ class ModelPool:
                 stale=self.token_weights is not None,
             )
             whole = drawn(read, self.limit, self.seed)
+            refuse_unequal(whole, model)
+            if known is not None:
+                known(np.stack([rollouts.rewards for rollouts in whole]))
         else:
             assert task is not None
             # Refuse before hours of sampling what scoring would refuse.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -78,6 +78,12 @@ class GroupMoments:
     def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:
         """Those of an estimator whose mean is g, from its error and ‖g‖², (P,) each."""
         return cls(error + gradient_sq, gradient_sq, np.ones_like(error))
+
+    def scaled(self, by: float) -> GroupMoments:
+        """Those of a multiple of the estimator."""
+        return replace(
+            self, second=self.second * by**2, cross=self.cross * by, factor=self.factor * by
+        )
 
 
 def prompt_moments(pool: ScoredPool) -> PromptMoments:

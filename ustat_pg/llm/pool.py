@@ -64,9 +64,10 @@ class ScoredPool:
         gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): weighted baselines need it.
         length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2).
         length_sketches: sketches of the same two sums, (P, 2, k).
-        total_sketches: sketches of Σ s, (P, k), of a pool whose scores are Σ_t w_t s_t, of mean not 0.
+        total_sketches: sketches of Σ s, (P, k).
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3), summed over its tokens; of
-            such a pool. k1 and k3 are unbiased for the divergence of whole completions; k2 is not.
+            a pool whose scores are Σ_t w_t s_t, of mean not 0. k1 and k3 are unbiased for the divergence of
+            whole completions; k2 is not.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
 
@@ -165,6 +166,7 @@ class ScoredPool:
             lengths=sizes,
             token_proxy=norms if token_proxy is None else np.asarray(token_proxy),
             sketches=sums[:, 1] / max(z.shape[1] - 1, 1),
+            total_sketches=sums[:, 0],
             gram=gram,
             length_sums=by_length @ by_length.swapaxes(1, 2),
             length_sketches=by_length,
@@ -191,7 +193,7 @@ class ScoredPool:
     @property
     def weighted(self) -> bool:
         """Whether scores are weighted by token: rollouts of an older policy."""
-        return self.total_sketches is not None
+        return self.bound is not None
 
     @property
     def on_policy_z(self) -> float | None:

@@ -88,7 +88,7 @@ def score_pool(
             :class:`~ustat_pg.llm.scores.Scores`.
     """
     prompts = list(pools)
-    _refuse_unequal(prompts, language_model)
+    refuse_unequal(prompts, language_model)
     # Weighted baselines are of scores whose mean is 0.
     gram = gram and token_weights is None
     scores = Scores(language_model.model, **options)
@@ -166,12 +166,11 @@ def _score(
         "lengths": lengths,
         "token_proxy": made.token_proxy,
         "sketches": back[1] @ made.sketches[:few] / (len(rewards) - 1),
+        "total_sketches": back[0] @ made.sketches[:few],
         "surprise": made.surprise,
         "surprise_variance": made.surprise_variance,
         "whole": np.array(made.whole),
     }
-    if token_weights is not None:
-        entry["total_sketches"] = back[0] @ made.sketches[:few]
     if by_length:
         entry["length_sums"] = made.products[few:, few:]
         entry["length_sketches"] = made.sketches[few:]
@@ -224,7 +223,7 @@ def _pool(
     )
 
 
-def _refuse_unequal(pools: list[Rollouts], language_model: LanguageModel) -> None:
+def refuse_unequal(pools: Sequence[Rollouts], language_model: LanguageModel) -> None:
     """Refuse rollouts that make no pool, before hours of scoring."""
     if not pools:
         raise InputError("there are no rollouts: at least one prompt is needed")

@@ -21,13 +21,13 @@ from scipy.stats import hypergeom
 
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
-from ..estimators import norm_weighted
+from ..estimators import advantages, norm_weighted
 from ..moments import Moments
 from ..noise.completions import coefficients
 from ..predictions import CountTable, best_table, count_table
 from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
-from .pool import ScoredPool, address
+from .pool import ScoredPool, address, moment_weights
 
 Array = NDArray[np.float64]
 
@@ -118,10 +118,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     counts = _Counts(pool, pool.squared_norms, pool.sums)
     size, room = table.group_size, pool.rollouts
     if size > room - (not table.unbiased):
-        mean = (
-            "" if table.unbiased else " and takes the mean of a biased table from one rollout more"
-        )
-        raise _too_large(size, pool, mean)
+        raise too_large(size, pool, "" if table.unbiased else ONE_MORE)
     won, lost, delta = table.successes, table.failures, table.delta
     second = counts.alone(table)
     if size > 1:
@@ -135,11 +132,53 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     )
 
 
-def _too_large(size: int, pool: ScoredPool, more: str = "") -> InputError:
+ONE_MORE = " and takes the mean of a biased table from one rollout more"
+"""Why groups of all rollouts are too large for ⟨E ĝ, g⟩."""
+
+
+def too_large(size: int, pool: ScoredPool, more: str = "") -> InputError:
+    """The refusal of groups that the pool cannot fill."""
     return InputError(
         f"group size is {size}: groups are drawn from the pool, which has {pool.rollouts} rollouts a "
         f"prompt{more}; sample more, or take smaller groups"
     )
+
+
+_LINEAR = 1e-9
+"""What rounding leaves of advantages that are linear in rewards, over the largest."""
+
+
+def own_moments(pool: ScoredPool, name: str) -> GroupMoments:
+    """The moments of a baseline's gradient in groups of all N rollouts, one draw of ĝ a prompt.
+
+    Where advantages are linear in the rewards of a group, A_i = α + β z̃_i, which those of two rewards always
+    are, and those of std and MaxRL for any,
+
+        ĝ = (1/N) (α Σ s + β Σ z̃ s),
+
+    whose squared norm and sketch the pool has. ⟨E ĝ, g⟩ takes one rollout more and is not known.
+
+    >>> pool = ScoredPool.from_scores([[2.0, 0.0, 1.0, 1.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> own_moments(pool, "std").second.round(12).tolist()
+    [0.5]
+    """
+    rewards, count = pool.rewards, pool.rollouts
+    centred, a = moment_weights(rewards)[:, 1], np.asarray(advantages(name, rewards))
+    spread = np.square(centred).sum(axis=1)
+    shift = a.mean(axis=1)
+    slope = (a * centred).sum(axis=1) / np.where(spread > 0, spread, 1.0)
+    apart = np.abs(a - shift[:, None] - slope[:, None] * centred).max()
+    if apart > _LINEAR * np.abs(a).max():
+        raise InputError(
+            f"advantages of {name} are not linear in the rewards of a group here: its noise takes rewards "
+            "that are 0 or 1"
+        )
+    factor = np.stack([shift, slope], axis=1) / count
+    second = np.einsum("pi,pij,pj->p", factor, pool.sums[:, :2, :2], factor)
+    unknown = np.full(pool.size, np.nan)
+    if np.abs(shift).max() <= _LINEAR * np.abs(a).max():
+        return GroupMoments(second, unknown, slope * ((count - 1) / count))
+    return GroupMoments(second, unknown, factor, _sums_sketched(pool))
 
 
 def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False) -> GroupMoments:
@@ -154,7 +193,7 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     norms, sums, sketches = _raw(pool, by_length)
     counts, size, room = _Counts(pool, norms, sums), table.group_size, pool.rollouts
     if size > room:
-        raise _too_large(size, pool)
+        raise too_large(size, pool)
     won, lost = table.successes, table.failures
     clipped = (pool.config.get("token_weights") or {}).get("clip") is not None
     if clipped and (won[1:].min() < 0 or lost[:-1].max() > 0):
@@ -179,10 +218,16 @@ def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
                 "this pool holds no sums of scores over lengths: score the rollouts anew, with by_length"
             )
         return pool.squared_norms / pool.lengths**2, pool.length_sums, pool.length_sketches
-    if pool.total_sketches is None or pool.sketches is None:
+    if not pool.weighted:
         raise InputError("scores of this pool have mean 0: table_moments takes them")
-    centred = pool.sketches * (pool.rollouts - 1)
-    return pool.squared_norms, pool.sums, np.stack([pool.total_sketches, centred], axis=1)
+    return pool.squared_norms, pool.sums, _sums_sketched(pool)
+
+
+def _sums_sketched(pool: ScoredPool) -> Array:
+    """Sketches of Σ s and Σ z̃ s, (P, 2, k)."""
+    if pool.total_sketches is None or pool.sketches is None:
+        raise InputError("this pool holds no sketches of sums of scores: score the rollouts anew")
+    return np.stack([pool.total_sketches, pool.sketches * (pool.rollouts - 1)], axis=1)
 
 
 def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -> GroupMoments:
@@ -267,7 +312,7 @@ def group_errors(
     if min(group_sizes) < 2:
         raise _too_small(min(group_sizes))
     if max(group_sizes) > pool.rollouts:
-        raise _too_large(max(group_sizes), pool)
+        raise too_large(max(group_sizes), pool)
     if pool.gram is None:
         raise InputError(
             "this pool has no Gram matrices, of which errors of random groups are made: score it "
@@ -374,6 +419,12 @@ def group_moments(
         if name in drawn:
             return [GroupMoments.unbiased(error, moments.gradient_sq) for error in drawn[name]]
         record, _ = parse(name)
+        if record.whole_group and min(sizes) > 1:
+            # (G-1)/G times grpo, whatever the rewards.
+            return [
+                group.scaled((size - 1) / size)
+                for group, size in zip(at("grpo"), sizes, strict=True)
+            ]
         if record.of_pools:
             if min(sizes) < record.least_group:
                 raise _too_small(min(sizes))
@@ -387,9 +438,17 @@ def group_moments(
             return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
         if record.needs:
             return [learned_moments(pool, moments, size) for size in sizes]
-        return [table_moments(pool, count_table(name, size)) for size in sizes]
+        return [_by_count(pool, name, size) for size in sizes]
 
     return [at(name) for name in names]
+
+
+def _by_count(pool: ScoredPool, name: str, size: int) -> GroupMoments:
+    """From all groups of the pool; from the pool as one group where that is all that can be."""
+    table = count_table(name, size)
+    if size == pool.rollouts and not (table.unbiased and binary(pool)):
+        return own_moments(pool, name)
+    return table_moments(pool, table)
 
 
 def raw_group_moments(
