@@ -308,7 +308,7 @@ def test_a_group_of_all_rollouts_is_one_draw_of_the_estimate(name, graded):
 
 
 def test_noise_of_the_logs_own_groups_is_unbiased():
-    """Over all sets of three prompts: tr Cov ĝ and ‖E ĝ‖² of graded rewards over their deviation, G = N = 4."""
+    """Over all sets of three prompts: tr Cov ĝ and ‖E ĝ‖² of rewards over their deviation, G = N = 4."""
     problem = two_arms()
     found, squares, mean = np.zeros(2), 0.0, 0.0
     for contexts, arms, chance in sets_of_prompts(problem, 3):
