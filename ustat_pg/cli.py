@@ -24,7 +24,7 @@ OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
   advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
   explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
-  rewards FILE                     pass rates, and groups without signal, of logged rewards
+  rewards FILE                     why a loss is 0 or a reward flat, and pass rates, of logged rewards
   predict PROBLEM --group-size G   the exact error of an estimator, and what it is made of
   llm mse --model M --prompts P    the same for a language model; llm sweep trains it
   example, problems                a problem file to start from; problems that go by a name

@@ -170,16 +170,18 @@ def add_rewards(commands: Any) -> None:
     """Add the command of rewards without a model."""
     command = commands.add_parser(
         "rewards",
-        help="pass rates, and groups without signal, of logged rewards",
-        description="Pass rates and the share of groups whose rewards are all equal, at each group size, "
-        "of rewards or of a trainer's log.",
+        help="why a loss is 0 or a reward flat, and pass rates, of logged rewards",
+        description="Why a loss is 0 or a reward flat, of rewards or of a trainer's log: groups of equal "
+        "rewards, outputs cut off, a reward of several that is constant, nearly equal rewards; nothing where "
+        "none of these is found. Pass rates, and the share of groups of equal rewards at each group size.",
     )
     add = command.add_argument
     text = ".json, .jsonl, .csv, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
     text = "of a log: shared by the completions of a group (default: prompt and step)"
     add("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
-    add("--reward", metavar="COLUMN", help="of a log: the rewards, where it has several")
+    text = "of a log: the rewards, where it has several, or a sum, correct+0.5*format"
+    add("--reward", metavar="COLUMN", help=text)
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="(default: powers of 2)")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")

@@ -3,7 +3,7 @@
 Logs have a row for each completion. TRL's ``log_completions`` writes a Parquet file each step with
 ``prompt``, ``completion``, ``step`` and a column for each reward function; verl's ``rollout_data_dir`` a
 JSONL file with ``input``, ``output``, ``score`` and ``step``. Of a completion that is a list of messages the
-last one's text counts.
+last one's text counts. Columns such as ``finish_reason`` or ``truncated`` say which were cut off.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ _ROUNDING = 1e-3
 """How far above 0 half precision may put a log-probability."""
 
 _OWN = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
-_OWN |= {"log_probs"}
+_OWN |= {"log_probs", "parts"}
 """Names of a line that are no columns of its prompt."""
 
 
@@ -74,7 +74,8 @@ def load_rollouts(
             same id take its columns.
         group_by: columns of a log whose values a group's completions share; prompt and step unless
             given.
-        reward: column of a log's rewards; needed where it has several.
+        reward: column of a log's rewards, or a sum of several, ``correct+0.5*format``; needed where it has
+            several.
         stale: another policy may have drawn them, whose log-probabilities are in the file.
 
     Returns:
@@ -130,15 +131,19 @@ def _rows(
     """The prompts of a file with their places: its lines, or the groups of a log."""
     if is_log(path):
         return groups_of_log(path, group_by, reward)
-    if group_by or reward is not None:
-        raise InputError(
-            f"{path} has one prompt a line: --group-by and --reward are for logs with a row for each "
-            "completion"
-        )
+    _refuse_columns(path, group_by, reward)
     rows = list(lines(path))
     if not rows:
         raise InputError(f"{path} is empty: it must hold one prompt a line")
     return rows
+
+
+def _refuse_columns(path: Path, group_by: Sequence[str], reward: str | None) -> None:
+    if group_by or reward is not None:
+        raise InputError(
+            f"{path} is no log with a row for each completion: leave out --group-by and --reward, which "
+            "name its columns"
+        )
 
 
 def _is_store(rows: list[tuple[str, dict[str, Any]]]) -> bool:
@@ -243,17 +248,22 @@ def _tokens(
     language_model: LanguageModel, place: str, texts: Sequence[str], finished: Any
 ) -> list[list[int]]:
     """Completions as tokens, with the end-of-text token where they were finished."""
-    flags = [True] * len(texts) if finished is None else finished
-    if not isinstance(flags, list) or [type(flag) for flag in flags] != [bool] * len(texts):
-        raise InputError(
-            f"{place}, has finished = {finished!r}: it must be true or false for each completion"
-        )
+    flags = [True] * len(texts) if finished is None else _flags(place, finished, len(texts))
     end = language_model.tokenizer.eos_token_id
     rows = [language_model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     return [
         [*row, end] if flag and end is not None else list(row)
         for row, flag in zip(rows, flags, strict=True)
     ]
+
+
+def _flags(place: str, finished: Any, count: int) -> list[bool]:
+    """Whether each completion was finished."""
+    if not isinstance(finished, list) or [type(flag) for flag in finished] != [bool] * count:
+        raise InputError(
+            f"{place}, has finished = {finished!r}: it must be true or false for each completion"
+        )
+    return finished
 
 
 def _log_probs(
@@ -274,9 +284,34 @@ def _log_probs(
     return tuple(tuple(map(float, row)) for row in value)
 
 
+@dataclass(frozen=True, eq=False)
+class LoggedRewards:
+    """Rewards alone, with what a file says beside them.
+
+    Attributes:
+        names: the prompts' ids, (P,).
+        rewards: (P, N).
+        finished: whether each completion was finished and not cut off, (P, N); None where it does not say.
+        parts: what rewards are the sum of, by name, (P, N) each; none unless several were named.
+    """
+
+    names: tuple[str, ...]
+    rewards: NDArray[np.float64]
+    finished: NDArray[np.bool_] | None = None
+    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
 def load_rewards(
     path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """The prompts' ids, (P,), and the rewards, (P, N), of :func:`logged_rewards`."""
+    found = logged_rewards(path, group_by=group_by, reward=reward)
+    return found.names, found.rewards
+
+
+def logged_rewards(
+    path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
+) -> LoggedRewards:
     """Rewards alone, which need no model: the share of groups without signal, and pass rates.
 
     Arguments:
@@ -284,26 +319,33 @@ def load_rewards(
             ``rewards`` and perhaps ``id`` on each line; or any file of :func:`load_rollouts`, a trainer's
             log above all. Prompts of a store whose verifier raised are left out.
         group_by, reward: those of :func:`load_rollouts`.
-
-    Returns:
-        the prompts' ids, (P,), and the rewards, (P, N).
     """
     path = Path(path)
     table: dict[str, NDArray[np.float64]] = {}
+    flags: list[list[bool] | None] = []
+    parts: list[dict[str, list[float]]] = []
     for place, name, row in _named(_reward_rows(path, group_by, reward)):
         if row.get("rewards") is None:
             raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
         table[name] = check_rewards(place, name, row["rewards"], None)
-        first = next(iter(table))
-        _refuse_few(path, name, len(table[name]))
-        if len(table[name]) != len(table[first]):
+        first, count = next(iter(table)), len(table[name])
+        _refuse_few(path, name, count)
+        if count != len(table[first]):
             raise InputError(
-                f"prompt {name!r} of {path} has {len(table[name])} rewards and prompt {first!r} has "
+                f"prompt {name!r} of {path} has {count} rewards and prompt {first!r} has "
                 f"{len(table[first])}: all prompts must have the same number"
             )
+        finished = row.get("finished")
+        flags.append(None if finished is None else _flags(place, finished, count))
+        parts.append(row.get("parts", {}))
     if not table:
         raise InputError(f"{path} has no rewards")
-    return tuple(table), np.stack(list(table.values()))
+    return LoggedRewards(
+        tuple(table),
+        np.stack(list(table.values())),
+        None if None in flags else np.array(flags),
+        {name: np.array([each[name] for each in parts]) for name in parts[0]},
+    )
 
 
 def _reward_rows(
@@ -311,6 +353,7 @@ def _reward_rows(
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file of rewards, which one object of JSON may hold together."""
     if path.suffix == ".json" and not path.is_dir() and not is_log(path):
+        _refuse_columns(path, group_by, reward)
         whole = read_json(path)
         if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
             raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
@@ -322,8 +365,20 @@ def _reward_rows(
     rows = _rows(path, group_by, reward)
     if not _is_store(rows):
         return rows
-    pools = read_store(path)[1].items()
-    return [(str(path), {"id": n, "rewards": p.rewards}) for n, p in pools if len(p.rewards)]
+    header, pools = read_store(path)
+    ends = set(header["config"]["end_tokens"])
+    return [
+        (
+            str(path),
+            {
+                "id": name,
+                "rewards": pool.rewards,
+                "finished": [bool(ids) and ids[-1] in ends for ids in pool.completion_ids],
+            },
+        )
+        for name, pool in pools.items()
+        if len(pool.rewards)
+    ]
 
 
 PROMPTS = ("prompt", "input")
@@ -333,6 +388,16 @@ REWARDS = ("reward", "score")
 
 OTHERS = ("step", "advantage", "advantages", "gts")
 """Columns of logs that may hold numbers and are no rewards."""
+
+CUT_OFF: dict[str, tuple[Any, ...]] = {
+    "truncated": (True,),
+    "is_truncated": (True,),
+    "finished": (False,),
+    "finish_reason": ("length", "max_tokens"),
+    "stop_reason": ("length", "max_tokens"),
+    "status": ("truncated",),
+}
+"""Columns of logs that say whether a completion was cut off, and their values that say so."""
 
 
 class LogWarning(RuntimeWarning):
@@ -369,15 +434,15 @@ def groups_of_log(
             f"{path} has no prompt: name the columns whose values the completions of a group share "
             f"(--group-by), of {columns}"
         )
-    column = _reward_column(path, log, reward, {*keys, prompt, completion})
-    if missing := int(log[column].isna().sum()):
+    rewards, parts = _rewards(path, log, reward, {*keys, prompt, completion})
+    if missing := int(rewards.isna().sum()):
         warnings.warn(
             f"{path}: {missing} of {len(log)} completions have no reward, and are left out of their groups",
             LogWarning,
             stacklevel=3,
         )
-        log = log[log[column].notna()]
-    rewards = log[column]
+        log = log[rewards.notna()]
+    cut = next((name for name in CUT_OFF if name in log), None)
     # Messages are lists, by which no table groups.
     words = log[keys].map(lambda value: json.dumps(_plain(value), ensure_ascii=False))
     every = [part.index for _, part in words.groupby(keys, sort=False)]
@@ -397,6 +462,10 @@ def groups_of_log(
         row["id"] = "/".join(str(_plain(first[name])) for name in group_by) or str(position)
         if prompt is not None:
             row["prompt"] = _plain(first[prompt])
+        if cut is not None:
+            row["finished"] = [_plain(v) not in CUT_OFF[cut] for v in log.loc[index, cut]]
+        if parts:
+            row["parts"] = {name: part[index].tolist() for name, part in parts.items()}
         if completion is not None:
             row["completions"] = [_text(_plain(value)) for value in log.loc[index, completion]]
         rows.append((f"{path}, group {row['id']}", row))
@@ -465,18 +534,44 @@ def _of_table(value: Any) -> pd.DataFrame:
     return pd.DataFrame(value["data"], columns=value["columns"])
 
 
-def _reward_column(path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]) -> str:
-    """The column named; else that of the usual name; else the only one of numbers."""
+def _rewards(
+    path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]
+) -> tuple[pd.Series[Any], dict[str, pd.Series[Any]]]:
+    """The column named, or a sum and its parts; else that of the usual name; else the only one of numbers."""
     numbers = log.select_dtypes(["number", "bool"]).columns
     choices = [str(name) for name in numbers if name not in taken and name not in OTHERS]
     usual = [name for name in REWARDS if name in log] or choices
     if reward is None and len(usual) == 1:
-        return usual[0]
+        return log[usual[0]], {}
     if reward is not None and reward in log:
-        return reward
+        return log[reward], {}
     fault = f"{len(usual)} columns of rewards" if reward is None else f"no column {reward!r}"
+    if reward is not None and "+" in reward:
+        weights: dict[str, float] = {}
+        for name, weight in map(_term, reward.split("+")):
+            weights[name] = weights.get(name, 0.0) + weight
+        unknown = [name for name in weights if name not in choices]
+        if not unknown:
+            parts = log[[*weights]] * [*weights.values()]
+            # As trainers add them up: a reward that is not given counts nothing.
+            filled = parts.astype(float).fillna(0.0)
+            return parts.sum(axis=1, min_count=1), {name: filled[name] for name in weights}
+        fault = f"no column {unknown[0]!r} of numbers"
+    several = f", or a sum, {'+'.join(choices)}" if len(choices) > 1 else ""
     choice = f"name one (--reward), of {', '.join(choices)}" if choices else "none holds numbers"
-    raise InputError(f"{path} has {fault}: {choice}")
+    raise InputError(f"{path} has {fault}: {choice}{several}")
+
+
+def _term(text: str) -> tuple[str, float]:
+    """A column and its weight, of ``name`` or ``0.5*name``."""
+    weight, times, name = text.partition("*")
+    try:
+        factor = float(weight) if times else 1.0
+    except ValueError:
+        factor = math.nan
+    if not math.isfinite(factor):
+        raise InputError(f"--reward has {text!r}: write NAME, or WEIGHT*NAME")
+    return (name if times else text).strip(), factor
 
 
 def _plain(value: Any) -> Any:

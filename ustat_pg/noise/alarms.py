@@ -33,9 +33,11 @@ TOLERANCE = 4e-3
 """How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
 _FALSE = 0.01
 """The share of sound runs in which an alarm is ever raised, at most."""
-_ROUNDING = 5e-7
+ROUNDING = 5e-7
 """Relative difference of rewards that is the rounding of single precision."""
-_LEVELS = {"silent": 0.5, "spikes": 0.05}
+NEAR = 0.01
+"""The share of the usual deviation below which rewards of a group nearly agree."""
+LEVELS = {"silent": 0.5, "spikes": 0.05}
 """Shares of groups that are no fault yet."""
 _STAKES = np.array([0.05, 0.2, 0.6])
 """Stakes of bets that a share or a mean is above its level, of all that can be lost."""
@@ -180,14 +182,14 @@ class Alarms:
         # Nothing is said of groups with an unknown reward.
         with np.errstate(invalid="ignore"):
             low, high = _ends(places, z)
-        deviations[high - low <= _ROUNDING * np.maximum(np.abs(low), np.abs(high))] = 0.0
+        deviations[high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))] = 0.0
         deviations = deviations[np.isfinite(deviations)]
         self._squares.append((float(np.square(deviations).sum()), len(deviations)))
         total, groups = np.sum(self._squares, axis=0)
         usual = math.sqrt(total / max(groups, 1))
-        near = (deviations > 0) & (deviations < 0.01 * usual)
+        near = (deviations > 0) & (deviations < NEAR * usual)
         for name, hits in (("silent", deviations == 0), ("spikes", near)):
-            level, stakes = _LEVELS[name], _STAKES
+            level, stakes = LEVELS[name], _STAKES
             gains = hits.sum() * np.log1p(stakes * (1 - level) / level)
             gains += (~hits).sum() * np.log1p(-stakes)
             self._evidence[name].add(self._age, gains)
@@ -281,7 +283,7 @@ def _judged(places: NDArray[np.int64], a: Array, z: Array | None) -> tuple[bool,
     known = np.isfinite(z)
     won, _ = _ends(places, z, known & (a > least))
     _, lost = _ends(places, z, known & (a < -least))
-    rounding = _ROUNDING * np.abs(z[known]).max(initial=0.0)
+    rounding = ROUNDING * np.abs(z[known]).max(initial=0.0)
     unused = known & (a == 0) & ((z >= won[places]) | (z <= lost[places]))
     return bool((won < lost - rounding).any()), unused
 
