@@ -160,6 +160,24 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
         part.epilog = f"Example: {EXAMPLES[name]}"
 
 
+def _refuse_others(command: str, unknown: Sequence[str]) -> None:
+    """Refuse words that are options of another command, and of no trainer in the catalogue."""
+    from .catalogue import catalogue
+
+    (commands,) = (action for action in _parser()._actions if action.dest == "command")
+    choices = cast(dict[str, argparse.ArgumentParser], commands.choices)
+    owners: dict[str, str] = {}
+    for name, each in choices.items():
+        for flag in each._option_string_actions:
+            owners.setdefault(flag, name)
+    frameworks = catalogue().frameworks.values()
+    for flag in (word.partition("=")[0] for word in unknown):
+        if flag in owners and not any(framework.matching(flag) for framework in frameworks):
+            raise InputError(
+                f"{command} has no option {flag}, which ustat-pg {owners[flag]} has: leave it out"
+            )
+
+
 @contextmanager
 def _plain_warnings(name: str) -> Iterator[None]:
     """Warnings of this library as a line, without the source that they come from."""
@@ -267,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command in ("advise", "group-size", "llm"):
             refuse_unknown(words, unknown)
         elif options.command == "explain" and options.spec:
+            _refuse_others(options.command, unknown)
             # A trainer's own options, as its command line has them.
             options.spec += unknown
         elif unknown:

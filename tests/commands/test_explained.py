@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.commands import jsonl, out_of, refusal_of, strict
+from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.commands.explained import as_text
 from ustat_pg.predictions import best_table, gradient_mse, silent_share
@@ -124,3 +126,98 @@ def test_a_curve_is_drawn_to_scale():
     ticks = lines[base].partition("w(p)")[2][2:]
     assert [place for place, mark in enumerate(ticks) if mark == "^"] == [0, 30, 60]
     assert set(ticks) == {"-", "^"}
+
+
+@pytest.fixture
+def log(tmp_path):
+    rows = [
+        {"uid": f"u{x}", "right": float(i <= x), "odd": 1.0} for x in range(3) for i in range(4)
+    ]
+    return jsonl(tmp_path / "log.jsonl", *rows)
+
+
+def test_pass_rates_of_a_log_by_its_columns(capsys, log):
+    words = (
+        "explain",
+        "trl",
+        "--pass-rates",
+        log,
+        "--group-by",
+        "uid",
+        "--reward",
+        "right",
+        "--json",
+    )
+    assert strict(out_of(capsys, main, *words))["pass_rates"] == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("words", "owner"),
+    [
+        ("--budget 64", "advise"),
+        ("--budget=64", "advise"),
+        ("--population 8", "advise"),
+        ("--stage-cost 3", "advise"),
+        ("--group-sizes 4,8", "rewards"),
+        ("--csv", "advise"),
+        ("--baseline std", "predict"),
+        ("--plan dapo", "predict"),
+        ("--covariance", "predict"),
+    ],
+)
+@pytest.mark.parametrize("spec", ["trl", "trl num_generations=8", "--name std --group-size 4"])
+def test_an_option_of_another_command_is_refused(capsys, words, owner, spec):
+    said = refusal_of(capsys, main, "explain", *spec.split(), *words.split())
+    if not spec.startswith("--"):
+        flag = words.split()[0].split("=")[0]
+        assert f"explain has no option {flag}, which ustat-pg {owner} has: leave it out" in said
+
+
+def test_options_of_explain_are_none_of_the_others(capsys, log):
+    for command in (
+        ("rewards", log, "--group-by", "uid", "--reward", "right", "--pass-rate", ".2"),
+        ("predict", "ustat:uneven", "--group-size", "4", "--pass-rates", log),
+        ("advise", "ustat:uneven", "--budget", "64", "--against", "trl"),
+        ("problems", "--group-size", "4"),
+    ):
+        said = refusal_of(capsys, main, *command)
+        assert "unrecognized arguments" in said or "leave out --against" in said
+
+
+def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
+    line = "ms-swift --rlhf_type grpo --num_generations 4 --model Qwen --seed 3"
+    result = strict(out_of(capsys, main, "explain", *line.split(), "--json"))
+    assert (result["group_size"], result["passed_over"]) == (4, ["--model", "--seed"])
+    batch = "prime-rl --group-size 8 --batch-size 256"
+    assert "K = 256" in out_of(capsys, main, "explain", *batch.split())
+    both = out_of(capsys, main, "explain", *line.split(), "--against", "trl")
+    assert "Passed over, for the catalogue has no such option: --model, --seed." in both
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("trl --reward right", "there is no log to read: leave out --reward"),
+        ("trl --pass-rates RATES --group-by uid", "is no log: leave out --group-by"),
+        ("dapo --name std --plot x.svg", "dapo is a way of sampling: leave out --name, --plot"),
+        ("dapo --against trl --group-size 4", "leave out --against, --group-size"),
+        ("trl --against verl --plot x.svg", "--against compares two: leave out --plot"),
+    ],
+)
+def test_an_option_that_nothing_would_read_is_refused(capsys, tmp_path, words, said):
+    rates = tmp_path / "rates.json"
+    rates.write_text("[0.1, 0.2]")
+    given = [str(rates) if word == "RATES" else word for word in words.split()]
+    assert said in refusal_of(capsys, main, "explain", *given)
+
+
+def test_two_specifications_are_compared_on_the_same_problem(capsys):
+    words = ("explain", "trl num_generations=4", "--against", "verl adv_estimator=grpo rollout.n=4")
+    result = strict(out_of(capsys, main, *words, "--problem", "ustat:uneven", "--json"))
+    assert "silent groups" not in result
+
+
+def test_the_cost_of_a_stage_is_of_two_stages(capsys):
+    words = ("advise", "ustat:uneven", "--budget", "64", "--stage-cost", "3")
+    assert "write --adaptive too" in refusal_of(capsys, main, *words)
+    out_of(capsys, main, *words, "--adaptive")

@@ -160,6 +160,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
+    if "stage_cost" in given and "adaptive" not in given:
+        raise InputError(
+            "--stage-cost is of groups in two stages: write --adaptive too, or leave it out"
+        )
     if "problem" in given:
         return advise_problem(**given)
     from ..llm.advise import advise_model, advise_pool

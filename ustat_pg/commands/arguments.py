@@ -86,7 +86,9 @@ def add_explain(commands: Any) -> None:
         metavar="FILE",
         help="a JSON list of them, or rewards or a trainer's log, as for ustat-pg rewards",
     )
-    text = "of a log: the rewards, where it has several"
+    text = "of a log: shared by the completions of a group (default: prompt and step)"
+    explain.add_argument("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
+    text = "of a log: the rewards, where it has several, or a sum, correct+0.5*format"
     explain.add_argument("--reward", metavar="COLUMN", help=text)
     explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
     explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")

@@ -35,27 +35,35 @@ def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
-        rates += _pass_rates(Path(options.pass_rates), options.reward)
+        rates += _pass_rates(Path(options.pass_rates), options)
+    else:
+        _refuse_unread(options, "there is no log to read", "group_by", "reward")
     if len(options.spec) == 1 and options.spec[0] in SCHEMES:
+        unread = ("against", "name", "group_size", "problem", "plot")
+        _refuse_unread(options, f"{options.spec[0]} is a way of sampling", *unread)
         scheme = explain_scheme(options.spec[0], rates or None)
         lines = scheme.lines(_curve(scheme))
         print(json.dumps(scheme.to_dict()) if options.json else "\n".join(map(_wrapped, lines)))
         return
+    prompts: dict[str, Any] = {
+        "pass_rates": rates or None,
+        "moments": None if options.problem is None else load_problem(options.problem).moments(),
+    }
     explanation = explain(
-        options.spec or None,
-        name=options.name,
-        group_size=options.group_size,
-        pass_rates=rates or None,
-        moments=None if options.problem is None else load_problem(options.problem).moments(),
+        options.spec or None, name=options.name, group_size=options.group_size, **prompts
     )
     if options.against is not None:
-        other = explain(options.against, pass_rates=rates or None)
+        _refuse_unread(options, "--against compares two", "plot")
+        other = explain(options.against, **prompts)
         if explanation.meaning is None:
             raise InputError("--against compares options of trainers: write SPEC, not --name")
         if options.json:
             print(json.dumps(differences.as_json(explanation, other), allow_nan=False))
         else:
-            print("\n".join(map(_wrapped, differences.lines(explanation, other))))
+            lines = differences.lines(explanation, other)
+            for one in (explanation.meaning, other.meaning):
+                lines += [] if one is None else _passed(one)
+            print("\n".join(map(_wrapped, lines)))
         return
     if options.plot is not None:
         draw(explanation, Path(options.plot))
@@ -65,15 +73,24 @@ def run(options: argparse.Namespace) -> None:
         print(as_text(explanation))
 
 
-def _pass_rates(path: Path, reward: str | None) -> list[float]:
+def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
+    """Refuse options that are given and that nothing would read."""
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    if given:
+        raise InputError(f"{why}: leave out {', '.join(given)}, which would be ignored")
+
+
+def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
     """The pass rates in a JSON list, or of the prompts of a log."""
     if path.suffix == ".json" and isinstance(numbers := read_json(path), list):
+        _refuse_unread(options, f"{path} is no log", "group_by", "reward")
         if not numbers:
             raise InputError(f"{path}: it must hold one list of numbers")
         return numbers
     from ..llm.rewards import summarise_rewards
 
-    return [*summarise_rewards(path, reward=reward).pass_rates.values()]
+    summary = summarise_rewards(path, group_by=options.group_by, reward=options.reward)
+    return [*summary.pass_rates.values()]
 
 
 def _wrapped(line: str) -> str:

@@ -129,7 +129,7 @@ def _rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file with their places: its lines, or the groups of a log."""
-    if is_log(path):
+    if is_log(path, (*group_by, *(reward or "").split("+"))):
         return groups_of_log(path, group_by, reward)
     _refuse_columns(path, group_by, reward)
     rows = list(lines(path))
@@ -404,15 +404,19 @@ class LogWarning(RuntimeWarning):
     """Groups of a log are left out; the message says how many."""
 
 
-def is_log(path: Path) -> bool:
-    """Whether a file, or a folder, has a row for each completion and not for each prompt."""
+def is_log(path: Path, named: Sequence[str] = ()) -> bool:
+    """Whether a file, or a folder, has a row for each completion and not for each prompt.
+
+    Arguments:
+        named: columns that a user says it has.
+    """
     if path.is_dir() or path.suffix in (".csv", ".parquet"):
         return True
     if path.suffix == ".json":
         return _is_table(read_json(path))
     _, first = next(iter(lines(path)), ("", {}))
     prompts = {"format", "completions", "completion_ids", "rewards"}
-    return not prompts & set(first) and bool({*COMPLETIONS, *REWARDS} & set(first))
+    return not prompts & set(first) and bool({*COMPLETIONS, *REWARDS, *named} & set(first))
 
 
 def groups_of_log(
