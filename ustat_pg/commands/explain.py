@@ -10,7 +10,7 @@ is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,9 @@ from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
 from ..validation import InputError, integer, shares
 from .predict import centred
+
+if TYPE_CHECKING:
+    from ..testing.tables import Namesake
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
 """The prompts of those who name none."""
@@ -52,6 +55,9 @@ class Explanation:
         noise_to_rloo, noise_to_oracle: noise to signal over that of these two.
         best_noise_to_rloo: the same of the best table.
         meaning: of the framework's options, where it was named by those.
+        alike: of an advantage function, the estimator that it, or its weight, is a multiple of, if there is
+            one.
+        function: whether it is an advantage function.
         assumed: whether pass rates were all that is known.
     """
 
@@ -71,11 +77,22 @@ class Explanation:
     noise_to_oracle: float | None = None
     best_noise_to_rloo: float | None = None
     meaning: Meaning | None = field(default=None, repr=False)
+    alike: Namesake | None = None
+    function: bool = False
     assumed: bool = True
+
+    def __str__(self) -> str:
+        from .explained import as_text
+
+        return as_text(self)
 
     @property
     def family(self) -> Family:
         """Its entry in the catalogue."""
+        if self.function:
+            named = self.alike is not None and self.alike.whole
+            name = self.alike.name if self.alike is not None and named else "count-table"
+            return catalogue().families[name.partition(":")[0]]
         other = None if self.meaning is None else self.meaning.row.other
         if other is not None:
             return catalogue().others[other]
@@ -131,9 +148,12 @@ def explain(
 ) -> Explanation:
     """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
+    Of an advantage function of one's own it says the same: it is tried on groups of rewards 0 and 1.
+
     Arguments:
         spec: a framework and its options, a file of them, a mapping or a config, as
-            :func:`ustat_pg.catalogue.resolve` reads them: ``explain(trainer.args)``.
+            :func:`ustat_pg.catalogue.resolve` reads them: ``explain(trainer.args)``. Or a function from
+            rewards (n, G) to advantages of that shape, of NumPy or torch.
         name: one of this library's estimators, in place of ``spec``.
         group_size: G, in place of what the options say.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
@@ -146,6 +166,9 @@ def explain(
     >>> verl = explain("verl adv_estimator=grpo rollout.n=2", pass_rates=[0.2])
     >>> verl.name, verl.unbiased, [round(w, 4) for w in verl.mean_factor]
     ('std-ddof1', False, [0.7071])
+    >>> mine = explain(lambda z: z - z.mean(-1, keepdims=True), group_size=4)
+    >>> str(mine.alike), mine.mean_factor[0]
+    ('group-mean', 0.75)
     """
     if (spec is None) == (name is None):
         raise InputError("whose estimator: write a framework with its options, or --name NAME")
@@ -156,7 +179,8 @@ def explain(
         moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
     else:
         moments = moments_of(moments)
-    meaning = None if spec is None else resolve(spec, group_size)
+    function = spec if callable(spec) and not isinstance(spec, type) else None
+    meaning = None if function or spec is None else resolve(spec, group_size)
     size = integer("group size", _group_size(group_size, meaning))
     common: dict[str, Any] = {
         "group_size": size,
@@ -167,6 +191,12 @@ def explain(
         "meaning": meaning,
         "assumed": assumed,
     }
+    if function is not None:
+        from ..testing.tables import namesake, table_of_function
+
+        called, table = table_of_function(function, integer("group size", size, 2))
+        common |= {"function": True, "alike": namesake(table)}
+        return _of_table(called, table, table.spec, moments, common)
     estimator = name if meaning is None else meaning.estimator
     if estimator is None:
         assert meaning is not None
@@ -180,8 +210,17 @@ def explain(
         )
     table, scaled = count_table(estimator, size, moments), estimator
     if meaning is not None and meaning.factor != 1:
-        table = CountTable(meaning.factor * table.successes, meaning.factor * table.failures)
+        table = table.scaled(meaning.factor)
         scaled = table.spec
+    called = record.name + estimator[len(estimator.partition(":")[0]) :]
+    return _of_table(called, table, scaled, moments, common)
+
+
+def _of_table(
+    called: str, table: CountTable, scaled: str, moments: Moments, common: dict[str, Any]
+) -> Explanation:
+    """The explanation of a table, whose name as an estimator is ``scaled``."""
+    size, assumed = table.group_size, common["assumed"]
     error = gradient_mse(moments, scaled, size)
     oracle, best, rloo = (
         gradient_mse(moments, other, size).noise_to_signal if size > 1 or other != "grpo" else None
@@ -189,7 +228,7 @@ def explain(
     )
     noise, shown = error.noise_to_signal, np.union1d(GRID, moments.value)
     return Explanation(
-        record.name + estimator[len(estimator.partition(":")[0]) :],
+        called,
         unbiased=table.unbiased,
         weight={"pass_rate": shown.tolist(), "w": table.weight(shown).tolist()},
         mse=error.mse,

@@ -7,6 +7,7 @@ import json
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -116,7 +117,9 @@ def _numbers(text: str) -> list[float]:
 def as_json(explanation: Explanation) -> dict[str, Any]:
     """The explanation as one JSON object has it."""
     plain = dict(vars(explanation))
-    meaning = plain.pop("meaning")
+    meaning, alike = plain.pop("meaning"), plain.pop("alike")
+    if plain.pop("function"):
+        plain["alike"] = None if alike is None else asdict(alike)
     if meaning is not None:
         plain["framework"] = meaning.framework.name
         plain["own_name"] = meaning.row.name
@@ -164,7 +167,10 @@ def _heading(explanation: Explanation) -> list[str]:
     if meaning is not None:
         title = f"{meaning.framework.title} {meaning.written}".rstrip()
         lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}", *_passed(meaning)]
-    lines += [f"{explanation.name}: {family.title}", f"  {family.formula}", f"  {family.what}"]
+    lines += [f"{explanation.name}: {family.title}"]
+    if explanation.function:
+        lines += [f"  {_found(explanation)}"]
+    lines += [f"  {family.formula}", f"  {family.what}"]
     if meaning is not None:
         row = meaning.row
         if explanation.group_size == 1:
@@ -185,6 +191,17 @@ def _heading(explanation: Explanation) -> list[str]:
         lines += [f"  Source: {source}, {framework.checked(row)}."]
         lines += [f"  {note}" for note in framework.notes]
     return lines
+
+
+def _found(explanation: Explanation) -> str:
+    """What an advantage function was found to be."""
+    tried = f"On groups of {explanation.group_size} rewards 0 and 1"
+    if explanation.alike is None:
+        return f"{tried} it is a table of its own, and no multiple of one in the catalogue."
+    if explanation.alike.whole:
+        return f"{tried} it is {explanation.alike}."
+    climbs = catalogue().families[explanation.alike.name.partition(":")[0]].climbs
+    return f"{tried} it is a table of its own, with the weight of {explanation.alike}. {climbs}"
 
 
 def _passed(meaning: Meaning) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,7 @@ from .function import (
     show,
     whole_numbers,
 )
-
-_MOST = 4096
-"""Groups of one size of which all are tried; of more, one for each number of successes, in some orders."""
-_ORDERS = 8
+from .tables import groups
 
 
 @reports
@@ -73,15 +69,15 @@ def assert_is(
             raise InputError(f"{called} depends on more than a group's rewards: it has no table")
         levels = [(0.0, 1.0)] + [(-1.0, 0.5, 2.0)] * (size <= 4 and not row.binary)
         for values in levels:
-            groups = _groups(values, size)
+            tried = groups(values, size)
             if row.ddof is not None and baseline(name).standardised:
-                wanted: Array = standardised(groups, ddof=row.ddof, epsilon=row.epsilon)
+                wanted: Array = standardised(tried, ddof=row.ddof, epsilon=row.epsilon)
                 slack = tolerance
             else:
-                wanted, slack = advantages(name, groups), tolerance + size * row.epsilon
+                wanted, slack = advantages(name, tried), tolerance + size * row.epsilon
             wanted = np.asarray(meaning.factor * wanted)
             outcome = under(
-                groups[:, None], np.zeros_like(groups)[:, None], np.zeros((len(groups), 1))
+                tried[:, None], np.zeros_like(tried)[:, None], np.zeros((len(tried), 1))
             )
             outcome = outcome[:, 0]
             off = np.abs(outcome - wanted).max(1) > slack * np.maximum(1, np.abs(wanted).max(1))
@@ -89,17 +85,5 @@ def assert_is(
                 i = int(np.flatnonzero(off)[0])
                 raise Violation(
                     f"{under.name} is not {called}: at G = {size} the advantages of rewards "
-                    f"{show(groups[i])} are {show(outcome[i])}, there {show(wanted[i])}"
+                    f"{show(tried[i])} are {show(outcome[i])}, there {show(wanted[i])}"
                 )
-
-
-def _groups(values: tuple[float, ...], size: int) -> Array:
-    """The groups that are tried, (n, G)."""
-    if len(values) ** size <= _MOST:
-        return np.array(list(product(values, repeat=size)))
-    low, high = values
-    first = np.where(np.tri(size + 1, size, -1) > 0, high, low)
-    rng = np.random.default_rng(0)
-    orders = [np.arange(size), np.arange(size)[::-1]]
-    orders += [rng.permutation(size) for _ in range(_ORDERS - len(orders))]
-    return np.concatenate([first[:, order] for order in orders])

@@ -23,6 +23,7 @@ from .function import (
     whole_numbers,
 )
 from .plans import largest_group, under_plan
+from .tables import climbed
 
 PROPORTIONAL = 1e-7
 """Residuals below this, relative to the scale, are rounding of a multiple of the gradient."""
@@ -250,7 +251,8 @@ def assert_unbiased(
     function may depend on the order. grpo is unbiased by Lemma 1 (ustatistic), and so is every
     baseline that the output itself does not enter. The message of a failure says how large the
     bias is, whether E ĝ is a multiple c g (a rescaled learning rate: the full group mean has
-    c = (G-1)/G) and whether it is not (normalisation by the standard deviation).
+    c = (G-1)/G) and whether it is not (normalisation by the standard deviation): then also what a function
+    of rewards alone climbs where these are 0 and 1, its weight w by the pass rate.
 
     Arguments:
         function: rewards to advantages of the same shape.
@@ -330,10 +332,12 @@ def assert_unbiased(
     # Rounded, so that of equally biased ones the first is named.
     worst = max(failed, key=lambda r: float(f"{r.relative:.6g}"))
     prompts = f", B = {worst.batch_size}" if layout == "minibatch" else ""
+    alone = layout != "minibatch" and under.inputs == ("rewards",)
+    instead = climbed(under, worst.group_size) if alone and not _factors(results, tolerance) else ""
     raise Violation(
         f"{under.name} is biased: at G = {worst.group_size}{prompts} on problem {worst.problem!r} "
         f"‖E ĝ - g‖ is {worst.relative:.3g} times {'(E‖s‖² E z²)^½' if worst.flat else '‖g‖'}, the "
-        f"worst of {len(failed)} failures in {len(results)} enumerations; "
+        f"worst of {len(failed)} failures in {len(results)} enumerations{instead}; "
         f"{_diagnosis(results, worst, tolerance)}"
         f"{under.hint if worst.relative < SINGLE_PRECISION else ''}"
     )
