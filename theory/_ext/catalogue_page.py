@@ -96,8 +96,9 @@ def tables() -> str:
         lines += section(family, closed=True)
     lines += ["", "## What is no such table", ""]
     lines += [
-        "Lengths, other prompts, other networks or earlier steps enter these. What is said of them is said "
-        "in words; `ustat_pg.compare` enumerates any advantage function on a small problem."
+        "Lengths, other prompts, other networks, earlier steps or what the other outputs of the group are "
+        "enter these. What is said of them is said in words; `ustat_pg.compare` enumerates any advantage "
+        "function on a small problem, and `ustat_pg.testing.climbed_reward` the reward that it climbs."
     ]
     for family in known.others.values():
         lines += section(family, closed=False)

@@ -14,7 +14,8 @@ A torch trainer's function in five lines::
         assert_unbiased(my_advantages, array=torch.tensor)
         assert_finite(my_advantages, array=torch.tensor)
 
-:func:`assert_is` asks whether it is what a trainer's options mean, biased or not.
+:func:`assert_is` asks whether it is what a trainer's options mean, biased or not, and
+:func:`climbed_reward` what it climbs, ranks by a judge and votes of the group among others.
 :func:`assert_invariances` tests properties that hold reward by reward, and :func:`rewards`,
 :func:`scores` and :func:`problems` are Hypothesis strategies for tests of your own
 (``pip install 'ustat_pg[testing]'``; nothing else here needs Hypothesis). What an unbiased function
@@ -54,7 +55,7 @@ from .invariances import INVARIANCES, assert_finite, assert_invariances
 from .registered import registered
 from .row import assert_is
 from .strategies import problems, rewards, scores
-from .unbiased import assert_unbiased, default_problems
+from .unbiased import assert_unbiased, climbed_reward, default_problems
 
 __all__ = [
     "INPUTS",
@@ -64,6 +65,7 @@ __all__ = [
     "assert_invariances",
     "assert_is",
     "assert_unbiased",
+    "climbed_reward",
     "default_problems",
     "problems",
     "registered",

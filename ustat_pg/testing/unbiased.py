@@ -83,8 +83,8 @@ def _named(
     return dict(problems)
 
 
-def mean_gradient(under: UnderTest, cell: GradientCell) -> Array:
-    """E ĝ by enumeration of every outcome, in order, of a minibatch: (d,)."""
+def _pushes(under: UnderTest, cell: GradientCell) -> Array:
+    """E (1/BG) Σ A over the outputs that are arm y at prompt x, by enumeration of every outcome, (X, K)."""
     problem = cell.problem
     weights = np.zeros(problem.contexts * problem.arms)
     try:
@@ -99,8 +99,54 @@ def mean_gradient(under: UnderTest, cell: GradientCell) -> Array:
             f"{error}; take a smaller group_size or batch_size, or a problem with fewer outcomes"
         ) from None
     weights /= cell.batch_size * cell.group_size
-    table = weights.reshape(problem.contexts, problem.arms)
-    return np.sum([problem.policy.combine(x, w) for x, w in enumerate(table)], axis=0)
+    return weights.reshape(problem.contexts, problem.arms)
+
+
+def mean_gradient(under: UnderTest, cell: GradientCell) -> Array:
+    """E ĝ by enumeration of every outcome, in order, of a minibatch: (d,)."""
+    combine = cell.problem.policy.combine
+    return np.sum([combine(x, row) for x, row in enumerate(_pushes(under, cell))], axis=0)
+
+
+@reports
+def climbed_reward(
+    function: Callable[..., Any],
+    problem: SoftmaxBandit,
+    *,
+    group_size: int,
+    layout: str = "batched",
+    inputs: Sequence[str] = ("rewards",),
+    array: Callable[[Any], Any] | None = None,
+) -> Array:
+    """The reward that an advantage function climbs, whatever of the group it looks at, (X, K).
+
+    r(x, y) = (1/G) Σᵢ E[Aᵢ | yᵢ = y],   E ĝ = Σ_x ρ(x) Σ_y π(y|x) s(x, y) r(x, y) = ∇ E r, r held still.
+
+    So the other outputs of the group are those of the policy as it is. A number for each prompt that is added
+    to r changes nothing. Where arms have the rewards 0, 1, 2, ... a function of rewards is one of outputs.
+
+    Arguments:
+        function, layout, inputs, array: those of :func:`assert_unbiased`.
+        problem: prompts and outputs.
+        group_size: G >= 2.
+
+    Raises:
+        AssertionError: as :func:`assert_unbiased` has it of the function's answer.
+        InputError: an argument is not as said, or there is too much to enumerate.
+
+    >>> def judge(z):                                # the share of the others that each output beats
+    ...     return (z[..., :, None] > z[..., None, :]).sum(-1) / (z.shape[-1] - 1)
+    >>> qualities = [[[0.0], [1.0], [10.0]]]
+    >>> three = SoftmaxBandit.tabular([1.0], np.log([[0.5, 0.25, 0.25]]), qualities, np.ones((1, 3, 1)))
+    >>> [climbed_reward(judge, three, group_size=size).round(12).tolist() for size in (2, 5)]
+    [[[0.0, 0.5, 0.75]], [[0.0, 0.5, 0.75]]]
+    """
+    if not isinstance(problem, SoftmaxBandit):
+        raise InputError(f"problem is a {type(problem).__name__}: it must be a SoftmaxBandit")
+    under = UnderTest(function, layout, inputs, array)
+    (size,) = whole_numbers("group size", group_size, 2)
+    chances = problem.context_probs[:, None] * problem.policy.probs
+    return _pushes(under, GradientCell(problem, size)) / chances
 
 
 @dataclass(frozen=True, eq=False)
