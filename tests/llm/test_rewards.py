@@ -215,6 +215,13 @@ def test_nearly_equal_rewards(tmp_path, size, said):
     assert found(tmp_path, first(5, rewards[0], MIXED)) == []
 
 
+def test_rewards_of_which_all_are_smaller_than_what_is_added(tmp_path):
+    """Their deviations are like each other, and all are lost in the ε."""
+    (near,) = found(tmp_path, 1 + 1e-5 * SOUND["graded"])
+    assert (near.cause, near.count) == ("nearly equal", GROUPS)
+    assert "the ε of a divisor" in near.says
+
+
 def test_what_trainers_add_to_a_divisor():
     rows = (row for framework in catalogue().frameworks.values() for row in framework.rows)
     assert max(row.epsilon for row in rows) == _ADDED
