@@ -46,6 +46,14 @@ def test_no_number_of_replications_narrows_what_has_no_range():
     assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
 
 
+@pytest.mark.parametrize("margin", [0.08, 0.15, 0.3, 0.6])
+def test_few_replications_are_the_fewest(margin):
+    forecast = Forecast(0.5, 0.05, 0.0, 1.0)
+    needed = replications_needed(margin, forecast, 1e-3)
+    assert 2 < needed < 1000
+    assert forecast.half_width(needed, 1e-3) <= margin < forecast.half_width(needed - 1, 1e-3)
+
+
 # The decider.
 
 

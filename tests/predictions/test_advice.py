@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,8 @@ def test_a_notebook_shows_the_sentence_and_the_best():
     assert len(long.table) > 24
     assert len(long.shown) < 24
     assert any(long.remark(row) == "best" for row in long.shown)
+    assert len(replace(long, table=long.table[:24]).shown) == 24
+    assert len(replace(long, table=long.table[:25]).shown) < 24
 
 
 def test_the_picture_shows_the_table():

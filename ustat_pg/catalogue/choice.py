@@ -61,7 +61,7 @@ class Direction:
     """The mean of a biased estimate beside the gradient of the expected reward.
 
     Arguments:
-        scale: its length along the gradient, over the gradient's; None where either is not told from 0.
+        scale: its length along the gradient, over the gradient's; None where either is not distinguishable from 0.
         cosine, low, high: of the angle between them, with its 95% interval; None, -1 and 1 there.
     """
 
@@ -73,7 +73,7 @@ class Direction:
     def sentence(self, label: str) -> str:
         """The bias in words."""
         if self.scale is None or self.cosine is None:
-            return f"The bias of {label} is not known here: a mean is not told from 0."
+            return f"The bias of {label} is not known here: a mean is not distinguishable from 0."
         return (
             f"The mean of {label} goes {self.scale:.3g} times as far as the gradient of the expected reward, "
             f"at a cosine of {self.cosine:.3g} (95%: {self.low:.3g} to {self.high:.3g}) to it."
@@ -220,7 +220,7 @@ def choose(
     if not isfinite(in_use_now := ratios[0][0]):
         raise InputError(
             f"the noise over signal of {current.row.name} at G = {size} is not known here: its signal is not "
-            "told from 0; more prompts would tell"
+            "distinguishable from 0; take more prompts"
         )
     # It is itself, however little is known of it.
     ratios = [(in_use_now, 1.0, 1.0, 1.0), *ratios[1:]]
