@@ -131,6 +131,11 @@ FILES = {
         "python3 train.py --advantage-estimator grpo --n-samples-per-prompt 8 --use-miles-router\n",
         ("miles", "std-ddof1", 8),
     ),
+    "a clone of miles": File(
+        "miles/tests/run.sh",
+        "python3 train.py --advantage-estimator gspo --n-samples-per-prompt 8 --use-tis\n",
+        ("miles", "std-ddof1", 8),
+    ),
     "a value that one alone has": File(
         "run.sh",
         "python3 train.py --advantage-estimator gspo --n-samples-per-prompt 8 --use-tis\n",

@@ -290,7 +290,16 @@ def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> 
         )
         for of in (whole, known)
     ]
-    return runs + signs, *counts[0], -_wrong(framework, known), *counts[1], len(known)
+    told = (*counts[0], -_wrong(framework, known), *counts[1])
+    return runs + signs, *told, _in_clone(framework, source), len(known)
+
+
+def _in_clone(framework: Framework, source: Source) -> bool:
+    """Whether a file lies in a folder of the framework's name, which tells it from its kin alone."""
+    folder = re.compile(
+        rf"(.*\W)?{re.escape(framework.repository.rpartition('/')[2])}", re.IGNORECASE
+    )
+    return any(folder.fullmatch(part) for part in Path(source.title).absolute().parts[:-1])
 
 
 def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:

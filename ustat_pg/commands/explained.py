@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..catalogue import Meaning, short_name
+from ..catalogue import Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..problems import load_problem
 from ..reading import read_json
