@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from tqdm import tqdm
 
-from ustat_pg.engines.gradients.models import Model, model_of
 from ustat_pg.estimators import RunningTable, advantages
-from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit, digit_addition
+from ustat_pg.validation import needed
+
+with needed("this example", "torch"):
+    import torch
+    from torch import Tensor
+
+    from ustat_pg.engines.gradients.models import Model, model_of
+    from ustat_pg.policies.transformer import TransformerPolicy
 
 BUDGET, STEPS = 64, 60
 """K = BG outputs a step, and the steps of a run."""

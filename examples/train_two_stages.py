@@ -21,15 +21,19 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 from scipy.stats import t as student
-from torch import Generator, Tensor
 
-from ustat_pg.engines.gradients.models import model_of
 from ustat_pg.estimators import grpo, two_stage
-from ustat_pg.policies.transformer import TransformerPolicy
 from ustat_pg.predictions import plan_cost
 from ustat_pg.problems import digit_addition
+from ustat_pg.validation import needed
+
+with needed("this example", "torch"):
+    import torch
+    from torch import Generator, Tensor
+
+    from ustat_pg.engines.gradients.models import model_of
+    from ustat_pg.policies.transformer import TransformerPolicy
 
 BUDGET, STEPS = 64, 60
 """Outputs of a step, in the mean, and steps of a run."""

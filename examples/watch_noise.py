@@ -11,13 +11,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-import torch
-from trl import GRPOConfig, GRPOTrainer
-
-from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.models import load_model
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.llm.training import dataset
+from ustat_pg.validation import needed
+
+with needed("this example", "llm"):
+    import torch
+    from trl import GRPOConfig, GRPOTrainer
+
+    from ustat_pg.llm import NoiseMonitor
 
 
 def train(steps: int, folder: Path, report: list[str]) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ EXTRAS = {
     "omegaconf": "configs",
     **dict.fromkeys(("matplotlib", "seaborn"), "figures"),
     **dict.fromkeys(("accelerate", "datasets", "filelock", "math_verify", "peft", "psutil"), "llm"),
-    **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl", "yaml"), "llm"),
+    **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl"), "llm"),
     "distributed": "dask",
 }
 """Packages that not everyone has, by the extra of pip that brings them."""

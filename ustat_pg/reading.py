@@ -122,10 +122,7 @@ def read_json(path: Path) -> Any:
 
 def read_yaml(path: Path) -> Any:
     """Value of a YAML file, of plain types alone."""
-    try:
-        import yaml
-    except ImportError:
-        raise InputError(f"{path}: YAML needs PyYAML: pip install 'ustat_pg[llm]'") from None
+    import yaml
 
     class Bounded(yaml.SafeLoader):
         """PyYAML's safe loader, which has no bound: a few hundred bytes of aliases are billions of values."""

@@ -2,126 +2,109 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 
-from tests.support.commands import ROOT, jsonl
+from tests.support.commands import ROOT
 from tests.support.hidden import hidden
+from tests.support.pages import NAMED, PAGES, PROGRAM, commands, files_of_a_reader, imports
 from ustat_pg.cli import EXTRAS
-from ustat_pg.llm.pool import ScoredPool
 
-EXTRA = "pip install 'ustat_pg[{}]'"
+EXTRA = re.compile(r"pip install 'ustat_pg\[(\w+)\]'")
+
+MORE = {
+    "ustat-pg advise --model embedded:short --budget 64": "llm",
+    "ustat-pg llm mse --model embedded:short": "llm",
+    "ustat-pg llm mse --model embedded:short --rollouts LOG": "llm",
+    "ustat-pg llm sweep --config embedded --out sweep": "llm",
+    "ustat-pg advise ustat:uneven --budget 64 --plot out.png": "figures",
+    "ustat-pg explain --name std --group-size 4 --pass-rate .2 --plot out.png": "figures",
+    "python -m ustat_pg.llm.training --config run.yaml": "llm",
+    "python -m simulations verify mse --size smoke --engine autograd": "torch",
+    "python -m simulations verify mse --size smoke --on transformer": "torch",
+    "python -m simulations verify --size smoke --on language-model": "llm",
+    "python -m simulations verify mse --size smoke --dask tcp://localhost:1": "dask",
+    "python -m simulations verify mse --size smoke --engine autograd --device cuda": "torch",
+    "from ustat_pg.noise import NoiseMeter": "torch",
+    "import ustat_pg.noise.verl": "noise",
+    "from ustat_pg.llm import NoiseMonitor": "llm",
+    "from ustat_pg.llm import BaselineTrainer": "llm",
+    "from ustat_pg.llm import TwoStageTrainer": "llm",
+    "from ustat_pg.llm.scores import Scores": "llm",
+    "from ustat_pg.testing import problems; problems()": "testing",
+    # A scored pool and rewards are numbers alone; so are alarms.
+    "ustat-pg advise --scored POOL --budget 64": None,
+    "ustat-pg llm mse --scored POOL": None,
+    "ustat-pg llm sweep --help": None,
+    "from ustat_pg.noise import Alarms, Alternative, NoiseEstimate": None,
+}
+"""What need not stand on a page, and the extra that it needs."""
+
+LATER = r"python -m (simulations (verify|plan|mutants|new)|figures|benchmarks)|make"
+"""What takes minutes, writes into the clone or needs a run's results, not an extra; benchmarks need all."""
+
+QUIET = "try:\n    {}\nexcept ImportError as error:\n    assert error.name in {}"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory):
-    """Of processes that find no package of an extra."""
-    path = hidden(tmp_path_factory.mktemp("without"), *EXTRAS)
-    return os.environ | {"PYTHONPATH": path}
+def named():
+    """Commands and imports of ours that pages name."""
+    ours = re.compile("(from|import) (ustat_pg|simulations|figures)")
+    words = (line for page in PAGES for line in commands(page) if not NAMED.fullmatch(line))
+    return [
+        *(line for line in words if not re.match(LATER, line)),
+        *(line for page in PAGES for line in imports(page) if ours.match(line)),
+    ]
 
 
-def run(environment, *words):
-    line = [sys.executable, *map(str, words)]
-    return subprocess.run(
-        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+@pytest.fixture(scope="module")
+def outcomes(named, tmp_path_factory):
+    """What each comes to in a process that finds no package of an extra: exit code, output and error."""
+    folder = tmp_path_factory.mktemp("without")
+    quiet = [QUIET.format(line, tuple(EXTRAS)) for line in MORE if "import" in line]
+    lines = list(dict.fromkeys([*named, *MORE, *quiet]))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.pages"],
+        cwd=files_of_a_reader(folder),
+        env=os.environ | {"PYTHONPATH": hidden(folder, *EXTRAS, "hypothesis")},
+        input=json.dumps(lines),
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+        check=True,
     )
+    return dict(zip(lines, json.loads(done.stdout), strict=True))
 
 
-MODEL = "advise --model embedded:short --budget 64"
+@pytest.mark.parametrize(("line", "extra"), MORE.items())
+def test_one_line_says_what_to_install(outcomes, line, extra):
+    code, out, err = outcomes[line]
+    if extra is None:
+        assert (code, err) == (0, "")
+    else:
+        assert (code, out) == (2 if PROGRAM.match(line) else 1, "")
+        assert err.count("\n") == 1
+        assert EXTRA.search(err)[1] == extra
+    if quiet := outcomes.get(QUIET.format(line, tuple(EXTRAS))):
+        assert quiet == [0, "", ""] or extra == "testing"
 
 
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (MODEL, "llm"),
-        (f"{MODEL} --rollouts {{rollouts}}", "llm"),
-        ("llm mse --model embedded:short", "llm"),
-        ("llm mse --model embedded:short --rollouts {rollouts}", "llm"),
-        ("llm sweep --config embedded --out {out}", "llm"),
-        ("explain {options}", "llm"),
-        ("advise ustat:uneven --budget 64 --plot {out}.png", "figures"),
-        ("explain --name std --group-size 4 --pass-rate .2 --plot {out}.png", "figures"),
-    ],
-)
-def test_a_command_says_in_one_line_what_to_install(environment, tmp_path, words, extra):
-    rollouts = jsonl(tmp_path / "rollouts.jsonl", {"prompt": "1+1?", "completions": ["2"] * 4})
-    options = tmp_path / "run.yaml"
-    options.write_text("num_generations: 8\n", "utf-8")
-    words = words.format(rollouts=rollouts, options=options, out=tmp_path / "out")
-    done = run(environment, "-m", "ustat_pg.cli", *words.split())
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert EXTRA.format(extra) in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        ("verify mse --engine autograd", "torch"),
-        ("verify mse --on transformer", "torch"),
-        ("verify --on language-model", "llm"),
-        ("verify mse --dask tcp://localhost:1", "dask"),
-        ("verify mse --engine autograd --device cuda", "torch"),
-    ],
-)
-def test_simulations_say_in_one_line_what_to_install(environment, tmp_path, words, extra):
-    where = ("--size", "smoke", "--out", tmp_path)
-    done = run(environment, "-m", "simulations", *words.split(), *where)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert EXTRA.format(extra) in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("program", "extra"),
-    [
-        ("from ustat_pg.noise import NoiseMeter", "torch"),
-        ("from ustat_pg.llm import NoiseMonitor", "llm"),
-        ("from ustat_pg.llm import BaselineTrainer", "llm"),
-        ("from ustat_pg.llm import TwoStageTrainer", "llm"),
-        ("from ustat_pg.llm.scores import Scores", "llm"),
-    ],
-)
-def test_an_import_says_what_to_install_and_is_an_import_error(environment, program, extra):
-    done = run(environment, "-c", program)
-    assert EXTRA.format(extra) in done.stderr.splitlines()[-1]
-    quiet = f"try:\n    {program}\nexcept ImportError as error:\n    print(error.name)"
-    done = run(environment, "-c", quiet)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() in EXTRAS
-
-
-def test_a_run_of_training_says_what_to_install(environment):
-    done = run(environment, "-m", "ustat_pg.llm.training", "--config", "run.yaml")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert EXTRA.format("llm") in done.stderr
-
-
-def test_what_needs_no_extra_runs_without(environment, tmp_path):
-    """A scored pool and rewards are numbers alone; so are alarms."""
-    generator = np.random.default_rng(0)
-    rewards, scores = generator.integers(0, 2, (8, 6)), generator.normal(size=(8, 6, 3))
-    ScoredPool.from_scores(rewards.astype(float), scores).save(tmp_path / "pool.npz")
-    for words in (
-        ("-m", "ustat_pg.cli", "advise", "--scored", tmp_path / "pool.npz", "--budget", 64),
-        ("-m", "ustat_pg.cli", "llm", "mse", "--scored", tmp_path / "pool.npz"),
-        ("-c", "from ustat_pg.noise import Alarms, Alternative, NoiseEstimate"),
-        ("-m", "ustat_pg.cli", "llm", "sweep", "--help"),
-    ):
-        done = run(environment, *words)
-        assert (done.returncode, done.stderr) == (0, "")
+def test_what_pages_name_works_or_says_what_to_install(named, outcomes):
+    assert len(named) > 200
+    for line in named:
+        code, _, err = outcomes[line]
+        assert code == 0 or (err.count("\n") == 1 and EXTRA.search(err)), (line, err)
 
 
 def test_the_extras_are_those_of_the_package():
     """What a command says to install is there to be installed, and brings the package."""
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    names = {"math_verify": "math-verify", "yaml": "pyyaml"}
+    names = {"math_verify": "math-verify"}
     for package, extra in EXTRAS.items():
         (listed,) = re.findall(rf"^{extra} = \[(.*?)\]$", text, re.S | re.M)
         if package == "torch":

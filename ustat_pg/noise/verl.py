@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..validation import InputError
-from .meter import NoiseMeter
-from .onlooker import FEWEST, Guard, Onlooker
+from ..validation import InputError, needed
+
+with needed("a meter in verl", "noise"):
+    from .meter import NoiseMeter
+    from .onlooker import FEWEST, Guard, Onlooker
 
 
 def measured(engine: Any) -> Any:

@@ -185,7 +185,7 @@ def gradient_mse(
             bound = prompt_term + first + explicit_bound(moments, size, prompts)
         if record.whole_group:
             factors *= (size - 1) / size
-            shrink = factors[0] ** 2
+            shrink = float(factors[0]) ** 2
             prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
     else:
         _baseline_values(moments, record, constant, critic)
@@ -201,7 +201,7 @@ def gradient_mse(
             float(mean @ together) / prompts,
         )
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
-    square, inner_product = moments.mean_gradient(factors)
+    square, inner_product = map(float, moments.mean_gradient(factors))
     target = moments.mean_gradient_sq
     bias = max(square - 2 * inner_product + target, 0.0)
     if bias <= _ROUNDING * max(square, target):
