@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import Parser, guarded
 from ustat_pg.results import FIGURES_FOLDER, HTML_FILE, Results, load_run
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, one_of
 
 from . import data
 from .catalogue import PICTURES
@@ -42,9 +42,8 @@ def paint(
     """Draw what a run has data for, all figures unless some are named; returns the files, and the names of
     figures without data.
     """
-    unknown = [name for name in names if name not in PICTURES]
-    if unknown:
-        raise InputError(f"figure {unknown[0]!r} is unknown: choose of {', '.join(PICTURES)}")
+    for name in names:
+        one_of("figure", name, PICTURES)
     try:
         import matplotlib
         import seaborn  # noqa: F401

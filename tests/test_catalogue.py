@@ -110,7 +110,8 @@ def test_specs(spec, estimator, size, aggregation, scale):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("verll adv_estimator=rloo", "'verll' is unknown: the nearest is 'verl'"),
+        ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
+        ("huggingface foo", "'huggingface' is unknown: choose one of areal, "),
         ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
         ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
         ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),

@@ -28,4 +28,4 @@ def test_the_nearest_is_named(name, meant):
 
 
 def test_what_is_near_to_nothing_lists_all():
-    refuses("'qqq' is unknown: choose of ustatistic, mse", stem_of, "qqq")
+    refuses("'qqq' is unknown: choose one of ustatistic, mse", stem_of, "qqq")

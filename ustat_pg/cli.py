@@ -10,7 +10,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from typing import IO, Any, NoReturn, cast
@@ -18,7 +17,7 @@ from typing import IO, Any, NoReturn, cast
 from ._version import __version__
 from .commands import clone
 from .reading import printable
-from .validation import InputError
+from .validation import InputError, one_of
 
 OVERVIEW = """\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -29,10 +28,12 @@ ustat-pg: the theory of GRPO, verified, and what it says about a training run
   llm mse --model M --prompts P    the same for a language model; llm sweep trains it
   example, problems                a problem file to start from; problems that go by a name
   verify [CLAIM ...]               every result of the paper, by enumeration and simulation; minutes (*)
+  plan [CLAIM ...], check          what verify would draw and cost; one line of its report again (*)
   report DIR, figures DIR          a run's page and its figures (*)
-(*) in a clone of the repository; ustat-pg COMMAND --help says more of each
+(*) in a clone of the repository, where {more}
+ustat-pg COMMAND --help says more of each
 Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
-"""
+""".format(more=clone.MORE)
 """The text of the command without words."""
 
 RUNS = {
@@ -97,7 +98,9 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     from .commands.model_arguments import add_rewards, advise_arguments, source
 
     parser = Parser(
-        prog="ustat-pg", description="Predictions and advice for GRPO's policy gradient."
+        prog="ustat-pg",
+        description="Predictions and advice for GRPO's policy gradient.",
+        epilog=f"In a clone of the repository {clone.MORE}.",
     )
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -274,10 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (commands,) = (action for action in parser._actions if action.dest == "command")
         known = list(commands.choices or ())
         if words and not words[0].startswith("-") and words[0] not in known:
-            (nearest,) = get_close_matches(words[0], known, n=1, cutoff=0.0)
-            raise InputError(
-                f"command {words[0]!r} is unknown: the nearest is {nearest!r} of {', '.join(known)}"
-            )
+            one_of("command", words[0], known)
         options, unknown = parser.parse_known_args(words)
         if options.command is None:
             print(OVERVIEW, end="")

@@ -235,7 +235,7 @@ def stem_of(name: str) -> str:
     near = nearest(name, [*RESULTS, *(result.label for result in RESULTS.values())], 2)
     meant = f", did you mean {' or '.join(near)}?" if near else ":"
     raise InputError(
-        f"claim {name!r} is unknown{meant} choose of {', '.join(RESULTS)}, or by the paper's labels"
+        f"claim {name!r} is unknown{meant} choose one of {', '.join(RESULTS)}, or by the paper's labels"
     )
 
 

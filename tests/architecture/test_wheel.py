@@ -79,6 +79,7 @@ def test_it_works_in_a_clean_environment(wheel, tmp_path):
     refused = subprocess.run([command, "verify"], **words)
     assert refused.returncode == 2
     assert "verify needs the repository" in refused.stderr
+    assert run(command, "verify", "--help") == refused.stderr.removeprefix("ustat-pg: ")
     code = (
         "from ustat_pg.engines import *; from ustat_pg.problems import random_problem;"
         "c = GradientCell(random_problem(0), 2);"

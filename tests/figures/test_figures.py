@@ -207,4 +207,4 @@ def test_what_is_no_run_is_one_line_and_exit_2(write, message, tmp_path, capsys)
 
 
 def test_an_unknown_figure_is_refused(run, capsys):
-    assert "'mes' is unknown: choose of verdicts" in refusal_of(capsys, main, run, "mes")
+    assert "'mes' is unknown, did you mean mse? choose" in refusal_of(capsys, main, run, "mes")

@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import converters, field, frozen
 
-from ..validation import InputError, integer, nearest
+from ..validation import InputError, integer, nearest, one_of
 
 
 def as_text(value: Any) -> str:
@@ -377,13 +377,7 @@ class Catalogue:
             for record in self.frameworks.values()
             for name in (record.name, *record.aliases)
         }
-        wanted = text.lower().replace("_", "-")
-        if wanted not in known:
-            raise InputError(
-                f"framework {text!r} is unknown: the nearest is "
-                f"{nearest(wanted, known, cutoff=0.0)[0]!r} of {', '.join(self.frameworks)}"
-            )
-        return known[wanted]
+        return known[one_of("framework", text.lower().replace("_", "-"), known)]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
         """Every row that means an estimator of that name, here or among the others."""

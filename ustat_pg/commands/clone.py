@@ -19,6 +19,9 @@ COMMANDS = {
 }
 """The module that runs each command and its first words, and what it is for."""
 
+MORE = "python -m simulations has list, new and mutants besides"
+"""What is typed in a clone alone."""
+
 
 def _root() -> Path | None:
     """The clone of the repository that this folder or the package is in; None where there is none."""
@@ -36,10 +39,14 @@ def run(command: str, words: Sequence[str]) -> int:
     """
     called, root = COMMANDS[command][0].split(), _root()
     if root is None:
-        raise InputError(
+        text = (
             f"{command} needs the repository, whose experiments are not in the package: clone it, "
             f"and call ustat-pg {command} or python -m {' '.join(called)} in its folder"
         )
+        if not {"-h", "--help"} & set(words):
+            raise InputError(text)
+        print(text)
+        return 0
     paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     line = [sys.executable, "-m", *called, *words]

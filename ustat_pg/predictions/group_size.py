@@ -382,7 +382,7 @@ def _affordable(total: float, fixed: float, price: float) -> int:
     """The greatest group that the budget buys for one prompt."""
     if total / price > _LARGEST:
         raise InputError(
-            f"the budget pays for {total / price:.6g} outputs: it may be at most {_LARGEST:.0e}"
+            f"the budget pays for {total / price:,.10g} outputs: at most {_LARGEST:,} are allowed"
         )
     largest = int(_whole(np.asarray((total - fixed) / price)))
     if largest < 2:
