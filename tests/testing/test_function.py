@@ -137,6 +137,34 @@ def test_an_assertion_inside_the_function_keeps_its_traceback():
     assert result.traceback[-1].name == "guarded"
 
 
+def _mixed(rewards):
+    return (rewards - rewards.mean()) / (rewards.std() + 1e-6)
+
+
+def _of_numbers(rewards):
+    total = sum(rewards := [float(reward) for reward in rewards])
+    return np.array([reward - (total - reward) / (len(rewards) - 1) for reward in rewards])
+
+
+@pytest.mark.parametrize(
+    ("function", "message", "hinted"),
+    [
+        (lambda z: z - (z.sum() - z) / (len(z) - 1), "is not finite", True),
+        (_mixed, "mixes the groups", True),
+        (_of_numbers, "raised by _of_numbers", True),
+        (lambda z: (z - z.mean(-1, keepdims=True)) / z.std(-1, keepdims=True), "finite", False),
+        (lambda z: z + np.inf, "is not finite", False),
+    ],
+)
+@pytest.mark.parametrize("check", [assert_unbiased, assert_finite])
+def test_a_function_of_one_group_is_told_its_layout(check, function, message, hinted):
+    with pytest.raises((AssertionError, TypeError)) as result:
+        check(function)
+    said = "".join([str(result.value), *getattr(result.value, "__notes__", ())])
+    assert message in said
+    assert ("one group at a time? layout='group'" in said) == hinted
+
+
 def test_a_flat_answer_is_told_how_to_wrap_its_function():
     def flat(z):
         return z.reshape(-1)

@@ -139,6 +139,7 @@ class UnderTest:
                 error.add_note(
                     f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
                     f"say array=, for torch array=torch.tensor; if another shape layout=, {self.wrapped}"
+                    f"{self._one_group(parts, 0)}"
                 )
                 raise
             answer = values
@@ -163,9 +164,22 @@ class UnderTest:
             row = tuple(np.argwhere(bad)[0][: 1 if self.layout == "batched" else 0])
             raise Violation(
                 f"{self.name} is not finite: the advantages of rewards {show(rewards[row])} "
-                f"are {show(array[row])}"
+                f"are {show(array[row])}{self._one_group(parts, *row)}"
             )
         return array
+
+    def _one_group(self, parts: list[Any], *row: int) -> str:
+        """A hint where the function fails on groups side by side and not on that one of them alone."""
+        if self.layout != "batched":
+            return ""
+        group = [np.array(p[row]) for p in parts]
+        try:
+            answer = _numpy(self._answer([self.array(g) for g in group] if self.array else group))
+            alone = answer.shape == group[self.inputs.index("rewards")].shape
+            alone = alone and bool(np.isfinite(answer.astype(float)).all())
+        except Exception:
+            return ""
+        return "; does it take one group at a time? layout='group'" if alone else ""
 
     def _answer(self, arguments: list[Any]) -> Any:
         # What a division by 0 leaves is reported by the caller, with the rewards that led to it.
@@ -204,6 +218,7 @@ class UnderTest:
                 raise Violation(
                     f"{self.name} mixes the groups of a batch: the advantages of {group} are {one} "
                     f"beside other groups and {two} alone; test it with layout='minibatch'"
+                    f"{self._one_group(parts, int(chosen[first]))}"
                 )
         raise Violation(
             f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
