@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(PICTURES)}")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: DIR/figures")
     parser.add_argument(
-        "--format", choices=FORMATS, nargs="+", default=("svg", "png"), help="default: svg png"
+        "--format", choices=FORMATS, nargs="+", action="extend", help="default: svg png"
     )
     parser.add_argument(
         "--style", metavar="STYLE", help="of Matplotlib, a name or a .mplstyle file"
@@ -135,7 +135,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         out = options.out or folder / FIGURES_FOLDER
         files, missing = paint(
-            load_run(folder), folder, out, options.names, options.format, options.style
+            load_run(folder),
+            folder,
+            out,
+            options.names,
+            options.format or ("svg", "png"),
+            options.style,
         )
         for file in files:
             print(f"Figure: {file}")

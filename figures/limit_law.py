@@ -64,7 +64,7 @@ def _quantiles(axis: Axes, frame: pd.DataFrame, drawn: pd.DataFrame) -> None:
         measured = np.interp(levels, shares, places)
         if name == OWN:
             bottom, top = (np.interp(levels, share, places) for share in (high, low))
-            axis.vlines(law["quantile"], bottom, top, look.colour, lw=0.8, zorder=2.5)
+            axis.vlines(law["quantile"], bottom, top, look.colour, lw=style.thick(0.8), zorder=2.5)
         axis.plot(law["quantile"], measured, ls="none", zorder=3, **style.point(look))
     axis.set(xlim=(-0.25 * most, most), xlabel="quantile of the law")
     axis.set(ylim=(0, most), ylabel="quantile of the runs")

@@ -115,12 +115,20 @@ def theme(look: str | None = None) -> Iterator[None]:
         yield
 
 
+def size_of(width: float, height: float) -> tuple[float, float]:
+    """The size of a figure in inches: that of the style, or else this one."""
+    import matplotlib as mpl
+
+    styled = tuple(mpl.rcParams["figure.figsize"])
+    return styled if all(styled) else (width, height)
+
+
 def panels(count: int, height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """A figure with panels side by side, in rows: one column wide for one panel, two for more."""
     import matplotlib.pyplot as plt
 
-    size = (COLUMN if count == 1 else PAGE, height)
     columns = -(-count // rows)
+    size = size_of(COLUMN if count == 1 else PAGE, height)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     for spare in axes.flat[count:]:
         spare.remove()
@@ -152,13 +160,20 @@ def measured(
     # An interval as wide as the whole line has an end at infinity, or below 0 on a log axis.
     finite = np.isfinite(frame["low"]) & np.isfinite(frame["high"])
     low = frame["low"][finite] if least is None else frame["low"][finite].clip(lower=least)
-    axis.vlines(x[finite], low, frame["high"][finite], look.colour, lw=0.8, zorder=2.5)
+    axis.vlines(x[finite], low, frame["high"][finite], look.colour, lw=thick(0.8), zorder=2.5)
     zorder = 2.6 if look.hollow else 3
     axis.plot(x, frame["estimate"], ls="none", zorder=zorder, **point(look))
 
 
+def thick(width: float) -> float:
+    """The width of a series' line in points: of one that is 1 in the style of print."""
+    import matplotlib as mpl
+
+    return width * float(mpl.rcParams["lines.linewidth"])
+
+
 def stroke(look: Look) -> dict[str, Any]:
-    return {"color": look.colour, "dashes": look.dash or (None, None), "lw": look.width}
+    return {"color": look.colour, "dashes": look.dash or (None, None), "lw": thick(look.width)}
 
 
 def point(look: Look) -> dict[str, Any]:

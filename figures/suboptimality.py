@@ -44,7 +44,7 @@ def draw(frame: pd.DataFrame) -> Drawing:
     figure, axes = plt.subplots(
         2,
         len(problems),
-        figsize=(style.PAGE if len(problems) > 1 else style.COLUMN, 3.5),
+        figsize=style.size_of(style.PAGE if len(problems) > 1 else style.COLUMN, 3.5),
         sharex="col",
         squeeze=False,
         height_ratios=[2.4, 1],
@@ -90,7 +90,9 @@ def _ratios(axis: Axes, frame: pd.DataFrame) -> None:
         ratio = above / drawn["estimate"]
         # An interval that reaches 0 has no upper end here.
         top = np.where(drawn["low"] > 0, above / drawn["low"].where(drawn["low"] > 0), ratio)
-        axis.vlines(drawn.index, above / drawn["high"], top, look.colour, lw=0.8, zorder=2.5)
+        axis.vlines(
+            drawn.index, above / drawn["high"], top, look.colour, lw=style.thick(0.8), zorder=2.5
+        )
         axis.plot(drawn.index, ratio, ls="none", zorder=3, **style.point(look))
 
 

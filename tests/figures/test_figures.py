@@ -179,12 +179,20 @@ def test_a_run_of_one_claim_draws_its_own_and_says_what_is_missing(run, tmp_path
 
 def test_a_figure_has_the_format_and_the_style_that_are_asked(run, tmp_path, capsys):
     style = tmp_path / "my.mplstyle"
-    style.write_text("axes.facecolor: ffeedd\n")
-    words = [str(run), "mse", "--out", str(tmp_path), "--style", str(style), "--format"]
-    assert main([*words, "pdf", "svg"]) == 0
-    assert (tmp_path / "mse.pdf").read_bytes().startswith(b"%PDF")
-    assert "#ffeedd" in (tmp_path / "mse.svg").read_text()
-    assert not (tmp_path / "mse.png").exists()
+    style.write_text("axes.facecolor: ffeedd\nfigure.figsize: 3.3, 2.2\nlines.linewidth: 1.9\n")
+    words = [str(run), "mse", "suboptimality", "--out", str(tmp_path), "--style", str(style)]
+    assert main([*words, "--format", "pdf", "--format", "svg"]) == 0
+    drawn = [tmp_path / f"{name}.{end}" for name in words[1:3] for end in ("pdf", "svg")]
+    assert capsys.readouterr().out == "".join(f"Figure: {file}\n" for file in drawn)
+    assert not list(tmp_path.glob("*.png"))
+    for pdf, svg in zip(drawn[::2], drawn[1::2], strict=True):
+        assert pdf.read_bytes().startswith(b"%PDF")
+        text = svg.read_text()
+        assert "#ffeedd" in text
+        # In points, of which an inch has 72.
+        assert 'width="237.6pt" height="158.4pt"' in text
+        assert "stroke-width: 1.9" in text
+        assert "stroke-width: 1.52" in text
     assert main([str(run), "mse", "--out", str(tmp_path), "--style", "no.mplstyle"]) == 2
     assert "no style of Matplotlib" in capsys.readouterr().err
 
