@@ -12,7 +12,7 @@ help:  ## this list, with durations on two cores once everything is installed; 1
 
 install: .venv/core  ## the library and its command ustat-pg in .venv, with what draws figures; 2 min
 
-verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 min, or 23 with SIZE=full
+verify: .venv/core  ## the main job: verdict table, report and figures in results/quick; 2 to 3 min, or 23 with SIZE=full
 	@status=0; .venv/bin/python -m simulations verify --size $(SIZE) --out results/$(SIZE) || status=$$?; \
 	  case $$status in 0|1|3) .venv/bin/python -m figures results/$(SIZE) --report || exit 2;; esac; exit $$status
 
@@ -32,7 +32,7 @@ figures: .venv/core  ## draw again from the stored results; 30 s
 report: .venv/core  ## one self-contained page of the stored run; 10 s
 	.venv/bin/python -m figures results/$(SIZE) --report
 
-test: .venv/dev  ## the whole suite; 20 min
+test: .venv/dev  ## the whole suite; 20 to 24 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 test-fast: .venv/dev  ## what is not slow, for daily work; 3 min

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import Parser, guarded
 from ustat_pg.paper import RESULTS, stem_of
+from ustat_pg.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
 from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
@@ -107,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-DURATIONS = {"smoke": "a minute", "quick": "2 minutes", "full": "23 minutes"}
+DURATIONS = {"smoke": "a minute", "quick": "2 to 3 minutes", "full": "23 minutes"}
 """The time that verify takes for all claims on bandits, on two cores."""
 
 
@@ -305,12 +306,13 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     if options.json:
         print(results.json(indent=None))
         return exit_code(run.claims, run.controls)
-    print(verdict_table(run.claims, controls=run.controls))
-    print(f"\n{summary(run.claims)}; {time.perf_counter() - began:.0f} s.")
+    print(coloured(verdict_table(run.claims, controls=run.controls), VERDICTS))
+    line = f"\n{summary(run.claims)}; {time.perf_counter() - began:.0f} s."
+    print(coloured(line, VERDICTS))
     if options.power:
         print(f"\nChecks that would say REFUTED (the likeliest one):\n{power_table(run.claims)}")
     for line in (*remarks(run.claims, run.set_aside, run.controls), *notes):
-        print(f"- {line}")
+        print(coloured(f"- {line}", VERDICTS))
     print(f"Report: {folder / MARKDOWN_FILE}")
     return exit_code(run.claims, run.controls)
 
@@ -427,7 +429,8 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain(result)))
     else:
-        print(check_table(options.stem, result))
+        evidence, rival, rows = check_table(options.stem, result).partition("\n\nrival ")
+        print(coloured(evidence, VERDICTS) + rival + coloured(rows, RIVALS))
     return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -12,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from simulations.__main__ import main as simulations
 from tests.support.commands import ROOT
 from tests.support.kills import interruptible
 from ustat_pg.cli import EXAMPLES, guarded, main
+from ustat_pg.shown import VERDICTS, coloured
 from ustat_pg.validation import InputError
 
 COMMANDS = (["-m", "ustat_pg.cli", "example"], ["-m", "simulations", "list"])
@@ -107,6 +111,59 @@ def test_lines_follow_the_width_of_a_terminal():
         widths[columns] = max(len(line) for line in drawn if " " in line.strip()[:40])
     assert widths["60"] <= 60
     assert widths["20"] <= 70
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self):
+        return True
+
+
+CHECK = ["check", "mse", "skewed G=2: grpo", "--size", "smoke", "--engine", "exact"]
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """What a command prints on a stream, under these variables."""
+
+    def on(stream, command, columns="200", **variables):
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        for name, value in {"TERM": "xterm", "COLUMNS": columns, **variables}.items():
+            monkeypatch.setenv(name, value)
+        assert command() == 0
+        return stream.getvalue()
+
+    return on
+
+
+def test_verdicts_have_colours_on_a_terminal_alone(printed):
+    def command():
+        return simulations(CHECK)
+
+    text = printed(Screen(), command)
+    assert "\x1b[32mCONFIRMED\x1b[0m" in text
+    # Of a wrong formula that is what must be.
+    assert text.count("\x1b[32mREFUTED\x1b[0m") == text.count("REFUTED") > 5
+    plain = printed(io.StringIO(), command)
+    assert plain == re.sub("\x1b.*?m", "", text)
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert printed(Screen(), command, **variables) == plain
+    narrow = printed(Screen(), command, "80", NO_COLOR="1")
+    assert max(map(len, plain.splitlines())) > 80
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert sorted(narrow.replace("-", "").split()) == sorted(plain.replace("-", "").split())
+
+
+def test_colours_are_those_of_verdicts_and_nothing_else_steers_a_terminal(printed):
+    text = "Theorem 2 REFUTED, Lemma 1 CONFIRMED, \x1b[31mred\x1b[0m \x1b[2J"
+    shown = printed(Screen(), lambda: guarded("name", lambda: print(coloured(text, VERDICTS)) or 0))
+    assert shown.startswith("Theorem 2 \x1b[31mREFUTED\x1b[0m, Lemma 1 \x1b[32mCONFIRMED\x1b[0m, ")
+    assert shown.endswith("\\x1b[31mred\\x1b[0m \\x1b[2J\n")
+    line = "\x1b[31mREFUTED\x1b[0m"
+    piped = printed(io.StringIO(), lambda: guarded("name", lambda: print(line) or 0))
+    assert "\x1b" not in piped
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -14,12 +14,13 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import IO, Any, NoReturn, cast
 
+from . import shown
 from ._version import __version__
 from .commands import clone
 from .reading import printable
 from .validation import InputError, one_of
 
-OVERVIEW = """\
+OVERVIEW = f"""\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
   advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
   explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
@@ -30,10 +31,10 @@ ustat-pg: the theory of GRPO, verified, and what it says about a training run
   verify [CLAIM ...]               every result of the paper, by enumeration and simulation; minutes (*)
   plan [CLAIM ...], check          what verify would draw and cost; one line of its report again (*)
   report DIR, figures DIR          a run's page and its figures (*)
-(*) in a clone of the repository, where {more}
+(*) in a clone of the repository, where {clone.MORE}
 ustat-pg COMMAND --help says more of each
 Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
-""".format(more=clone.MORE)
+"""
 """The text of the command without words."""
 
 RUNS = {
@@ -205,7 +206,10 @@ class _Printable:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        return self._stream.write(printable(text))
+        # None but the colours of verdicts, which are ours.
+        parts = shown.COLOURED.split(text) if shown.colours() else [text]
+        parts[::2] = map(printable, parts[::2])
+        return self._stream.write("".join(parts))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

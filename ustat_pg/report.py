@@ -31,6 +31,7 @@ from .results import (
     RivalResult,
     plain,
 )
+from .shown import width
 
 EXIT_CODES = {Verdict.CONFIRMED: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}
 
@@ -57,6 +58,9 @@ NEVER = {
 
 ALL_DIGITS = 17
 """Digits that no two numbers of double precision share."""
+
+_PADDING = 2
+"""Spaces between the columns of a table, and beside their headings."""
 
 POWER_HEADER = ["result", "stem", "evidence", *(f"{effect:.0%} off" for effect in EFFECTS)]
 
@@ -166,10 +170,31 @@ def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
 
 
 def as_table(rows: Sequence[Sequence[Any]], header: Sequence[str], style: str = "simple") -> str:
-    """Rows under their headings: for a terminal, or in Markdown where the style is ``github``."""
+    """Rows under their headings: for a terminal and as wide, or in Markdown where the style is ``github``."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    options: dict[str, Any] = {}
     if style == "github":
-        rows = [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
-    return str(tabulate(rows, header, tablefmt=style, disable_numparse=True))
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+    elif room := width():
+        widths = _fitted(list(zip(header, *cells, strict=True)), room)
+        options["maxcolwidths"] = widths
+        options["maxheadercolwidths"] = [size - _PADDING for size in widths]
+    return str(tabulate(cells, header, tablefmt=style, disable_numparse=True, **options))
+
+
+def _fitted(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Widths of columns that fit between the edges of a terminal, if words can be kept whole there."""
+    widths = [max([len(head) + _PADDING, *map(len, rest)]) for head, *rest in columns]
+    words = [[*head.split(), *" ".join(rest).split()] for head, *rest in columns]
+    least = [_PADDING + max(map(len, several), default=0) for several in words]
+    while sum(widths) + _PADDING * (len(widths) - 1) > room:
+        slack, widest = max(
+            (size - low, n) for n, (size, low) in enumerate(zip(widths, least, strict=True))
+        )
+        if slack <= 0:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def number(value: float, none: str = "-", digits: int = 6) -> str:

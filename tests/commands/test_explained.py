@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 import numpy as np
 import pytest
 
@@ -33,6 +35,8 @@ def test_numbers_of_a_problem_are_its_own(name):
     assert result.best_table == best_table(UNEVEN, 5).baseline.tolist()
     assert result.mean_factor == exact.mean_factor.tolist()
     text = as_text(result)
+    assert str(result) == text
+    assert result._repr_html_() == f"<pre>{escape(text)}</pre>"
     assert f"noise over signal {exact.noise_to_signal:.4g}\n" in text
     assert "Of pass rates alone" not in text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pytest
@@ -102,10 +103,11 @@ def test_the_frame_has_the_rows_of_the_table():
 
 
 def test_a_notebook_shows_the_sentence_and_the_best():
-    html = group_size_advice(PROBLEM, 64)._repr_html_()
-    assert html.startswith("<pre>")
-    assert "best" in html
-    assert "Use " in html
+    advice = group_size_advice(PROBLEM, 64)
+    assert advice._repr_html_() == f"<pre>{escape(str(advice))}</pre>"
+    assert str(advice) == advice.text()
+    assert "best" in str(advice)
+    assert "Use " in str(advice)
     # Of a long table the first of each octave, and the best.
     long = group_size_advice(MseConstants(0.01, 0.5, 1.0), 2**7 * 3**3 * 5 * 7)
     assert len(long.table) > 24

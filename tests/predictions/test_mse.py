@@ -35,6 +35,7 @@ def test_the_cosine_is_that_of_the_mean_estimate(name, baseline):
     gradient = moments.weighted_gradient(np.ones(len(moments)))
     cosine = mean @ gradient / np.sqrt(mean @ mean) / np.sqrt(gradient @ gradient)
     assert result.cosine == pytest.approx(cosine, rel=1e-12)
+    assert "np." not in repr(result)
     assert (abs(result.cosine - 1) < 1e-12) == (len({*result.mean_factor.round(12)}) == 1)
 
 

@@ -22,6 +22,7 @@ from ..predictions import (
     near_budget,
 )
 from ..problems import SoftmaxBandit, load_problem
+from ..shown import Shown
 from ..validation import InputError, number
 from .plots import new_axes, refuse_plot, save
 from .predict import centred
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ProblemAdvice:
+class ProblemAdvice(Shown):
     """The advice of a problem whose moments are known.
 
     Arguments:

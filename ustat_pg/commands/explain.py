@@ -19,6 +19,7 @@ from ..baselines import parse
 from ..catalogue import Family, Meaning, catalogue, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
+from ..shown import Shown
 from ..validation import InputError, integer, shares
 from .predict import centred
 
@@ -36,7 +37,7 @@ _SMALL = 1e-12
 
 
 @dataclass(frozen=True)
-class Explanation:
+class Explanation(Shown):
     """The effect of an estimator on rewards 0 and 1.
 
     Arguments:
@@ -82,6 +83,7 @@ class Explanation:
     assumed: bool = True
 
     def __str__(self) -> str:
+        """What the command prints."""
         from .explained import as_text
 
         return as_text(self)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Any
 
 import numpy as np
 
+from .. import shown
 from ..catalogue import Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..problems import load_problem
@@ -96,8 +95,7 @@ def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
 
 def _wrapped(line: str) -> str:
     """The line, what is beyond the width below it: that of a terminal, or of a page."""
-    width = min(_WIDTH, get_terminal_size((_WIDTH, 0)).columns) if sys.stdout.isatty() else _WIDTH
-    width = max(width, _LEAST)
+    width = max(min(_WIDTH, shown.width() or _WIDTH), _LEAST)
     if len(line) <= width:
         return line
     indent = line[: len(line) - len(line.lstrip())]

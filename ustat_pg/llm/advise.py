@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
+from ..shown import Shown
 from ..validation import InputError, number
 from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
@@ -40,7 +41,7 @@ _LOG = logging.getLogger("ustat_pg.llm")
 
 
 @dataclass(frozen=True)
-class PoolAdvice:
+class PoolAdvice(Shown):
     """The advice of a scored pool.
 
     Arguments:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..shown import Shown
 from ..validation import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class GroupSizeRow:
 
 
 @dataclass(frozen=True)
-class GroupSizeAdvice:
+class GroupSizeAdvice(Shown):
     """Which group size to use, and how little it matters.
 
     Arguments:
@@ -159,6 +159,9 @@ class GroupSizeAdvice:
             lines.append(f"{text:36} {best}")
         return "\n".join([*lines, "", sentence or self.sentence()])
 
+    def __str__(self) -> str:
+        return self.text()
+
     def to_frame(self) -> pd.DataFrame:
         """The table, with a row for each feasible group size.
 
@@ -200,7 +203,3 @@ class GroupSizeAdvice:
         axes.set(xlabel="group size G", ylabel="MSE over the least", ylim=(0.95, None))
         axes.legend(frameon=False)
         return axes
-
-    def _repr_html_(self) -> str:
-        """The text, for notebooks."""
-        return f"<pre>{escape(self.text())}</pre>"
