@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import doctest
-import io
 import json
 import re
-import shlex
 import subprocess
-from pathlib import Path
 
 import pytest
 
+from tests.support.pages import said
 from tests.support.readme import README, printed_table
 from ustat_pg.paper import RESULTS
 
@@ -64,23 +61,6 @@ def test_the_code_of_a_page_runs(page, fewest):
     assert results.failed == 0
 
 
-def said(command):
-    """What a command prints, run in this process; ``> FILE`` writes it there."""
-    from simulations.__main__ import main as simulations
-    from ustat_pg.cli import main as library
-
-    command, _, target = command.partition(" > ")
-    programs = {"ustat-pg": library, "python -m simulations": simulations}
-    name = next(name for name in programs if command.startswith(name + " "))
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        assert programs[name](shlex.split(command.removeprefix(name))) == 0
-    if target:
-        Path(target).write_text(output.getvalue(), "utf-8")
-        return ""
-    return output.getvalue()
-
-
 def test_its_commands_print_what_it_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     commands = [
@@ -90,7 +70,8 @@ def test_its_commands_print_what_it_shows(tmp_path, monkeypatch):
     ]
     assert len(commands) >= 4
     for command, shown in commands:
-        printed = said(command)
+        code, printed, error = said(command)
+        assert (code, error) == (0, "")
         assert doctest.OutputChecker().check_output(shown, printed, FLAGS), (command, printed)
 
 

@@ -147,6 +147,7 @@ def said(line: str) -> Said:
             print(*traceback.format_exception_only(error), sep="", end="", file=err)
     if target:
         Path(target).write_text(out.getvalue(), "utf-8")
+        out = io.StringIO()
     return Said(code, out.getvalue(), err.getvalue())
 
 
