@@ -109,8 +109,8 @@ def test_a_hostile_word_is_one_line(capsys, tmp_path, program, command, action, 
     [
         ("predict ustat:uneven --baseline std --group-size 1000000000", "at most 1,000,000"),
         ("explain trl --pass-rate .2 --group-size 1000000000", "at most 1,000,000"),
-        ("advise ustat:uneven --budget 1000000000", "at most 1e+06"),
-        (f"advise {MODEL} --budget 1000000000", "at most 1e+06"),
+        ("advise ustat:uneven --budget 1000000000", "at most 1,000,000"),
+        (f"advise {MODEL} --budget 1000000000", "at most 1,000,000"),
         (f"llm mse {MODEL} --limit -5", "limit is -5"),
         (f"advise {MODEL} --budget 64 --prompt-cost -1", "prompt cost is -1.0"),
         (

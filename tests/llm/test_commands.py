@@ -392,7 +392,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
-        ((*ADVICE, "ALL", "--budget", "1000000000"), "at most 1e+06"),
+        ((*ADVICE, "ALL", "--budget", "1000000000"), "at most 1,000,000"),
         ((*ADVICE, "ALL", "--budget", "16", "--prompt-cost", "nan"), "prompt cost holds nan"),
         (
             (*MSE, "ALL", "--samples", "1000000000"),

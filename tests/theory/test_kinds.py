@@ -58,6 +58,8 @@ def test_the_reference_begins_with_what_a_user_imports():
     assert set(ustat_pg.__all__) - {"__version__"} == set(named["ustat_pg"])
     called = {name for name in ustat_pg.estimators.__all__ if not name.isupper()}
     assert called == set(named["ustat_pg.estimators"])
+    tested = {name for name in ustat_pg.testing.__all__ if name.startswith("assert_")}
+    assert tested <= set(named["ustat_pg.testing"])
 
 
 def test_every_number_that_is_logged_is_explained():

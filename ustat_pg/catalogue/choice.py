@@ -61,7 +61,8 @@ class Direction:
     """The mean of a biased estimate beside the gradient of the expected reward.
 
     Arguments:
-        scale: its length along the gradient, over the gradient's; None where either is not distinguishable from 0.
+        scale: its length along the gradient, over the gradient's; None where one is not
+            distinguishable from 0.
         cosine, low, high: of the angle between them, with its 95% interval; None, -1 and 1 there.
     """
 
