@@ -1,4 +1,4 @@
-"""Commands and imports that README, CONTRIBUTING and the pages name, and what each comes to when typed."""
+"""Commands and imports that README, CONTRIBUTING, pages and examples name, and what each comes to when typed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "benchmarks/*.md", "theory/**/*.md", "ustat_pg/**/*.md")
+    for pattern in ("*.md", "examples/*.py", "benchmarks/*.*", "theory/**/*.md", "ustat_pg/**/*.md")
     for page in ROOT.glob(pattern)
     # The history has the commands of its time.
     if page.name != "CHANGELOG.md" and "generated" not in page.parts
@@ -60,6 +60,9 @@ MEANT = {
     "NAME option=value": "trl num_generations=8",
     "benchmarks.NAME": "benchmarks.mse_kernel",
     "seeds N": "seeds 2",
+    "first N": "first 2",
+    "rounds N": "rounds 2",
+    "size S": "size smoke",
     "KIND": "tokens",
     "skyrl run.yaml": "skyrl skyrl.yaml",
     "--config FILE": "--config embedded",
