@@ -47,7 +47,7 @@ def test_predict_prints_its_numbers(capsys, file, name, batch):
         "noise to signal, tr Cov ĝ/‖E ĝ‖²": known["noise_to_signal"],
         "cosine of E ĝ to the gradient": known["cosine"],
         "MSE over that of the oracle": known["mse"] / known["oracle_mse"],
-        "MSE over that of the vanilla": known["mse"] / known["vanilla_mse"],
+        "MSE over that of vanilla": known["mse"] / known["vanilla_mse"],
     }
     if name in ("std", "maxrl"):
         expected["mean estimate over gradient, by prompt"] = known["mean_factor"]

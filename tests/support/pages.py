@@ -1,4 +1,4 @@
-"""Commands and imports that README, CONTRIBUTING, pages and examples name, and what each comes to when typed."""
+"""Commands and imports that README, pages and examples name, and what each comes to when typed."""
 
 from __future__ import annotations
 

@@ -80,9 +80,12 @@ def run(options: argparse.Namespace) -> None:
     for key, text in _ROWS.items():
         if getattr(prediction, key) is not None:
             print(f"{text:42} {getattr(prediction, key):.10g}")
-    for other, error in (("oracle", prediction.oracle_mse), ("vanilla", prediction.vanilla_mse)):
+    for other, error in (
+        ("the oracle", prediction.oracle_mse),
+        ("vanilla", prediction.vanilla_mse),
+    ):
         if error > 0:
-            print(f"{f'MSE over that of the {other}':42} {prediction.mse / error:.6g}")
+            print(f"{f'MSE over that of {other}':42} {prediction.mse / error:.6g}")
     if not np.allclose(prediction.mean_factor, 1.0):
         factors = " ".join(f"{factor:.4g}" for factor in prediction.mean_factor)
         print(f"{'mean estimate over gradient, by prompt':42} {factors}")
