@@ -245,7 +245,7 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
                 "outputs a step": of_method["drawn"].mean(),
                 "predicted cost": predicted(cell[0], method),
                 "return": of_method["value"].mean(),
-                "4+12 less it": "" if method == "4+12" else interval(pairs),
+                "4+12 minus this method": "" if method == "4+12" else interval(pairs),
             }
     return pd.DataFrame(rows).T
 
@@ -256,19 +256,24 @@ def draw(frame: pd.DataFrame, target: Path) -> None:
 
     plt.rcParams |= {"svg.hashsalt": "", "font.size": 8, "axes.titlesize": 8}
     cells = list(chosen(frame).groupby(["start", "optimizer"]))
+    columns = min(len(cells), 3)
+    rows = -(-len(cells) // columns)
+    size = (0.9 + 2 * columns, 0.3 + 1.3 * rows)
     figure, axes = plt.subplots(
-        1, len(cells), figsize=(1.8 * len(cells), 2.6), layout="constrained", squeeze=False
+        rows, columns, figsize=size, layout="constrained", squeeze=False, sharey=True
     )
-    for axis, (cell, part) in zip(axes[0], cells, strict=True):
+    for axis in axes.flat[len(cells) :]:
+        axis.remove()
+    for axis, (cell, part) in zip(axes.flat, cells, strict=False):
         values = part.groupby("method")["value"]
         width = student.ppf(0.975, values.size() - 1) * values.sem()
-        axis.errorbar(
-            range(len(METHODS)), values.mean()[list(METHODS)], width[list(METHODS)], fmt="s", ms=3.5
-        )
-        axis.set_xticks(range(len(METHODS)), METHODS, rotation=90)
+        mean, half = values.mean()[list(METHODS)], width[list(METHODS)]
+        axis.errorbar(mean, range(len(METHODS)), xerr=half, fmt="s", ms=3.5)
+        axis.set_yticks(range(len(METHODS)), METHODS)
         axis.set_title(", ".join(cell))
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("return after the last step")
+    axes[0, 0].invert_yaxis()
+    figure.supxlabel("return after the last step", fontsize=8)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)
 

@@ -71,7 +71,7 @@ def test_its_page_and_its_rows_stand_where_tests_ask_for_them(clone, monkeypatch
     assert re.search(r"## What `verify` checks\n.*^- `no second-order term`: ", page, re.M | re.S)
     monkeypatch.syspath_prepend(str(ROOT / "theory" / "_ext"))
     made = {}
-    for code in re.findall(r"\{code-cell\} ipython3\n(?::tags:.*\n+)?((?:.*\n)*?)```", page):
+    for code in re.findall(r"\{code-cell\} ipython3\n(?::\w+:.*\n+)*((?:.*\n)*?)```", page):
         exec(compile(code, "my_result", "exec"), made)
     assert made["numbers"](2)["error of grpo"] > 0
     number = 1 + sum(result.label.startswith("Beyond") for result in RESULTS.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -13,6 +14,7 @@ import nbformat
 import pytest
 
 import ustat_pg.estimators
+from simulations import STEMS
 from tests.support.hidden import hidden
 from tests.support.site import ROOT, build
 
@@ -33,9 +35,10 @@ def extensions(monkeypatch):
 
 def test_every_page_stands_in_one_kind():
     index = (SOURCE / "index.md").read_text("utf-8")
-    blocks = re.findall(r":caption: (.*)\n\n((?:\S+\n)+)```", index)
+    blocks = re.findall(r":caption: (.*)\n\n((?:.+\n)+)```", index)
     assert [caption for caption, _ in blocks] == ["Learn", "How to", "Explain", "Reference"]
-    listed = [page for _, pages in blocks for page in pages.split()]
+    first, *listed = [page for _, pages in blocks for page in pages.splitlines()]
+    assert first == "Start here: 30 minutes <self>"
     written = {
         str(path.relative_to(SOURCE).with_suffix(""))
         for path in SOURCE.rglob("*.md")
@@ -87,7 +90,8 @@ def test_every_number_that_is_logged_is_explained():
 def test_a_notebook_is_plain_markdown(extensions, path):
     macros = {"E": r"\mathbb{E}", "norm": [r"\lVert #1 \rVert", 1]}
     page = str(path.relative_to(SOURCE).with_suffix(""))
-    made = extensions("notebooks")["notebook"](path.read_text("utf-8"), page, macros)
+    text = path.read_text("utf-8")
+    made = extensions("notebooks")["notebook"](text, page, macros)
     nbformat.validate(made)
     prose = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
     for raw in (":::{", "{eq}`", "{py:", "```{", "{figure}"):
@@ -95,25 +99,168 @@ def test_a_notebook_is_plain_markdown(extensions, path):
     assert made.cells[0].source == (
         r"$\newcommand{\E}{\mathbb{E}}\newcommand{\norm}[1]{\lVert #1 \rVert}$"
     )
-    code = [cell.source for cell in made.cells if cell.cell_type == "code"]
-    assert len(code) == 1 + path.read_text("utf-8").count("{code-cell}")
+    setup, *code = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    assert len(code) == text.count("{code-cell}")
     assert not any("graded(" in cell for cell in code), "the answer stands beside the question"
+    assert sum("return ...  # your lines" in cell for cell in code) == text.count("\nchecked(")
+    assert setup.startswith("# This page needs the library")
+    for name in ("simulations", "slider", "exercise"):
+        assert (name in setup.splitlines()[0]) == bool(
+            re.search(rf"^(from|import) {name}\b", text, re.M)
+        )
 
 
-def test_a_notebook_runs_in_a_clone_and_says_where_not(extensions, tmp_path):
+def run(made, folder):
+    """What the cells of a notebook print in a folder."""
     from nbclient import NotebookClient
+
+    NotebookClient(made, resources={"metadata": {"path": str(folder)}}).execute()
+    return "".join(
+        out["text"] for cell in made.cells for out in cell.get("outputs", []) if "text" in out
+    )
+
+
+def test_a_notebook_runs_alone(extensions, tmp_path, monkeypatch):
+    """In an empty folder with the library on the path; or in a clone; else it says what to do."""
     from nbclient.exceptions import CellExecutionError
 
-    text = (SOURCE / "mse.md").read_text("utf-8")
-    made = extensions("notebooks")["notebook"](text, "mse", {})
-    client = NotebookClient(made, resources={"metadata": {"path": str(ROOT / "theory")}})
-    client.execute()
-    printed = [o.text for cell in made.cells for o in cell.get("outputs", []) if "text" in o]
-    assert any("enumerated" in text for text in printed)
+    notebook, (clone, empty) = extensions("notebooks")["notebook"], (tmp_path / "a", tmp_path / "b")
+    text = (SOURCE / "ustatistic.md").read_text("utf-8")
+    (clone / "theory").mkdir(parents=True)
+    (clone / "theory" / "_ext").symlink_to(EXTENSIONS)
+    empty.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert "fast is yours to write." in run(notebook(text, "ustatistic", {}), empty)
+
+    alone = hidden(tmp_path, "simulations", "figures")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([alone.split(os.pathsep)[0], str(clone)]))
+    made = notebook(text, "ustatistic", {})
     made.cells = made.cells[:2]
-    elsewhere = NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}})
-    with pytest.raises(CellExecutionError, match="in no clone of ustat_pg"):
-        elsewhere.execute()
+    made.cells[1].source = made.cells[1].source.replace("Path(installed.origin).parents", "()")
+    assert run(made, clone) == ""
+    with pytest.raises(CellExecutionError, match="path of a clone of ustat_pg after CLONE"):
+        run(made, empty)
+    made.cells[1].source = made.cells[1].source.replace('CLONE = ""', f"CLONE = {str(clone)!r}")
+    assert run(made, empty) == ""
+
+
+# ---------------------------------------------------------------- exercises
+
+LEARN = ("language_models", "networks", *STEMS)
+
+
+def cells(extensions, call):
+    """The cells of the pages of results that end in a call."""
+    found = {page: extensions("exercise")["cells_of"](page, call) for page in LEARN}
+    return [(page, cell) for page, several in found.items() for cell in several]
+
+
+def test_every_page_of_a_result_has_exercises_by_hand_and_by_code(extensions):
+    by_hand, by_code = (
+        {page for page, _ in cells(extensions, call)} for call in ("graded", "checked")
+    )
+    assert by_hand == by_code == set(LEARN)
+    for page in LEARN:
+        text = (SOURCE / f"{page}.md").read_text("utf-8").partition("\n## Exercises\n")[2]
+        questions = text.count(":::{admonition} Exercise")
+        assert questions == text.count(":::{dropdown} Answer") >= 2, page
+        assert questions == len(re.findall(r"^(?:graded|checked)\(", text, re.M)), page
+
+
+def test_exercises_by_code_take_their_solution_and_nothing_else(extensions, capsys):
+    """Each solution agrees with the library, and alone: the cell needs no other of its page."""
+    unwritten = extensions("notebooks")["unwritten"]
+    for page, cell in cells(extensions, "checked"):
+        if page == "language_models":
+            pytest.importorskip("torch")
+        exec(cell, {})
+        assert "Right: " in capsys.readouterr().out, page
+        left = unwritten(cell)
+        exec(left, {})
+        assert "is yours to write." in capsys.readouterr().out, page
+        with pytest.raises(AssertionError, match=r"(?s)not yet: .* Hint: "):
+            exec(left.replace("return ...", "return 0.12345", 1), {})
+
+
+def test_exercises_by_hand_ask_the_same_in_a_notebook(extensions):
+    exercise = extensions("exercise")["exercise"]
+    for page in LEARN:
+        number = len(extensions("exercise")["cells_of"](page, "graded"))
+        asked = [exercise(page, place).data for place in range(number)]
+        assert len(set(asked)) == number >= 1
+        assert all("data-answer=" in form for form in asked)
+
+
+# ---------------------------------------------------------------- the course
+
+INDEX = (SOURCE / "index.md").read_text("utf-8")
+STARRED = set(re.findall(r"★ \[[^]]*\]\((\w+)\.md\)", INDEX))
+STARRED |= set(re.findall(r"\[[^]]*\]\((\w+)\.md\) ★", INDEX))
+COURSE = re.search(r"\| page \| in 30 .*\n\|.*\n((?:\|.*\n)+)", INDEX)[1]
+
+
+def sections(page):
+    """The text of a page under each of its headings, what is folded left out."""
+    text = (SOURCE / f"{page}.md").read_text("utf-8").partition("\n# ")[2]
+    text = re.sub(
+        r"^(?::::\{dropdown\}.*?^:::|```\{toctree\}.*?^```)$", "", text, flags=re.S | re.M
+    )
+    head, *rest = re.split(r"^## (.*)\n", text, flags=re.M)
+    return {"Head": head, **dict(zip(rest[::2], rest[1::2], strict=True))}
+
+
+def minutes(text):
+    """What a text takes: 200 words a minute, a minute a display, a third of one a row of a table."""
+    blocks = r"^\$\$.*?^\$\$.*?$|^```.*?^```$"
+    words = len(re.sub(blocks, "", text, flags=re.S | re.M).split())
+    rows = len(re.findall(r"^\|(?!-)", text, re.M)) - len(re.findall(r"^\|-", text, re.M))
+    return (
+        words / 200 + len(re.findall(blocks, text, re.S | re.M)) + text.count("{figure}") + rows / 3
+    )
+
+
+def test_the_course_stands_under_the_slider_and_takes_the_minutes_that_it_says():
+    under = INDEX.partition('\nslider("Group size G"')[2]
+    assert re.match(r"[^#]*\n## Start here: 30 minutes\n\n\| page ", under)
+    assert INDEX.index("★") > INDEX.index(COURSE), "the star stands before it is explained"
+    totals = [0, 0]
+    for row in COURSE.splitlines():
+        page, *columns = [entry.strip() for entry in row.strip("| ").split(" |")]
+        page = page[1:].partition("]")[0] if page[0] == "[" else "index"
+        assert page not in STARRED
+        parts = sections(page)
+        for place, column in enumerate(columns):
+            said, _, words = column.partition(": ")
+            totals[place] += int(said or 0)
+            if not said or page == "playground":
+                continue
+            first = ["what grpo", "why", "head"]
+            wanted = first + ["five"] * place if page == "index" else words.split(", ")
+            names = [
+                n
+                for n in parts
+                for word in wanted
+                if n.lower().removeprefix("on ").removeprefix("in ").startswith(word)
+            ]
+            assert len(names) == len(wanted), (page, words)
+            counted = sum(minutes(parts[name]) for name in names)
+            assert counted - 0.5 <= int(said) <= counted + 2, (page, words, counted)
+    assert 25 <= totals[0] <= 30
+    assert 80 <= totals[1] <= 90
+
+
+def test_the_course_needs_no_page_with_a_star():
+    """Statements and exercises link to such a page only with its star, as a way on."""
+    course = set(re.findall(r"\((\w+)\.md\)", COURSE)) - {"playground"}
+    assert course == set(STEMS) - STARRED
+    for page in course:
+        parts = (SOURCE / f"{page}.md").read_text("utf-8")
+        asked = (
+            re.search(r"## Statement\n(.*?)\n## ", parts, re.S)[1]
+            + parts.partition("## Exercises")[2]
+        )
+        for linked, star in re.findall(r"\]\((\w+)\.md[^)]*\)( ★)?", asked):
+            assert star or linked not in STARRED, (page, linked)
 
 
 # ---------------------------------------------------------------- without torch

@@ -112,6 +112,7 @@ def test_every_result_has_its_page_with_a_slider_an_exercise_and_a_notebook(site
         text = (site / f"{page}.html").read_text("utf-8")
         assert 'class="slider"' in text, page
         assert 'class="exercise"' in text, page
+        assert "A solution" in text, page
         assert f'href="notebooks/{page}.ipynb"' in text
         assert 'class="math' in text
         assert "<img" in text
@@ -297,26 +298,27 @@ def test_sliders_read_fully_without_javascript(site, browser):
 def test_exercises_are_graded(site, browser):
     for page in PAGES[1:]:
         browser.get((site / f"{page}.html").as_uri())
-        (form,) = browser.find_elements("css selector", "form.exercise")
-        answer = float(form.get_attribute("data-answer"))
-        field = form.find_element("css selector", "input")
-        said = form.find_element("css selector", ".exercise-said")
-        assert field.get_attribute("id") == form.find_element("tag name", "label").get_attribute(
-            "for"
-        )
-        for text, result in (
-            (f"{answer!r}", "right"),
-            (f"{2 * answer} / 2", "right"),
-            (f"{100 * answer}%", "right"),
-            (f"{1.1 * answer + 0.1}", "wrong"),
-            ("many", "unread"),
-            ("", "unread"),
-        ):
-            field.clear()
-            field.send_keys(text + "\ue007")  # enter
-            assert form.get_attribute("data-result") == result, (page, text)
-            hinted = form.get_attribute("data-hint") in said.text
-            assert hinted == (result == "wrong")
+        forms = browser.find_elements("css selector", "form.exercise")
+        assert forms, page
+        for form in forms:
+            answer = float(form.get_attribute("data-answer"))
+            field = form.find_element("css selector", "input")
+            said = form.find_element("css selector", ".exercise-said")
+            label = form.find_element("tag name", "label")
+            assert field.get_attribute("id") == label.get_attribute("for")
+            for text, result in (
+                (f"{answer!r}", "right"),
+                (f"{2 * answer} / 2", "right"),
+                (f"{100 * answer}%", "right"),
+                (f"{1.1 * answer + 0.1}", "wrong"),
+                ("many", "unread"),
+                ("", "unread"),
+            ):
+                field.clear()
+                field.send_keys(text + "\ue007")  # enter
+                assert form.get_attribute("data-result") == result, (page, text)
+                hinted = form.get_attribute("data-hint") in said.text
+                assert hinted == (result == "wrong")
 
 
 def test_the_cheatsheet_prints_on_one_page(site, browser):

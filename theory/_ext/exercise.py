@@ -1,13 +1,15 @@
-"""An exercise that the page grades: a number that the reader writes, and a hint where it is wrong."""
+"""Exercises that grade themselves: a number or a function that the reader writes, with a hint."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from html import escape
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from IPython.display import HTML
 
 HERE = Path(__file__).resolve()
@@ -40,11 +42,45 @@ def graded(question: str, answer: float, hint: str, *, tolerance: float = 0.01) 
     )
 
 
-def exercise(page: str) -> HTML:
-    """The graded exercise of a page for its notebook, where code that works out the answer would tell it."""
+def checked(
+    written: Callable[..., Any],
+    library: Callable[..., Any],
+    inputs: Iterable[tuple[Any, ...]],
+    hint: str,
+) -> None:
+    """Hold a function that the reader writes against the library, at each of the inputs.
+
+    Arguments:
+        written: the function; where it still returns ``...`` nothing is held against anything.
+        library: takes the same arguments, and knows the answer.
+        inputs: arguments of both.
+        hint: what helps, without the answer.
+
+    Raises:
+        AssertionError: the two differ; the message has the hint.
+    """
+    for number, given in enumerate(inputs, 1):
+        own, right = written(*given), library(*given)
+        if own is ...:
+            print(f"{written.__name__} is yours to write.")
+            return
+        if np.shape(own) != np.shape(right) or not np.allclose(own, right, rtol=1e-6, atol=1e-12):
+            raise AssertionError(
+                f"not yet: at input {number} {written.__name__} gives {own}, "
+                f"the library {right}. Hint: {hint}"
+            )
+    print(f"Right: {written.__name__} agrees with the library at all {number} inputs.")
+
+
+def cells_of(page: str, call: str) -> list[str]:
+    """The cells of a page that end in a call."""
     text = (HERE.parents[1] / f"{page}.md").read_text("utf-8")
     cells = re.findall(r"^```\{code-cell\}[^\n]*\n(?::[^\n]*\n)*(.*?)^```$", text, re.S | re.M)
-    cell = next(cell for cell in cells if "\ngraded(" in cell)
+    return [cell for cell in cells if f"\n{call}(" in cell]
+
+
+def exercise(page: str, number: int = 0) -> HTML:
+    """A graded exercise of a page for its notebook, where code that works out the answer would tell it."""
     names: dict[str, Any] = {}
-    exec(cell.replace("\ngraded(", "\nasked = graded("), names)
+    exec(cells_of(page, "graded")[number].replace("\ngraded(", "\nasked = graded("), names)
     return names["asked"]

@@ -6,9 +6,11 @@ not run.
 
 from __future__ import annotations
 
+import ast
 import re
 import time
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,30 @@ from sphinx.application import Sphinx
 FOLDER = "notebooks"
 
 SETUP = """\
-# Works in a clone of ustat_pg, in any of its folders: `pip install -e ".[figures]"` first.
+# This page needs the library{needs}.
+CLONE = ""  # the address or the path of a clone of ustat_pg, where this notebook lies in none
+
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-here = Path.cwd()
-clones = [folder for folder in (here, *here.parents) if (folder / "theory/_ext").is_dir()]
-if not clones:
-    raise SystemExit(f"{here} is in no clone of ustat_pg: put this notebook into one")
-sys.path[:0] = [str(clones[0]), str(clones[0] / "theory/_ext")]
+if CLONE and not Path(CLONE).is_dir():
+    !git clone --quiet --depth 1 {{CLONE}} clone_of_ustat_pg
+    CLONE = "clone_of_ustat_pg"
+installed = find_spec("ustat_pg")
+places = [Path.cwd(), *Path.cwd().parents, *(Path(installed.origin).parents if installed else ())]
+clones = [place for place in (Path(CLONE), *places) if (place / "theory/_ext").is_dir()]
+if {without}not clones:
+    raise SystemExit("write the address or the path of a clone of ustat_pg after CLONE, above")
+if not installed:
+    %pip install --quiet "{{clones[0].resolve()}}[{extras}]"
+sys.path[:0] = [str(place.resolve() / more) for place in clones[:1] for more in ("", "theory/_ext")]
 %matplotlib inline\
 """
+"""The first cell of a notebook: it finds the library and, where the page needs more, the clone."""
+
+CLONES_OWN = r"^(?:from|import) (simulations|figures|slider|exercise)\b"
+"""What cells import that is not installed with the library."""
 
 NOT_RUN = """\
 :::{{admonition}} Not run here
@@ -52,9 +67,13 @@ language_info:
 """The front matter of a page that is not run: a kernel would have told the language."""
 
 
+FRONT = r"---\n.*?^needs: \[(.*?)\]$.*?^---$"
+"""The front matter of a page that needs more than the library."""
+
+
 def missing(text: str) -> list[str]:
     """The packages that a page needs and are not installed."""
-    needs = re.match(r"---\n.*?^needs: \[(.*?)\]$.*?^---$", text, re.S | re.M)
+    needs = re.match(FRONT, text, re.S | re.M)
     names = needs[1].split(", ") if needs else []
     return [name for name in names if find_spec(name) is None]
 
@@ -89,16 +108,38 @@ def defined(macros: dict[str, str | list[Any]]) -> str:
     return f"${''.join(lines)}$"
 
 
+def setup_cell(text: str, cells: list[str]) -> str:
+    """The first cell of a page's notebook."""
+    names = sorted({name for cell in cells for name in re.findall(CLONES_OWN, cell, re.M)})
+    return SETUP.format(
+        needs=f", and of its clone {', '.join(names)}" if names else "",
+        without="" if names else "not installed and ",
+        extras="figures,llm" if re.match(FRONT, text, re.S | re.M) else "figures",
+    )
+
+
+def unwritten(source: str) -> str:
+    """A cell whose first function is left to the reader: its docstring stays, its lines go."""
+    lines = source.splitlines()
+    function = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef))
+    first, last = function.body[0].end_lineno, function.end_lineno
+    return "\n".join([*lines[:first], "    return ...  # your lines", *lines[last:]])
+
+
 def notebook(text: str, page: str, macros: dict[str, str | list[Any]]) -> nbformat.NotebookNode:
-    made = read_myst_markdown_notebook(text)
+    made, number = read_myst_markdown_notebook(text), count()
     for cell in made.cells:
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source)
         elif "\ngraded(" in cell.source:
-            cell.source = f'from exercise import exercise\n\nexercise("{page}")'
+            cell.source = f'from exercise import exercise\n\nexercise("{page}", {next(number)})'
+        elif "\nchecked(" in cell.source:
+            cell.source = unwritten(cell.source)
         cell.metadata = nbformat.from_dict({})
     new = nbformat.v4
-    made.cells[:0] = [new.new_markdown_cell(defined(macros)), new.new_code_cell(SETUP)]
+    code = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    first = [new.new_markdown_cell(defined(macros)), new.new_code_cell(setup_cell(text, code))]
+    made.cells[:0] = first
     for number, cell in enumerate(made.cells):
         cell.id = f"cell-{number}"
     made.metadata = nbformat.from_dict(
