@@ -68,7 +68,7 @@ def chosen(options: argparse.Namespace, stems: Sequence[str]) -> list[PlantedErr
         InputError: an unknown claim, a part that there is not, or no error that fits.
     """
     if unknown := set(options.claims) - set(stems):
-        raise InputError(f"claim {min(unknown)!r} is unknown: choose of {', '.join(stems)}")
+        raise InputError(f"claim {min(unknown)!r} is unknown: choose one of {', '.join(stems)}")
     place, _, parts = options.sample.partition("/")
     if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
         raise InputError(f"--sample {options.sample}: it is written K/N, 1/20 for example")
