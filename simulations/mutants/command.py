@@ -38,7 +38,10 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
     )
     option = command.add_argument
     option(
-        "claims", nargs="*", metavar="CLAIM", help=f"errors that may reach these claims: {stems}"
+        "claims",
+        nargs="*",
+        metavar="CLAIM",
+        help=f"errors that may reach these claims: {', '.join(stems)}",
     )
     option("--on", choices=tuple(RECORDS), default="bandit", help="the claims' problems; language "
            "models take minutes for each error")  # fmt: skip
