@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 from base64 import b64decode
+from contextlib import contextmanager
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
@@ -247,6 +248,81 @@ def test_formulas_are_drawn(site, browser):
     assert any("G(G−1)" in text and "Σ" in text for text in plain), plain
 
 
+BOXES = """
+document.querySelectorAll("details").forEach(fold => { fold.open = true; });
+const cut = [...document.querySelectorAll("article span.math")]
+  .filter(math => !math.closest("table"))
+  .filter(math => math.getBoundingClientRect().right > document.documentElement.clientWidth);
+return [...document.querySelectorAll("article div.math")]
+  .map(math => {
+    const box = math.getBoundingClientRect(), number = math.querySelector(".eqno");
+    const formula = math.querySelector("svg").getBoundingClientRect();
+    const place = number && number.getBoundingClientRect();
+    const wrong = [];
+    if (formula.left < box.left - 1) wrong.push("its beginning is hidden");
+    if (arguments[0] && math.scrollWidth > math.clientWidth + 1) wrong.push("it is wider than its box");
+    if (place && place.left < formula.right && formula.left < place.right
+        && place.top < formula.bottom && formula.top < place.bottom)
+      wrong.push("its number stands over it");
+    if (place && place.right > box.right + 1) wrong.push("its number is out of sight");
+    return wrong.map(what => `${what}: ${math.textContent.trim()}`);
+  }).flat()
+  .concat(cut.map(math => `it runs out of the page: ${math.textContent.trim()}`));
+"""
+"""What is wrong with the places of the formulas of the open page; the argument says whether each display
+must have room in its box."""
+
+SCREENS = {"desktop": (1280, False), "phone": (390, True)}
+
+
+@contextmanager
+def screen(browser, width, mobile):
+    """A browser whose window has this width, in pixels."""
+    size = {"width": width, "height": 740, "deviceScaleFactor": 1, "mobile": mobile}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_formulas_begin_in_their_boxes_beside_their_numbers(site, browser, name):
+    width, mobile = SCREENS[name]
+    result = {}
+    with screen(browser, width, mobile):
+        for page in pages(site):
+            if '<div class="math' not in page.read_text("utf-8"):
+                continue
+            browser.get(page.as_uri())
+            browser.execute_async_script(TYPESET)
+            if complaints := browser.execute_script(BOXES, not mobile):
+                result[page.stem] = complaints
+    assert result == {}
+
+
+@pytest.mark.parametrize(
+    ("style", "complaint"),
+    [
+        ("div.math { flex-direction: row-reverse }", "its beginning is hidden"),
+        ("div.math > span.eqno { position: absolute; right: 0; top: 40% }", "stands over it"),
+        ("div.math { flex-wrap: nowrap }", "out of sight"),
+        ("article { width: 300px }", "wider than its box"),
+        ("article { white-space: nowrap }", "runs out of the page"),
+    ],
+)
+def test_planted_faults_in_boxes_are_seen(site, browser, style, complaint):
+    with screen(browser, *SCREENS["phone"]):
+        browser.get((site / "ustatistic.html").as_uri())
+        browser.execute_async_script(TYPESET)
+        browser.execute_script(
+            "document.head.append(Object.assign(document.createElement('style'),"
+            "{textContent: arguments[0]}))",
+            style,
+        )
+        assert any(complaint in one for one in browser.execute_script(BOXES, True))
+
+
 def sliders(site):
     """The pages that have a slider."""
     return [p for p in pages(site) if 'class="slider"' in p.read_text("utf-8")]
@@ -329,15 +405,11 @@ def test_the_cheatsheet_prints_on_one_page(site, browser):
 
 
 def test_pages_fit_a_phone(site, browser):
-    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
+    with screen(browser, 360, mobile=True):
         for page in pages(site):
             browser.get(page.as_uri())
             width = browser.execute_script("return document.documentElement.scrollWidth")
-            assert width <= size["width"], page.name
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+            assert width <= 360, page.name
 
 
 # ---------------------------------------------------------------- planted faults
