@@ -1,7 +1,12 @@
-"""The tables of the page ``catalogue``, made from their data when the site is built."""
+"""The catalogue's pages, made from its data when the site is built.
+
+The tables of ``catalogue`` and ``estimators``, and a page ``catalogue/NAME`` of each framework.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.catalogue import Family, Framework, Row, catalogue, short_name
@@ -10,8 +15,8 @@ from ustat_pg.commands.explain import explain
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-MARK = "<!-- the tables -->"
-"""The mark in place of the tables."""
+FOLDER = "catalogue"
+"""Where the pages of frameworks are."""
 
 HEADINGS = {
     "What it is": "what",
@@ -47,10 +52,16 @@ def numbers(name: str) -> list[str]:
     return lines if len(lines) > 3 else []
 
 
+def anchor(name: str) -> str:
+    """The target of an estimator: of a name with numbers, that of its family."""
+    return f"estimator-{name.partition(':')[0]}"
+
+
 def section(family: Family, *, closed: bool) -> list[str]:
     """One estimator under its five headings."""
     lines = [
         "",
+        f"({anchor(family.name)})=",
         f"### {family.title[0].upper()}{family.title[1:]}",
         "",
         f"`{family.name}`: {family.formula}",
@@ -63,14 +74,16 @@ def section(family: Family, *, closed: bool) -> list[str]:
     called = catalogue().called(family.name)
     if called:
         names = dict.fromkeys(
-            f"{framework.title} `{row.written() or 'always'}`" for framework, row in called
+            f"[{framework.title}]({FOLDER}/{framework.name}.md) `{row.written() or 'always'}`"
+            for framework, row in called
         )
         lines += ["", "Shipped as " + "; ".join(names) + "."]
     return lines
 
 
 def cells(framework: Framework, row: Row) -> list[str]:
-    name = f"`{row.estimator}`" if row.estimator else f"*{row.other}*"
+    known = row.estimator or row.other or ""
+    name = f"[{known}](#{anchor(known)})"
     if row.factor != "1":
         name += f" times {row.factor}"
     options = ", ".join(
@@ -89,7 +102,8 @@ def cells(framework: Framework, row: Row) -> list[str]:
     ]
 
 
-def tables() -> str:
+def estimators() -> str:
+    """Every estimator, those with a closed form first, and every way to add up a loss."""
     known = catalogue()
     lines = ["## Tables by the number of successes"]
     for family in known.families.values():
@@ -102,47 +116,97 @@ def tables() -> str:
     ]
     for family in known.others.values():
         lines += section(family, closed=False)
-    lines += ["", "## How losses add up", "", "| name | what | effect |", "|---|---|---|"]
+    lines += ["", "(aggregations)=", "## How losses add up", ""]
+    lines += ["| name | what | effect |", "|---|---|---|"]
     for record in known.aggregations.values():
         lines.append(f"| {record.name} | {record.title} | {record.says} |")
-    lines += ["", "## Frameworks and their options", ""]
+    return "\n".join(lines)
+
+
+def frameworks() -> str:
+    """The frameworks, each with the link to its page."""
+    lines = ["| framework | its name here | read at | options | rows | run |", "|---" * 6 + "|"]
+    for record in catalogue().frameworks.values():
+        names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
+        run = sum(not row.read for row in record.rows)
+        entries = [
+            f"[{record.title}]({FOLDER}/{record.name}.md)",
+            names,
+            f"{record.repository}@{record.commit}",
+            len(record.options),
+            len(record.rows),
+            f"{run} on {record.ran}" if run else "none: read only",
+        ]
+        lines.append(f"| {' | '.join(map(str, entries))} |")
+    return "\n".join(lines)
+
+
+def framework_page(record: Framework) -> str:
+    """The page of one framework."""
+    lines = [f"# {record.title}", ""]
     lines += [
+        f"`{record.name}` in [the catalogue](../catalogue.md), read at {record.repository}@{record.commit}.",
+        "",
+        "## What its options compute",
+        "",
         "The first row that fits holds. *Divisor* and ε are those of a deviation or mean that divides; "
         "*one* and *equal* are the advantages of a group of one output, and of one of equal rewards. "
-        "*Checked* says when the framework's own function was last run beside the row, on every group "
-        "of 2 to 8 with rewards 0 and 1 and on batches of graded, negative and unequal ones; what could "
-        "not be run without its cluster or its critic was read only."
+        "*Checked* says when the framework's own function was last run beside the row.",
+        "",
+        "| options | its name | here | divisor | ε | one | equal | checked |",
+        "|---" * 8 + "|",
     ]
-    for record in known.frameworks.values():
-        lines += [
-            "",
-            f"### {record.title}",
-            "",
-            f"`{record.name}`, {record.repository}@{record.commit}.",
-        ]
-        lines += [
-            "",
-            "| options | its name | here | divisor | ε | one | equal | checked |",
-            "|---|---|---|---|---|---|---|---|",
-        ]
-        lines += [f"| {' | '.join(cells(record, row))} |" for row in record.rows]
-        lines += [f"\n- {note}" for note in record.notes]
-        for kind, says in known.kinds.items():
-            names = ", ".join(f"`{option.name}`" for option in record.of_kind(kind))
-            if names and kind != "advantage":
-                lines += ["", f"*{kind[0].upper()}{kind[1:]}* ({says}): {names}."]
-        sources = ", ".join(
-            f"`{source}`" for source in dict.fromkeys(row.source for row in record.rows)
-        )
-        lines += ["", f"Read in {sources}."]
+    lines += [f"| {' | '.join(cells(record, row))} |" for row in record.rows]
+    lines += [f"\n- {note}" for note in record.notes]
+    sources = dict.fromkeys(f"`{row.source}`" for row in record.rows)
+    lines += ["", f"Read in {', '.join(sources)}.", "", "## Its options", ""]
+    lines += ["| option | default | values | acts on |", "|---" * 4 + "|"]
+    kinds = {kind: record.of_kind(kind) for kind in catalogue().kinds}
+    for kind, options in kinds.items():
+        for option in options:
+            names = " or ".join(f"`{name}`" for name in (option.name, *option.aliases))
+            default = "none: to be given" if option.default is None else f"`{option.default}`"
+            means = option.means or {}
+            values = [
+                f"`{value}`" + (f" ([{means[value]}](#aggregations))" if value in means else "")
+                for value in (*option.values, *option.unrun) or means
+            ]
+            lines.append(f"| {names} | {default} | {', '.join(values)} | {kind} |")
+    lines += [
+        f"\n*{kind[0].upper()}{kind[1:]}*: {catalogue().kinds[kind]}."
+        for kind, options in kinds.items()
+        if options
+    ]
     return "\n".join(lines) + "\n"
 
 
+MARKS = {
+    "catalogue": (
+        "*The site has a table here: every framework, its commit and what was run.*",
+        frameworks,
+    ),
+    "estimators": ("*The site has its sections here: every estimator by its name.*", estimators),
+}
+"""By page, the mark in the place of what is made, and its maker."""
+
+
+def write(app: Sphinx) -> None:
+    """Write the pages of the frameworks beside the sources, where the page that lists them is."""
+    folder = Path(app.srcdir) / FOLDER
+    rmtree(folder, ignore_errors=True)  # pages of frameworks that are gone would be found
+    if folder.with_suffix(".md").exists():
+        folder.mkdir()
+        for record in catalogue().frameworks.values():
+            (folder / f"{record.name}.md").write_text(framework_page(record), "utf-8")
+
+
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    if page == "catalogue":
-        source[0] = source[0].replace(MARK, tables())
+    if page in MARKS:
+        mark, made = MARKS[page]
+        source[0] = source[0].replace(mark, made())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("builder-inited", write)
     app.connect("source-read", fill)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

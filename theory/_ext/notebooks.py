@@ -175,7 +175,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
 def link(app: Sphinx, document: nodes.document) -> None:
     """Link a page to its notebook, and print a line of it."""
     page = app.env.docname
-    if not page.startswith("api/"):
+    if not page.startswith(("api/", "catalogue/")):
         seconds = time.monotonic() - app.env.ustat_started  # type: ignore[attr-defined]
         print(f"{seconds:6.1f} s  {page}", flush=True)
     if (Path(app.outdir) / name_of(page)).is_file() and document.children:
