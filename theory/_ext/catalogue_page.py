@@ -125,17 +125,15 @@ def estimators() -> str:
 
 def frameworks() -> str:
     """The frameworks, each with the link to its page."""
-    lines = ["| framework | its name here | read at | options | rows | run |", "|---" * 6 + "|"]
+    lines = ["| framework | read at | options | rows | run |", "|---" * 5 + "|"]
     for record in catalogue().frameworks.values():
         names = " or ".join(f"`{name}`" for name in (record.name, *record.aliases))
-        run = sum(not row.read for row in record.rows)
         entries = [
-            f"[{record.title}]({FOLDER}/{record.name}.md)",
-            names,
+            f"[{record.title}]({FOLDER}/{record.name}.md), {names}",
             f"{record.repository}@{record.commit}",
             len(record.options),
             len(record.rows),
-            f"{run} on {record.ran}" if run else "none: read only",
+            sum(not row.read for row in record.rows) or "none",
         ]
         lines.append(f"| {' | '.join(map(str, entries))} |")
     return "\n".join(lines)
