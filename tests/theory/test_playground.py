@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import re
 
 import pytest
 
@@ -87,6 +88,41 @@ def test_the_best_group_is_the_librarys(formulas, setting):
         c3 = result["rewardVariance"] + result["gradientSq"]
         real = optimal_group_size(MseConstants(c1=c1, c2=0.0, c3=c3))
         assert formulas("bestReal", setting) == pytest.approx(real, rel=1e-9)
+
+
+def test_the_answers_are_true(formulas):
+    """The numbers under *Things to try*, from the settings of the page's buttons."""
+    page = (ROOT / "theory" / "playground.md").read_text("utf-8")
+    presets = [json.loads(preset) for preset in re.findall(r"data-set='(.*?)'", page)]
+    hard, solved, coin, _ = presets
+    even = {**hard, "p": 0.2}
+
+    def value(name, size, setting, key):
+        return formulas("evaluate", name, size, setting)[key]
+
+    assert value("oracle", 2, coin, "mse") == 0
+    found = value("grpo", 2, coin, "mse"), value("grpo", 2, coin, "silent")
+    assert found == (0.25, 0.5)
+    bend = {
+        size: [value("std-ddof1", size, {**even, "p": p}, "weight") for p in (0.05, 0.2, 0.5)]
+        for size in (2, 3, 4)
+    }
+    assert bend[2] == pytest.approx([0.707] * 3, abs=1e-3)
+    assert bend[3] == pytest.approx([1.155] * 3, abs=1e-3)
+    assert bend[4][0] > 1.01 * bend[4][1]
+    ratios = [
+        value("vanilla", 8, setting, "mse") / value("oracle", 8, setting, "mse")
+        for setting in (solved, {**solved, "correlation": 0})
+    ]
+    assert ratios == pytest.approx([2.0, 9.6], abs=0.05)
+    sizes = list(range(2, 65))
+    for changed, best in (
+        ({"signal": 1, "agreement": 0}, 3),
+        ({"agreement": 0.95}, 30),
+        ({"agreement": 0.95, "spread": 2}, 30),
+    ):
+        assert formulas("bestGroup", "grpo", sizes, {**even, **changed})["best"] == best
+    assert value("maxrl", 60, hard, "weight") == pytest.approx(0.95 * 20, abs=0.05)
 
 
 # ---------------------------------------------------------------- the page in a browser
