@@ -145,11 +145,11 @@ def table() -> str:
 
 
 MARKS = {
-    "<!-- the counts -->": counts,
-    "<!-- the survivors -->": survivors,
-    "<!-- the equivalent -->": equivalent,
-    "<!-- the silent -->": silent,
-    "<!-- the table -->": table,
+    "*The site has two tables here: errors by kind, and how many are refuted, by layer.*": counts,
+    "*The site has a table here: the errors that survive.*": survivors,
+    "*The site has a table here: the errors that are none.*": equivalent,
+    "*The site has a table here: the errors that leave nothing to refute.*": silent,
+    "*The site has tables here: all errors, layer by layer.*": table,
 }
 """The makers of the tables, by the mark in their place."""
 
