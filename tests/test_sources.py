@@ -329,6 +329,9 @@ REFUSED = {
         "use_precomputed_advantage is 'true': its workflow"),
     "groups within a document": (
         "run.yaml", "rl: ebft\nebft: {mode: strided, n_samples_per_prompt: 4}\n", "'strided': its groups"),
+    "a program with a config of its own": (
+        "run.sh", "python3 -m recipe.async_flow.grpo_main algorithm.adv_estimator=grpo",
+        "runs recipe.async_flow.grpo_main, whose own config may say .*: write rollout.n=G"),
     "no rewards": ("run.sh", "swift sft --model m --loss_type x", "swift sft: it trains without"),
     "another kind of training": (
         "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),

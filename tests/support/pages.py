@@ -106,10 +106,16 @@ def files_of_a_reader(folder: Path) -> Path:
         for n in range(4)
     ]
     lines = "\n".join(map(json.dumps, rows))
+    parts = [
+        {"prompt": f"{n}+1=", "completion": text, "right": text < "4", "form": n % 2}
+        for n in range(4)
+        for text in "2345"
+    ]
     texts = {
         "mine.json": json.dumps(example_problem()),
         "prompts.jsonl": json.dumps({"prompt": "1+1=", "answer": "2"}),
         "run.yaml": "algorithm: {adv_estimator: rloo}\nactor_rollout_ref: {rollout: {n: 4}}\n",
+        "flat.jsonl": "\n".join(map(json.dumps, parts)),
         "skyrl.yaml": "generator: {n_samples_per_prompt: 4}\n",
         **dict.fromkeys(("mine.py", "parity.py"), "def reward(completions, **columns): ...\n"),
         **dict.fromkeys(

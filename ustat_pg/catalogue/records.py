@@ -252,6 +252,7 @@ class Framework:
         rows: the first that fits holds.
         commands, signs: patterns of the programs and modules that a run of it has, and of names that no
             other has, beside those of its options.
+        elsewhere: those of its programs that have a config of their own.
         classes: its config classes in Python.
         bases: the files that its own defaults stand in: a parent of such a name adds nothing.
         refused: its programs that are no group baseline, and what they are.
@@ -273,6 +274,7 @@ class Framework:
     notes: tuple[str, ...] = field(default=(), converter=_texts)
     names_of: str = ""
     commands: tuple[str, ...] = field(default=(), converter=_texts)
+    elsewhere: str = ""
     signs: tuple[str, ...] = field(default=(), converter=_texts)
     classes: tuple[str, ...] = field(default=(), converter=_texts)
     bases: tuple[str, ...] = field(default=(), converter=_texts)

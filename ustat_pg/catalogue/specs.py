@@ -117,6 +117,15 @@ def _meaning(
     (grouping,) = framework.of_kind("group size")
     said = {*given, grouping.name} if group_size is not None else {*given}
     _refuse_unsaid(framework, source, said)
+    if (
+        framework.elsewhere
+        and (run := _runs(framework.elsewhere, source))
+        and grouping.name not in said
+    ):
+        raise InputError(
+            f"{source.title} runs {run.group(1)}, whose own config may say {grouping.name}: write "
+            f"{short_name(grouping.name)}=G behind the file"
+        )
     defaults = {option.name: option.unsaid(given) for option in framework.options.values()}
     values = {**defaults, **given}
     if group_size is not None:
