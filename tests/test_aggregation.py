@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
 from tests.support.arrays import LIBRARIES
 from tests.support.refusals import refuses
 from ustat_pg.catalogue import catalogue
-from ustat_pg.estimators import AGGREGATIONS, token_weights
+from ustat_pg.estimators import AGGREGATIONS, advantages, token_weights
 
 # Two prompts with two outputs: of 2 and 1 tokens, and of 3 and none.
 LENGTHS = [[2, 1], [3, 0]]
@@ -41,6 +43,38 @@ def test_groups_of_unequal_tokens_tell_prompt_and_token_mean_apart():
     mask = (np.arange(3) < np.array([[1, 1], [3, 3]])[..., None]).astype(float)
     assert token_weights(mask, "prompt-mean")[:, 0, 0] == pytest.approx([1 / 4, 1 / 12])
     assert token_weights(mask, "token-mean")[:, 0, 0] == pytest.approx([1 / 8, 1 / 8])
+
+
+WEIGHS = {
+    "sequence-sum": (2, "the score of the whole output"),
+    "constant:5": (2, "A constant factor on every output"),
+    "token-sum": (2, "times the number of outputs"),
+    "token-mean": (2, "prompts weigh by their outputs, however long"),
+    "sequence-mean": (2 / 8, "prompts of long outputs weigh less"),
+    "prompt-mean": (1 / 8, "prompts weigh as one over their mean length, however many"),
+    "micro-token-mean": (1 / 8, "so do prompts of long outputs"),
+}
+"""How much more a prompt with 4 outputs of 8 tokens weighs than one with 2 of 1 token; the catalogue's words.
+A micro-batch is one of the prompts."""
+
+
+@pytest.mark.parametrize("how", WEIGHS)
+def test_prompts_weigh_by_outputs_or_by_tokens_as_the_catalogue_says(how):
+    """RLOO at pass rate .3 on all pairs of groups: the mean of each prompt's step, by the gradient of .3."""
+    rate, sizes, mask = 0.3, (2, 4), np.zeros((2, 4, 8))
+    mask[0, :2, :1] = mask[1] = 1
+    weights = token_weights(mask, "prompt-mean" if how.startswith("micro") else how)
+    steps = []
+    for size, weight in zip(sizes, weights, strict=True):
+        groups = np.array([*product((0.0, 1.0), repeat=size)])
+        chance = np.where(groups == 1, rate, 1 - rate).prod(axis=1)
+        # The score of an output, (z - p)/(p (1 - p)), is the sum of its tokens.
+        scores = (groups - rate) / (rate * (1 - rate))
+        terms = advantages("grpo", groups) * scores * weight[:size].max(axis=1)
+        steps.append(chance @ terms.sum(axis=1))
+    more, words = WEIGHS[how]
+    assert steps[1] / steps[0] == pytest.approx(more)
+    assert words in catalogue().aggregations[how.partition(":")[0]].says
 
 
 def test_one_prompt_needs_no_axis_and_no_tokens_have_no_weight():

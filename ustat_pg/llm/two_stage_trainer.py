@@ -57,8 +57,8 @@ class TwoStageTrainer(BaselineTrainer):
         arguments, keywords: TRL's own, for ``RLOOTrainer``.
 
     Raises:
-        InputError: another trainer's settings (losses of ``GRPOConfig`` weight prompts by outputs or
-            tokens), another baseline, settings that change advantages, or prompts with images.
+        InputError: another trainer's settings (losses of ``GRPOConfig`` weight tokens of unequal
+            outputs by another rule), another baseline, settings that change advantages, or prompts with images.
     """
 
     def __init__(self, *arguments: Any, more: int, corrected: bool = True, **keywords: Any) -> None:
