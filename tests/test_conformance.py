@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tests.conformance.record import BATCHES, DATA, lengths
+from tests.conformance.record import BATCHES, DATA, SEVERAL, WEIGHTS, lengths
 from ustat_pg.catalogue import Meaning, catalogue, resolve
 from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages, standardised
@@ -29,6 +29,7 @@ class Answer:
     options: dict[str, str]
     tables: dict[str, list[list[float]]] | None
     batches: dict[str, Any]
+    several: Any
 
     @property
     def written(self) -> str:
@@ -42,7 +43,7 @@ class Answer:
 
 
 ANSWERS = [
-    Answer(name, options, run.get("tables"), run["batches"])
+    Answer(name, options, run.get("tables"), run["batches"], run.get("several"))
     for name, record in RECORDS.items()
     for run in record["runs"]
     for options in run["options"]
@@ -118,7 +119,9 @@ def test_a_row_that_was_not_read_alone_was_run(name):
         each.meaning(4).row
         for each in ANSWERS
         if each.framework == name
-        and (each.tables or any(isinstance(value, list) for value in each.batches.values()))
+        and (
+            each.tables or any(isinstance(v, list) for v in (each.several, *each.batches.values()))
+        )
     ]
     for row in catalogue().frameworks[name].rows:
         assert row.read != (row in ran), row.name
@@ -176,6 +179,27 @@ def test_groups_of_one_and_of_equal_rewards_are_as_the_row_says(answer):
     text = answer.meaning(4).row.equal_rewards.partition(";")[0]
     expected = {"0": [0.0] * 8, "the reward": [0.0] * 4 + [1.0] * 4}[text]
     np.testing.assert_allclose([*equal[0], *equal[1]], expected, atol=1e-4)
+
+
+def of_several(each):
+    """Whether a row says what becomes of several rewards, and its framework was asked for it."""
+    row = each.meaning(4).row
+    return isinstance(each.several, list) and (row.each or (row.estimator and not row.binary))
+
+
+@pytest.mark.parametrize("answer", named(filter(of_several, ANSWERS)))
+def test_several_rewards_are_summed_or_normalised_apart_as_the_row_says(answer):
+    meaning = answer.meaning(4)
+    groups, theirs = np.array(SEVERAL, dtype=float), np.array(answer.several)
+    if meaning.row.each is None:
+        for rewards, values in zip(groups @ WEIGHTS, theirs, strict=True):
+            close(own(meaning, rewards), values)
+        return
+    summed = advantages(meaning.row.each, np.swapaxes(groups, 1, 2)).swapaxes(1, 2) @ WEIGHTS
+    slope, height = np.polyfit(summed.ravel(), theirs.ravel(), 1)
+    # Whitened over the outputs, or over their tokens.
+    assert slope * summed.std() == pytest.approx(1, abs=0.1)
+    np.testing.assert_allclose(slope * summed + height, theirs, atol=1e-4)
 
 
 TERMS = {

@@ -15,14 +15,18 @@ AUTO = {"grpo": "group", "rloo": "none", "reinforce_plus_plus": "batch"}
 
 
 def advantages(options, batch):
+    return several(options, [[[each] for each in group] for group in batch], (1.0,))
+
+
+def several(options, batch, weights):
     size = size_of(batch)
     if size == 1:
         raise Refused("num_generations must be greater than 1 for GRPO")
     estimator, scale = options["advantage_estimator"], options["scale_rewards"]
-    rewards = torch.tensor([[float(each)] for group in batch for each in group])
+    rewards = torch.tensor([each for group in batch for each in group]).float()
     answer, _ = module.compute_advantages(
         rewards,
-        torch.ones(1),
+        torch.tensor(weights),
         size,
         advantage_estimator=estimator,
         scale_rewards=AUTO[estimator] if scale == "auto" else scale,

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import torch
 
-from .record import Refused, flat, part
+from .record import Refused, flat, part, summed
 
 FUNCTION = "nemo_rl.algorithms.grpo.dynamic_sampling, _create_advantage_estimator"
 
@@ -36,6 +36,10 @@ known |= part(
 
 
 def advantages(options, batch):
+    return several(options, [[[each] for each in group] for group in batch], (1.0,))
+
+
+def several(options, batch, weights):
     flags = {
         name: options[f"grpo.adv_estimator.{name}"] == "true"
         for name in ("use_leave_one_out_baseline", "normalize_rewards", "minus_baseline")
@@ -43,10 +47,8 @@ def advantages(options, batch):
     name = options["grpo.adv_estimator.name"]
     if name == "opd":
         raise Refused("a teacher is wanted")
-    if name == "gdpo":
-        raise Refused("several rewards are wanted")
     config = SimpleNamespace(
-        adv_estimator=SimpleNamespace(name=name, reward_weights=None, **flags),
+        adv_estimator=SimpleNamespace(name=name, reward_weights=[*weights], **flags),
         use_dynamic_sampling=options["grpo.use_dynamic_sampling"] == "true",
         num_prompts_per_step=1000,
         num_generations_per_prompt=1000,
@@ -57,10 +59,12 @@ def advantages(options, batch):
     )
     master = SimpleNamespace(grpo=config, loss_fn=loss)
     sizes = [len(group) for group in batch]
-    rewards, _, mask = flat(batch)
+    rewards, _, mask = flat(summed(batch, weights))
+    columns = torch.tensor([each for group in batch for each in group]).float().T
     prompts = torch.repeat_interleave(torch.arange(len(batch)), torch.tensor(sizes))[:, None]
     rows = torch.arange(len(rewards))
     repeated = Batch(total_reward=rewards, prompts=prompts, mask=mask, row=rows)
+    repeated.update({f"reward/{k}": column for k, column in enumerate(columns)})
     baseline, std = known["calculate_baseline_and_std_per_prompt"](
         prompts, rewards, torch.ones_like(rewards), flags["use_leave_one_out_baseline"]
     )
@@ -69,6 +73,11 @@ def advantages(options, batch):
     result = torch.zeros(len(rows))
     if len(rewards):
         estimator = known["_create_advantage_estimator"](master)
-        values = estimator.compute_advantage(kept["prompts"], rewards, kept["mask"])
+        try:
+            values = estimator.compute_advantage(
+                kept["prompts"], rewards, kept["mask"], repeated_batch=kept
+            )
+        except ValueError as error:
+            raise Refused(f"{type(error).__name__}: {error}") from None
         result[kept["row"]] = values[:, 0]
     return [group.tolist() for group in result.split(sizes)]

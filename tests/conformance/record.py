@@ -9,6 +9,7 @@ one of the framework's name, ``-`` written ``_``, with
 - ``advantages(options, batch)``: the advantages of a batch of groups of rewards, a list a group, under
   these values of the framework's options by their full names. It raises `Refused` where the framework
   itself refuses them or the batch.
+- ``several(options, batch, weights)``, where it takes several rewards: the same of lists of them, an output.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ BATCHES = {
 }
 """Rewards of several groups at once."""
 
+SEVERAL = [
+    [[1, 0], [1, 1], [0, 0], [1, 0]],
+    [[1, 0], [1, 0], [1, 1], [1, 0]],
+    [[0, 1], [0, 1], [1, 0], [0, 0]],
+]
+WEIGHTS = (1.0, 0.5)
+"""Two rewards of each output, and what multiplies them."""
+
 
 # Annotations join stand-ins by "|".
 _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: object
@@ -74,6 +83,14 @@ def padded(batch: list[list[float]]) -> tuple[Any, Any]:
     placed = mask * 0
     placed[range(len(tokens)), tokens - 1] = rewards
     return placed, mask
+
+
+def summed(batch: list[list[list[float]]], weights: tuple[float, ...]) -> list[list[float]]:
+    """The weighted sum of the rewards of each output."""
+    return [
+        [sum(w * z for w, z in zip(weights, each, strict=True)) for each in group]
+        for group in batch
+    ]
 
 
 def size_of(batch: list[list[float]]) -> int:
@@ -182,6 +199,13 @@ def run(name: str, checkout: Path | None) -> dict[str, Any]:
                 record["batches"][label] = str(refusal)
             else:
                 record["batches"][label] = [[_short(each) for each in group] for group in answer]
+        if hasattr(driver, "several"):
+            try:
+                answer = driver.several(values, SEVERAL, WEIGHTS)
+            except Refused as refusal:
+                record["several"] = str(refusal)
+            else:
+                record["several"] = [[_short(each) for each in group] for group in answer]
         alike = [each for each in runs if {**each, "options": None} == {**record, "options": None}]
         for each in alike:
             each["options"].append(chosen)

@@ -14,8 +14,8 @@ from .record import Refused, lengths, size_of
 FUNCTION = "trl.GRPOTrainer._generate_and_score_completions"
 
 
-def step(trainer, configuration, batch, **options):
-    """The advantages that a trainer works out from these rewards."""
+def step(trainer, configuration, batch, weights=(1.0,), **options):
+    """The advantages that a trainer works out from these rewards, one of an output or a list of them."""
     size = size_of(batch)
     count = size * len(batch)
     try:
@@ -32,7 +32,8 @@ def step(trainer, configuration, batch, **options):
     except ValueError as error:
         raise Refused(f"{type(error).__name__}: {error}") from None
     tokens = [[5] * each for group in lengths(batch) for each in group]
-    rewards = torch.tensor([[float(each)] for group in batch for each in group])
+    rewards = torch.tensor([each for group in batch for each in group]).float()
+    rewards = rewards.reshape(count, len(weights))
     fields = ("num_generations", "scale_rewards", "multi_objective_aggregation", "beta",
               "normalize_advantages", "reward_clip_range", "mask_truncated_completions",
               "num_iterations", "use_vllm")  # fmt: skip
@@ -53,9 +54,9 @@ def step(trainer, configuration, batch, **options):
         eos_token_id=1,
         chat_template_kwargs={},
         _calculate_rewards=lambda *_: rewards,
-        reward_weights=torch.ones(1),
-        reward_funcs=[None],
-        reward_func_names=["reward"],
+        reward_weights=torch.tensor(weights),
+        reward_funcs=[None] * len(weights),
+        reward_func_names=[f"reward {k}" for k in range(len(weights))],
         _metrics={"train": defaultdict(list)},
         _logs={
             "prompt": deque(),
@@ -89,8 +90,12 @@ def answer(trainer, tokens, count):
 
 
 def advantages(options, batch):
+    return several(options, batch, (1.0,))
+
+
+def several(options, batch, weights):
     chosen = {key: options[key] for key in ("scale_rewards", "multi_objective_aggregation")}
-    return step(GRPOTrainer, GRPOConfig, batch, **chosen)
+    return step(GRPOTrainer, GRPOConfig, batch, weights, **chosen)
 
 
 def rloo(options, batch):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from .record import Refused, foreign, padded
+from .record import Refused, foreign, padded, summed
 
 FUNCTION = "verl.trainer.ppo.ray_trainer.compute_advantage"
 
@@ -15,11 +15,17 @@ trainer = foreign("verl.trainer.ppo.ray_trainer")
 
 
 def advantages(options, batch):
+    return several(options, [[[each] for each in group] for group in batch], (1.0,))
+
+
+def several(options, batch, weights):
     name = options["algorithm.adv_estimator"]
     if name == "gae":
         raise Refused("a critic's values are wanted")
     sizes = [len(group) for group in batch]
-    rewards, mask = padded(batch)
+    rewards, mask = padded(summed(batch, weights))
+    columns = np.array([each for group in batch for each in group], dtype=float).T
+    scores = {f"score {k}": column for k, column in enumerate(columns)}
     data = SimpleNamespace(
         batch={
             "response_mask": mask,
@@ -31,7 +37,7 @@ def advantages(options, batch):
         },
         non_tensor_batch={
             "uid": np.repeat(np.arange(len(batch)).astype(str), sizes).astype(object),
-            "score": rewards.sum(1).numpy(),
+            **scores,
         },
     )
     if name == "remax":
@@ -42,7 +48,11 @@ def advantages(options, batch):
             data,
             adv_estimator=trainer.AdvantageEstimator(name),
             norm_adv_by_std_in_grpo=flag,
-            config=trainer.AlgoConfig(norm_adv_by_std_in_grpo=flag, gdpo_reward_keys=["score"]),
+            config=trainer.AlgoConfig(
+                norm_adv_by_std_in_grpo=flag,
+                gdpo_reward_keys=[*scores],
+                gdpo_reward_weights=[*weights],
+            ),
         )
     except (ValueError, AssertionError, KeyError) as error:
         raise Refused(f"{type(error).__name__}: {error}") from None

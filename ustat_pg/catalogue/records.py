@@ -202,6 +202,7 @@ class Row:
         estimator: as :func:`ustat_pg.baselines.parse` reads it, ``{G}`` standing for the group size.
         factor: the constant that multiplies it, a key of "1", "1/G", "G/(G-1)", "1/sqrt(G)".
         other: where it is none of this library's estimators, its name among the others.
+        each: where several rewards have an estimator each, and their weighted sum is taken then, its name.
         ddof: of the deviation that it divides by, if it does.
         epsilon: what it adds to its divisor.
         one_output, equal_rewards: the advantage of a group of one, and of one of equal rewards.
@@ -219,6 +220,7 @@ class Row:
     estimator: str | None = None
     factor: str = "1"
     other: str | None = None
+    each: str | None = None
     ddof: int | None = None
     epsilon: float = 0.0
     one_output: str = ""

@@ -91,6 +91,16 @@ def add_explain(commands: Any) -> None:
     text = "of a log: the rewards, where it has several, or a sum, correct+0.5*format"
     explain.add_argument("--reward", metavar="COLUMN", help=text)
     explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
+    explain.add_argument(
+        "--reward-rates",
+        metavar="RATES",
+        help="of several rewards at a prompt, each 0 or 1: format=.9,correct=.2, independent given the "
+        "prompt, or with the chance of both, format+correct=.2; or a JSON file of these. Says whose "
+        "gradients add up, summed or normalised apart (GDPO)",
+    )
+    explain.add_argument(
+        "--weights", metavar="W", help="of these, 1,.5; those of SPEC or 1 unless given"
+    )
     explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")
 

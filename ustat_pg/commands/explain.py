@@ -183,7 +183,7 @@ def explain(
         moments = moments_of(moments)
     function = spec if callable(spec) and not isinstance(spec, type) else None
     meaning = None if function or spec is None else resolve(spec, group_size)
-    size = integer("group size", _group_size(group_size, meaning))
+    size = integer("group size", group_size_of(group_size, meaning))
     common: dict[str, Any] = {
         "group_size": size,
         "silent_share": silent_share(moments, size),
@@ -244,7 +244,7 @@ def _of_table(
     )
 
 
-def _group_size(group_size: int | None, meaning: Meaning | None) -> int:
+def group_size_of(group_size: int | None, meaning: Meaning | None) -> int:
     """G as it is given, or as the options say."""
     size = group_size if meaning is None else meaning.group_size
     if size is None:

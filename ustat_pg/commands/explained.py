@@ -19,7 +19,7 @@ from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
 from ..validation import InputError, nearest
-from . import differences
+from . import differences, several_rewards
 from .explain import Explanation, explain
 from .plots import new_axes, refuse_plot, save
 from .schemes import SchemeExplanation, explain_scheme
@@ -33,6 +33,11 @@ _NAMED = 12
 
 def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
+    if options.reward_rates is not None:
+        found = several_rewards.of_options(options)
+        lines = found.lines()
+        print(json.dumps(asdict(found)) if options.json else "\n".join(map(_wrapped, lines)))
+        return
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)

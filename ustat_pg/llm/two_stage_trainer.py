@@ -58,7 +58,8 @@ class TwoStageTrainer(BaselineTrainer):
 
     Raises:
         InputError: another trainer's settings (losses of ``GRPOConfig`` weight tokens of unequal
-            outputs by another rule), another baseline, settings that change advantages, or prompts with images.
+            outputs by another rule), another baseline, settings that change advantages, or prompts with
+            images.
     """
 
     def __init__(self, *arguments: Any, more: int, corrected: bool = True, **keywords: Any) -> None:

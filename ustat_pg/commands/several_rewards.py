@@ -1,0 +1,337 @@
+"""Several rewards, each 0 or 1, and what their weighted sum climbs at a prompt: ``explain --reward-rates``.
+
+An output is in one of the 2ᴷ cells c, by which of its rewards are 1, with probability π_c. In a group with
+counts n of the cells its advantage is A_c(n). Whatever that is,
+
+    E ĝ = Σ_c u_c ∇π_c,    u_c = E A_c(m + e_c),    m ~ Multinomial(G-1, π) of the others.
+
+With P(S) the chance that all rewards of S are 1, π_c is an alternating sum of P(S) over S ⊇ c, so that
+
+    E ĝ = Σ_S w(S) ∇P(S),    w(S) = Σ_{c ⊆ S} (-1)^(|S| - |c|) u_c.
+
+The weighted sum itself has w of a reward equal to its weight, and w = 0 where S has more than one. Each
+reward over its own deviation (GDPO) has there its weight times w(p) of a single reward, however rewards go
+together. The sum over its deviation has a w of every S, made of all P.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations_with_replacement, product
+from math import comb
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import multinomial
+
+from ..catalogue import Meaning, resolve
+from ..estimators import advantages
+from ..reading import read_json
+from ..validation import InputError, integer, number
+from .explain import group_size_of
+
+Array = NDArray[np.float64]
+
+_MOST_REWARDS = 8
+"""Rewards of an output: their cells are 256."""
+_MOST_NUMBERS = 2**23
+"""Rewards in all groups that are enumerated."""
+_ROUNDING = 1e-12
+"""What rounding takes off the chance of a cell."""
+
+_WAYS = {
+    "sum/deviation": ("std-ddof1", False),
+    "each/deviation (GDPO)": ("std-ddof1", True),
+    "sum (RLOO)": ("grpo", False),
+}
+"""An estimator, and whether each reward has it, beside the one that is asked for."""
+
+
+@dataclass(frozen=True)
+class RewardGradients:
+    """The gradients that the mean estimate of a prompt is made of.
+
+    Arguments:
+        name: the framework's own name of the estimator, or this library's.
+        group_size: G.
+        weights: of the rewards, by name.
+        rates: P(S) by the names of S, a ``+`` between them.
+        independent: whether P(S) was taken for the product of its rewards' rates.
+        multiples: w(S) by S, of each way to put rewards together.
+        single: the same where rewards stay independent as the policy moves, so that ∇P(S) is made of those
+            of its rewards; None where they are not.
+        own: which of these ways is that of the options; None where it has no closed form.
+        passed_over: names that were written and are no option of the catalogue.
+    """
+
+    name: str
+    group_size: int
+    weights: dict[str, float]
+    rates: dict[str, float]
+    independent: bool
+    multiples: dict[str, dict[str, float]]
+    single: dict[str, dict[str, float]] | None
+    own: str | None
+    passed_over: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The explanation for a person."""
+        weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items())
+        how = "independent given the prompt" if self.independent else "together as given"
+        own = "* is these options" if self.own else "These options have no closed form here"
+        ways = [way + "*" * (way == self.own) for way in self.multiples]
+        lines = [
+            f"{self.name}, G = {self.group_size}",
+            f"  Rewards 0 or 1, {how}; weights {weights}.",
+            "",
+            "The mean estimate of a prompt with these rates is a sum of gradients, each times",
+            self._row("gradient of", "at", ways),
+            *self._table(self.multiples),
+            "",
+        ]
+        if self.single is not None:
+            lines.append("Where rewards stay independent as the policy moves, these add up to")
+            lines += [*self._table(self.single), ""]
+        lines.append(
+            f"{own}. An ε of the divisor, and one divisor for a whole batch, are left out."
+        )
+        if self.passed_over:
+            names = ", ".join(self.passed_over)
+            lines.append(f"Passed over, for the catalogue has no such option: {names}.")
+        return lines
+
+    def _table(self, multiples: Mapping[str, Mapping[str, float]]) -> list[str]:
+        columns = [*multiples.values()]
+        rows = {label: [f"{each[label]:.4g}" for each in columns] for label in columns[0]}
+        return [
+            self._row(f"P({label})", f"{self.rates[label]:.4g}", row) for label, row in rows.items()
+        ]
+
+    def _row(self, label: str, rate: str, cells: Sequence[str]) -> str:
+        width = max(map(len, self.rates)) + 3
+        columns = (
+            f"{cell:>{len(way) + 3}}" for cell, way in zip(cells, self.multiples, strict=True)
+        )
+        return f"  {label:{max(width, 11)}}{rate:>8}{''.join(columns)}"
+
+
+def of_options(options: argparse.Namespace) -> RewardGradients:
+    """The explanation that a command asks for."""
+    others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
+    if given := [name for name in others if getattr(options, name)]:
+        asked = given[0].replace("_", "-")
+        raise InputError(
+            f"--{asked} is of one reward, --reward-rates of several: give one of the two"
+        )
+    return explain_rewards(
+        options.reward_rates,
+        options.spec or None,
+        name=options.name,
+        group_size=options.group_size,
+        weights=options.weights,
+    )
+
+
+def explain_rewards(
+    rates: Mapping[str, float] | str,
+    spec: Any = None,
+    *,
+    name: str | None = None,
+    group_size: int | None = None,
+    weights: Sequence[float] | str | None = None,
+) -> RewardGradients:
+    """Explain what several rewards of 0 and 1 climb, summed or normalised apart.
+
+    Arguments:
+        rates: P(S) at a prompt by the names of S, ``{"format": 0.9, "correct": 0.2}`` or as text; of each
+            reward, and of none or of all sets of more, ``"format+correct": 0.2``. A JSON file of these too.
+        spec, name, group_size: as :func:`~ustat_pg.commands.explain.explain` takes them.
+        weights: of the rewards in this order; those of ``spec``, or 1, unless given.
+
+    Raises:
+        InputError: fewer than two rewards, rates that no outputs have, as many weights as there are no
+            rewards, too large a group, and what ``spec`` and ``name`` are refused for.
+
+    >>> found = explain_rewards("format=.9,correct=.2", "trl num_generations=8")
+    >>> {s: round(w, 3) for s, w in found.multiples["sum/deviation"].items()}
+    {'format': 1.505, 'correct': 1.505, 'format+correct': 0.176}
+    >>> {s: round(w, 3) for s, w in found.multiples["each/deviation (GDPO)"].items()}
+    {'format': 2.177, 'correct': 1.971, 'format+correct': 0.0}
+    """
+    if (spec is None) == (name is None):
+        raise InputError("whose estimator: write a framework with its options, or --name NAME")
+    meaning = None if spec is None else resolve(spec, group_size)
+    size = integer("group size", group_size_of(group_size, meaning), 2)
+    names, joint, independent = _rates(rates)
+    known = _weights(weights, meaning, names)
+    bits = _cells(len(names))
+    # P(S) = Σ of the cells that hold S, so that cells are P times the transpose of this.
+    above: Array = np.ones((1, 1))
+    for _ in names:
+        above = np.asarray(np.kron(above, [[1.0, 0.0], [-1.0, 1.0]]))
+    cells = joint @ above
+    if cells.min() < -_ROUNDING:
+        only = _name(names, bits[cells.argmin()]) or "none"
+        raise InputError(
+            f"no outputs have these rates: the chance of {only} alone would be {cells.min():.4g}"
+        )
+    own, factor, title = _own(name, meaning)
+    ways = dict(_WAYS)
+    if own is not None and own not in ways.values():
+        ways = {"these options": own, **ways}
+    multiples = {}
+    for way, (estimator, apart) in ways.items():
+        gains = _gains(estimator, apart, bits, np.maximum(cells, 0), known, size)
+        multiples[way] = above @ gains * (factor if (estimator, apart) == own else 1.0)
+    shown = sorted(range(1, len(bits)), key=lambda i: (bits[i].sum(), [*-bits[i]]))
+    labels = {_name(names, bits[i]): i for i in shown}
+    # P(S) is then a product of rates, and moves by that of the others with the rate of each.
+    alone = np.array([joint[labels[name]] for name in names])
+    beside = np.where(np.eye(len(names)) == 1, 1.0, alone)
+    slopes = np.where(bits, beside[:, None], 1.0).prod(axis=-1) * bits.T
+
+    def by_label(values: Mapping[str, Array], of: Mapping[str, int]) -> dict[str, dict[str, float]]:
+        return {
+            way: {label: float(each[i].round(12) + 0.0) for label, i in of.items()}
+            for way, each in values.items()
+        }
+
+    single = {way: slopes @ each for way, each in multiples.items()}
+    return RewardGradients(
+        name=title,
+        group_size=size,
+        weights=dict(zip(names, known.tolist(), strict=True)),
+        rates={label: float(joint[i]) for label, i in labels.items()},
+        independent=independent,
+        multiples=by_label(multiples, labels),
+        single=by_label(single, {name: k for k, name in enumerate(names)}) if independent else None,
+        own=next((way for way, each in ways.items() if each == own), None),
+        passed_over=() if meaning is None else meaning.passed_over,
+    )
+
+
+def _own(name: str | None, meaning: Meaning | None) -> tuple[tuple[str, bool] | None, float, str]:
+    """The estimator of the options and whether each reward has it; its factor and its name."""
+    if meaning is None:
+        assert name is not None
+        return (name, False), 1.0, name
+    row = meaning.row
+    title = f"{meaning.framework.title} {meaning.written}".rstrip() + f": {row.name}"
+    if row.each is not None:
+        return (row.each, True), 1.0, title
+    # A table that was cut, or is one of counts alone, is of one reward of 0 and 1.
+    alone = row.estimator is None or row.binary or meaning.clip or row.dropped
+    return (None if alone else (str(meaning.estimator), False)), meaning.factor, title
+
+
+def _gains(name: str, apart: bool, bits: Array, cells: Array, weights: Array, size: int) -> Array:
+    """u of each cell, (cells,): its mean advantage beside others drawn from the cells."""
+    if not apart:
+        return _mean_advantages(name, (bits @ weights).round(12), cells, size)
+    parts = (_mean_advantages(name, column, cells, size) for column in bits.T)
+    return np.asarray(weights @ np.array([*parts]))
+
+
+def _mean_advantages(name: str, rewards: Array, chances: Array, size: int) -> Array:
+    """The mean advantage of an output of each cell, of which the rewards alone count, (cells,)."""
+    values, places = np.unique(rewards, return_inverse=True)
+    groups = comb(size + len(values) - 2, size - 1)
+    if groups * size > _MOST_NUMBERS:
+        raise InputError(
+            f"groups of {size} with {len(values)} different sums of rewards are too many to enumerate: "
+            "take a smaller group"
+        )
+    drawn = combinations_with_replacement(range(len(values)), size - 1)
+    others = np.fromiter(chain.from_iterable(drawn), int, groups * (size - 1)).reshape(groups, -1)
+    counts = (others[..., None] == np.arange(len(values))).sum(1, dtype=float)
+    shares = np.asarray(np.bincount(places, chances / chances.sum()), dtype=np.float64)
+    weights = multinomial.pmf(counts, size - 1, shares)
+    beside = values[others]
+    means = [
+        weights @ advantages(name, np.insert(beside, 0, value, axis=1))[:, 0] for value in values
+    ]
+    return np.array(means)[places]
+
+
+def _name(names: Sequence[str], bits: Array) -> str:
+    return "+".join(name for name, bit in zip(names, bits, strict=True) if bit)
+
+
+def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
+    """The rewards' names, P(S) in the order of the cells, (2ᴷ,), and whether they are independent."""
+    if isinstance(rates, str):
+        if "=" in rates:
+            parts = [part.partition("=") for part in rates.split(",")]
+            rates = {names.strip(): value for names, _, value in parts}  # type: ignore[misc]
+        else:
+            rates = read_json(Path(rates))
+    if not isinstance(rates, Mapping):
+        raise InputError("reward rates must be a rate by each reward's name: format=.9,correct=.2")
+    names = [key for key in rates if "+" not in key]
+    if not 2 <= len(names) <= _MOST_REWARDS:
+        raise InputError(
+            f"reward rates are of {len(names)} rewards: write from 2 to {_MOST_REWARDS}, "
+            "format=.9,correct=.2; of one write --pass-rate"
+        )
+    bits = _cells(len(names))
+    labels = [_name(names, each) for each in bits]
+    known = {_sorted(key, names): _rate(key, value) for key, value in rates.items()}
+    unknown = [key for key in known if key not in labels]
+    missing = [label for label in labels[1:] if label not in known]
+    if unknown or (missing and len(known) > len(names)):
+        raise InputError(
+            f"reward rates {'name' if unknown else 'lack'} {[*unknown, *missing][0]!r}: write a rate of each "
+            "reward, and of none or of all of their sets, format+correct=.2"
+        )
+    single = [known[name] for name in names]
+    alone = np.where(bits, single, 1.0).prod(axis=1)
+    joint = alone if missing else np.array([1.0, *map(known.__getitem__, labels[1:])])
+    return names, joint, bool(missing)
+
+
+def _sorted(label: str, names: Sequence[str]) -> str:
+    """The label of a set in the order of the rewards; as it is where it is none."""
+    parts = label.split("+")
+    return "+".join(sorted(parts, key=names.index)) if {*parts} <= {*names} else label
+
+
+def _cells(rewards: int) -> Array:
+    """Which rewards are 1 in each cell, (cells, K)."""
+    return np.array([*product((0.0, 1.0), repeat=rewards)])
+
+
+def _rate(name: str, value: Any) -> float:
+    try:
+        value = float(value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"the rate of {name} is {value!r}: it must be a number in [0, 1]"
+        ) from None
+    return number(f"the rate of {name}", value, minimum=0.0, maximum=1.0)
+
+
+def _weights(
+    weights: Sequence[float] | str | None, meaning: Meaning | None, names: Sequence[str]
+) -> Array:
+    """The weights of the rewards, (K,)."""
+    if weights is None and meaning is not None:
+        for option in meaning.framework.of_kind("reward"):
+            if option.several and meaning.values[option.name] != "none":
+                weights = json.loads(meaning.values[option.name])
+    if weights is None:
+        weights = [1.0] * len(names)
+    try:
+        parts = weights.split(",") if isinstance(weights, str) else weights
+        known = np.array([float(each) for each in parts])
+    except (TypeError, ValueError):
+        raise InputError(f"weights are {weights!r}: write a number of each reward, 1,.5") from None
+    if len(known) != len(names) or not np.isfinite(known).all():
+        raise InputError(
+            f"weights are {known.tolist()}: write a finite one of each reward, of {', '.join(names)}"
+        )
+    return known
