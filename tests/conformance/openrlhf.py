@@ -29,7 +29,7 @@ def advantages(options, batch):
     if name == "gae":
         raise Refused("a critic's values are wanted")
     size = size_of(batch)
-    if size == 1 and name != "reinforce":
+    if size == 1 and name not in ("reinforce", "flash_reinforce"):
         raise Refused(f"{name} requires n_samples_per_prompt > 1")
     plain = options["algo.advantage.no_std_norm"] == "true"
     args = SimpleNamespace(

@@ -11,7 +11,8 @@ from .record import foreign
 FUNCTION = "prime_rl.orchestrator.algo.grpo.GRPOAlgorithm.score_group"
 
 MODULES = {
-    name: foreign(f"prime_rl.orchestrator.algo.{name}") for name in ("grpo", "max_rl", "rae")
+    name: foreign(f"prime_rl.orchestrator.algo.{name}")
+    for name in ("grpo", "max_rl", "rae", "hierarchical_grpo")
 }
 
 
@@ -24,7 +25,9 @@ def advantages(options, batch):
         and "score_group" in vars(each)
         and each.__module__ == module.__name__
     ]
-    owner = SimpleNamespace(length_penalty=None, decay=0.9, baselines=defaultdict(float))
+    owner = SimpleNamespace(
+        length_penalty=None, decay=0.9, baselines=defaultdict(float), episode_agents=set()
+    )
     answers = []
     for group in batch:
         traces = [trace(float(each)) for each in group]

@@ -1,8 +1,8 @@
 """Run a framework's own advantage function on fixed rewards, and keep its numbers as data.
 
 ``python -m tests.conformance verl CHECKOUT`` writes ``tests/data/conformance/verl.json``;
-CHECKOUT is the framework's repository at the commit to be recorded, and is left out where the
-framework is installed: its release is recorded. A driver is the module beside this
+CHECKOUT is the framework's repository at the commit to be recorded, or a folder that ``pip install --no-deps
+--target`` put a release in, and is left out where the framework is installed: its release is recorded. A driver is the module beside this
 one of the framework's name, ``-`` written ``_``, with
 
 - ``FUNCTION``: what it calls, as a dotted name;
@@ -222,6 +222,8 @@ def run(name: str, checkout: Path | None) -> dict[str, Any]:
 def _commit(driver: Any, checkout: Path | None) -> str:
     if checkout is None:
         return "v" + importlib.metadata.version(driver.FUNCTION.partition(".")[0])
+    if releases := [*checkout.glob("*.dist-info")]:
+        return "v" + releases[0].stem.split("-")[1]
     asked = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
