@@ -17,6 +17,7 @@ from tests.support.hostile import Runs
 from tests.support.refusals import refuses
 from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
+from ustat_pg.catalogue.records import bare
 from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import count_table
@@ -386,6 +387,23 @@ def test_what_is_no_option_is_passed_over_and_named():
         ("openrlhf n_samples_per_prompt=8", 64),
         ("slime", 1),
         ("slime --num-steps-per-rollout 4", 4),
+        ("slime --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 64", 4),
+        ("slime --rollout-batch-size 32 --n-samples-per-prompt 8 --num-steps-per-rollout 4", 4),
+        (
+            "slime --rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 64 "
+            "--num-steps-per-rollout 4",
+            4,
+        ),
+        ("trl generation_batch_size=64 num_processes=2", 4),
+        ("ms-swift steps_per_generation=4", 4),
+        ("ms-swift num_iterations=2 gradient_accumulation_steps=4 steps_per_generation=8", 4),
+        ("nemo-rl train_global_batch_size=512", 1),
+        ("nemo-rl train_global_batch_size=64 num_prompts_per_step=16", 4),
+        ("skyrl", 4),
+        ("skyrl train_batch_size=256 update_epochs_per_batch=2", 2),
+        ("areal n_samples=4", 4),
+        ("open-instruct num_mini_batches=2 num_epochs=3", 6),
+        ("easyr1 rollout.n=4", 2),
     ],
 )
 def test_steps_on_the_same_outputs(spec, steps):
@@ -400,6 +418,6 @@ def test_steps_on_the_same_outputs(spec, steps):
 
 def test_no_option_of_reuse_is_ignored():
     for framework in FRAMEWORKS:
-        named = {name.lstrip("/") for group in framework.steps for name in group}
-        grouping = framework.of_kind("group size")[0].name
-        assert {option.name for option in framework.of_kind("reuse")} == named - {grouping}
+        named = {bare(name) for group in framework.steps for name in group}
+        others = {each.name for kind in ("batch", "group size") for each in framework.of_kind(kind)}
+        assert {option.name for option in framework.of_kind("reuse")} == named - others

@@ -32,7 +32,7 @@ def test_what_differs_has_its_numbers():
     )
     assert rows["group size"] == ("G = 8", "G = 4")
     assert rows["w(p)"][1] == "0.75 at p = 0.05, 0.75 at p = 0.5, 0.75 at p = 0.95"
-    assert rows["steps on the same outputs"] == ("1", "2")
+    assert rows["steps on outputs of one sampling"] == ("1", "2")
     assert rows["KL"][0] == "none: it is switched off"
     assert "KL(π‖ref)" in rows["KL"][1]
     assert "loss" not in rows
@@ -52,7 +52,7 @@ def test_the_command(capsys):
     assert main(words) == 0
     out = capsys.readouterr().out
     assert out.startswith("A is verl adv_estimator=grpo rollout.n=8\nB is TRL, GRPOTrainer\n")
-    assert "steps on the same outputs\n    A: 4\n    B: 1" in out
+    assert "steps on outputs of one sampling\n    A: 4\n    B: 1" in out
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs of a step"] == {
         "A": "2048",
@@ -72,6 +72,11 @@ def test_the_command(capsys):
         ("areal gconfig.n_samples=4 train_dataset.batch_size=32", 32, "B = 8 groups of 4"),
         ("open-instruct", 64, "B = 16 groups of 4"),
         ("skyrl", 1280, "B = 256 groups of 5"),
+        ("easyr1 rollout.n=5", 1280, "B = 256 groups of 5"),
+        ("tinker group_size=8 groups_per_batch=64 num_substeps=4", 128, "B = 16 groups of 8"),
+        ("ms-swift per_device_train_batch_size=8 num_processes=2", 16, "B = 2 groups of 8"),
+        ("axolotl micro_batch_size=2 gradient_accumulation_steps=8 num_processes=4", 64, "B = 8"),
+        ("axolotl micro_batch_size=2", None, "write num_processes=N"),
         ("trl gradient_accumulation_steps=4", None, "write num_processes=N"),
         ("slime", None, None),
         ("nanochat", None, None),

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..predictions import CountTable, count_table
 from ..validation import InputError, integer, positive
-from .records import Aggregation, Framework, Option, Row, catalogue, short_name
+from .records import Aggregation, Framework, Option, Row, bare, catalogue, short_name
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,
@@ -125,16 +125,19 @@ class Meaning:
 
     @property
     def steps(self) -> float:
-        """The optimizer steps that are taken on the same outputs, as far as the options say."""
+        """The optimizer steps that are taken on outputs of one sampling, as far as the options say."""
         factors = (self._product(group) for group in self.framework.steps)
         return prod(1.0 if factor is None else factor for factor in factors)
 
     def _product(self, names: Sequence[str]) -> float | None:
-        """The values of options, those behind a ``/`` dividing; None where one is not known."""
-        values = {name: self.values[name.lstrip("/")] for name in names}
-        if {"none", "0"} & {*values.values()}:
+        """The values of options, those behind a ``/`` dividing; None where one is not known, unless a ``?``
+        says that it may be left out.
+        """
+        values = {name: self.values[bare(name)] for name in names}
+        known = {name: text for name, text in values.items() if text not in ("none", "0")}
+        if any(not name.endswith("?") for name in values.keys() - known.keys()):
             return None
-        numbers = {name: positive(name.lstrip("/"), float(text)) for name, text in values.items()}
+        numbers = {name: positive(bare(name), float(text)) for name, text in known.items()}
         return prod(1 / n if name.startswith("/") else n for name, n in numbers.items())
 
     @property
@@ -144,7 +147,7 @@ class Meaning:
 
     def step(self) -> list[str]:
         """A sentence on the outputs and groups of one optimizer step, as far as the options say."""
-        names = [name.lstrip("/") for name in self.framework.outputs]
+        names = [*map(bare, self.framework.outputs)]
         unknown = [name for name in names if self.values[name] in ("none", "0")]
         if not names or (unknown and not set(names) & set(self.given)):
             return []
@@ -161,14 +164,15 @@ class Meaning:
         return [f"One optimizer step is of K = {self.outputs:g} outputs{groups} ({product})."]
 
     def reused(self) -> list[str]:
-        """Sentences on more than one step on the same outputs."""
+        """Sentences on more than one step on outputs of one sampling."""
         if self.steps <= 1:
             return []
-        written = {name.lstrip("/"): None for group in self.framework.steps for name in group}
-        words = ", ".join(map(self._typed, written))
+        known = (group for group in self.framework.steps if self._product(group) is not None)
+        written = dict.fromkeys(bare(name) for group in known for name in group)
+        words = ", ".join(self._typed(name) for name in written if self.values[name] != "none")
         clips = [self._typed(option.name) for option in self._on("ratio")]
         return [
-            f"{self.steps:.4g} optimizer steps on the same outputs ({words}): all numbers here are of "
+            f"{self.steps:.4g} optimizer steps on outputs of one sampling ({words}): all numbers here are of "
             "the first. From the second on the ratio to the policy that sampled is not 1, and "
             + (f"{', '.join(clips)} clip or weigh it." if clips else "the loss clips or weighs it.")
         ]

@@ -260,8 +260,9 @@ class Framework:
         refused: its programs that are no group baseline, and what they are.
         foreign: names that are like those of options and that nothing reads.
         outputs: what is multiplied to the outputs of one optimizer step, those behind a ``/`` dividing.
-        steps: what is multiplied to the optimizer steps on the same outputs, as groups of options'
-            names, those behind a ``/`` dividing; a group of which one is not known counts 1.
+        steps: what is multiplied to the optimizer steps on outputs of one sampling, as groups of options'
+            names, those behind a ``/`` dividing; a group of which one is not known counts 1, unless a ``?``
+            says that it may be left out.
     """
 
     name: str
@@ -457,12 +458,17 @@ def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
     return {
         "aggregation": other["aggregation"],
         "names_of": other["name"],
-        "outputs": outputs if {name.lstrip("/") for name in outputs} <= kept.keys() else [],
-        "steps": [group for group in steps if {name.lstrip("/") for name in group} <= kept.keys()],
+        "outputs": outputs if {*map(bare, outputs)} <= kept.keys() else [],
+        "steps": [group for group in steps if {*map(bare, group)} <= kept.keys()],
         **{key: data[key] for key in data if key not in ("like", "prefix", "without")},
         "options": {**kept, **data.get("options", {})},
         "rows": [*data.get("rows", ()), *inherited],
     }
+
+
+def bare(name: str) -> str:
+    """The option of a name in a product, without what says how it counts."""
+    return name.strip("/?")
 
 
 def _behind(prefix: str, name: str) -> str:

@@ -59,7 +59,7 @@ def _rest(meaning: Meaning) -> Iterator[tuple[str, str]]:
         yield "ratio", "capped at {1:g}, by {0}".format(*meaning.cap)
     if (outputs := meaning.outputs) is not None:
         yield "outputs of a step", f"{outputs:g}"
-    yield "steps on the same outputs", f"{meaning.steps:.4g}"
+    yield "steps on outputs of one sampling", f"{meaning.steps:.4g}"
     yield "KL", "; ".join(meaning.penalties()) or "none"
     yield "another loss", ", ".join(meaning.another_loss()) or "none"
     yield "the sampler's ratio", ", ".join(meaning.sampled()) or "none"
