@@ -146,12 +146,18 @@ def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
 
 @pytest.mark.parametrize(
     ("clip", "over"),
-    [("none", (1.387, 1.254)), ("2.0", (1.154, 1.128)), (".2", (0.570, 0.767))],
+    [
+        ("none", (1.387, 1.254)),
+        ("10", (1.387, 1.254)),
+        ("2.0", (1.154, 1.128)),
+        (".2", (0.570, 0.767)),
+    ],
 )
 def test_advantages_that_are_cut_off_are_another_table(clip, over):
     """w(.02) and w(.1) over w(.5) of ROLL's GRPO at G = 8, counted by hand."""
     spec = "roll adv_estimator=grpo num_return_sequences_in_group=8"
     meaning = resolve(f"{spec} advantage_clip={clip}")
+    assert (meaning.estimator == "std-ddof1") == (clip in ("none", "10"))
     w = count_table(meaning.estimator, 8).weight(np.array([0.02, 0.1, 0.5]))
     assert w[:2] / w[2] == pytest.approx(over, abs=5e-4)
     group = np.array([1.0] + [0.0] * 7)

@@ -299,6 +299,13 @@ def test_only_the_kl_that_is_on_is_said_and_whose_gradient_it_is():
         said = line(f"{verl} use_kl_loss=true kl_loss_type={value}")
         assert words in said
         assert "kl_loss_coef=0.001" in said
+    for spec in (
+        f"{verl} use_kl_loss=true kl_loss_coef=0.00",
+        f"{verl} use_kl_in_reward=true kl_ctrl.kl_coef=0",
+        "slime --use-kl-loss --kl-loss-coef 0e-3",
+        "openrlhf kl.use_loss=true init_coef=0",
+    ):
+        assert line(spec) == "none: it is switched off"
     summed = "made of the KL alone"
     assert summed in line(f"{verl} use_kl_in_reward=true")
     assert summed not in line(f"{verl} use_kl_in_reward=true norm_adv_by_std_in_grpo=false")
@@ -312,6 +319,8 @@ def test_what_the_sampler_s_ratio_does_is_not_nothing():
     assert not any("vllm" in name for names in meaning.unchanged().values() for name in names)
     assert meaning.sampled()[0] == "vllm_importance_sampling_correction=true"
     assert not resolve("trl vllm_importance_sampling_correction=false").sampled()
+    assert not resolve("openrlhf").sampled()
+    assert "is_correction_enable=true" in resolve("openrlhf is_correction_enable=true").sampled()
     assert "by the ratio to the engine that sampled" in as_text(explain("trl"))
 
 

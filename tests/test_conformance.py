@@ -207,6 +207,7 @@ TERMS = {
     "batch-std": lambda r, m, w, z: [r - m],
     "group-then-batch": lambda r, m, w, z: [r - m, 1 + 0 * r],
     "per-reward": lambda r, m, w, z: [z, 1 + 0 * r],
+    "std-then-batch": lambda r, m, w, z: [z, 1 + 0 * r],
     "batch-factor": lambda r, m, w, z: [r - m],
     "greedy": lambda r, m, w, z: [r, 1 + 0 * r],
     "running-mean": lambda r, m, w, z: [r, earlier(r)],

@@ -1,15 +1,15 @@
 """Run a framework's own advantage function on fixed rewards, and keep its numbers as data.
 
-``python -m tests.conformance verl CHECKOUT`` writes ``tests/data/conformance/verl.json``;
-CHECKOUT is the framework's repository at the commit to be recorded, or a folder that ``pip install --no-deps
---target`` put a release in, and is left out where the framework is installed: its release is recorded. A driver is the module beside this
-one of the framework's name, ``-`` written ``_``, with
+``python -m tests.conformance verl CHECKOUT`` writes ``tests/data/conformance/verl.json``; CHECKOUT is
+the framework's repository at the commit to be recorded, or a folder that ``pip install --no-deps
+--target`` put a release in, and is left out where the framework is installed: its release is
+recorded. A driver is the module beside this one of the framework's name, ``-`` written ``_``, with
 
 - ``FUNCTION``: what it calls, as a dotted name;
 - ``advantages(options, batch)``: the advantages of a batch of groups of rewards, a list a group, under
   these values of the framework's options by their full names. It raises `Refused` where the framework
   itself refuses them or the batch.
-- ``several(options, batch, weights)``, where it takes several rewards: the same of lists of them, an output.
+- ``several(options, batch, weights)``, where it takes several rewards: the same, of a list an output.
 """
 
 from __future__ import annotations

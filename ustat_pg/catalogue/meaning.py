@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
@@ -20,8 +21,8 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 }
 """The constants that may multiply an estimator, by the group size."""
 
-_OFF = ("none", "false", "0", "0.0")
-"""Values that switch an option off."""
+_OFF = ("none", "false")
+"""Words that switch an option off, as 0 does."""
 
 _KEPT = "its reward"
 """How the advantage of a group of one begins, where it is the reward itself."""
@@ -60,7 +61,12 @@ class Meaning:
     def _on(self, kind: str) -> list[Option]:
         """The options that act on one thing and are switched on."""
         options = self.framework.of_kind(kind)
-        return [option for option in options if self.values[option.name] not in _OFF]
+        return [option for option in options if not self._is_off(option.name)]
+
+    def _is_off(self, name: str) -> bool:
+        """Whether a value switches an option off: 0, however it is written."""
+        value = self.values[name]
+        return value in _OFF or bool(re.fullmatch(r"[+-]?0*\.?0+(e[+-]?\d+)?", value))
 
     @property
     def estimator(self) -> str | None:
@@ -81,10 +87,9 @@ class Meaning:
         if self.row.dropped:
             left[[1, -2]] = 0.0
         most = self.clip or np.inf
-        won, lost = (
-            np.clip(left * each, -most, most) + 0.0 for each in (table.successes, table.failures)
-        )
-        return CountTable(won, lost).spec
+        whole = np.array([table.successes, table.failures])
+        cut = np.clip(left * whole, -most, most) + 0.0
+        return name if np.array_equal(cut, whole) else CountTable(*cut).spec
 
     @property
     def clip(self) -> float | None:
@@ -210,7 +215,8 @@ class Meaning:
     def sampled(self) -> list[str]:
         """The options on the difference of the trainer from the engine that sampled, as they stand."""
         options = self.framework.of_kind("sampler")
-        if not options or self.values[options[0].name] in _OFF:
+        switched = (each for each in options[1:] if each.switch and not self._is_off(each.name))
+        if not options or (self._is_off(options[0].name) and not any(switched)):
             return []
         return [self._typed(option.name) for option in options]
 
@@ -268,7 +274,8 @@ class Meaning:
         """
         lines = []
         for option in self._on("KL"):
-            if all(self.values[name] in allowed for name, allowed in option.needs.items()):
+            needed = all(self.values[name] in allowed for name, allowed in option.needs.items())
+            if needed and not (option.times and self._is_off(option.times)):
                 lines.append(
                     f"{self._typed(option.name)}: {option.place}{self._divergence(option)}"
                 )

@@ -97,6 +97,7 @@ class Option:
         corrected: the option that keeps the gradient of its ratio, and how that is written: ``NAME=×``, or
             ``NAME=+`` where k2's gradient is put in its place.
         needs: values of other options without which it is off.
+        times: the option that multiplies it: at 0 it is off.
         summed: whether it is taken off the reward before the group's statistics.
         caps: the options that cap the ratio from above under a value; the first that is set holds.
         refused: values that are no baseline of a group, and what they are.
@@ -120,6 +121,7 @@ class Option:
     form: str = ""
     corrected: str = ""
     needs: Mapping[str, tuple[str, ...]] = field(factory=dict, converter=_allowed)
+    times: str = ""
     summed: bool = False
     caps: Mapping[str, list[str]] | None = None
     beside: str | None = None

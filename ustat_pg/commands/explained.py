@@ -291,7 +291,9 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
             "so much of the one without the cap.".format(*meaning.cap)
         ]
     if meaning.clip:
-        lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {_CLIPPED[known]}."]
+        cut = not known or explanation.name.startswith("count-table")
+        words = _CLIPPED[known] if cut else "none is larger here"
+        lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {words}."]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
     return lines + [f"  KL, {term}." for term in meaning.penalties()]
 
