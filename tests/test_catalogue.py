@@ -410,6 +410,9 @@ def test_what_is_no_option_is_passed_over_and_named():
         ("areal n_samples=4", 4),
         ("open-instruct num_mini_batches=2 num_epochs=3", 6),
         ("easyr1 rollout.n=4", 2),
+        ("tunix num_iterations=2", 2),
+        ("roll adv_estimator=grpo num_return_sequences_in_group=4 ppo_epochs=3", 3),
+        ("rlinf adv_type=grpo group_size=4 n_minibatches=4", 4),
     ],
 )
 def test_steps_on_the_same_outputs(spec, steps):

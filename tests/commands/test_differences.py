@@ -76,6 +76,7 @@ def test_the_command(capsys):
         ("tinker group_size=8 groups_per_batch=64 num_substeps=4", 128, "B = 16 groups of 8"),
         ("ms-swift per_device_train_batch_size=8 num_processes=2", 16, "B = 2 groups of 8"),
         ("axolotl micro_batch_size=2 gradient_accumulation_steps=8 num_processes=4", 64, "B = 8"),
+        ("tunix num_generations=4 mini_batch_size=8", 32, "B = 8 groups of 4"),
         ("axolotl micro_batch_size=2", None, "write num_processes=N"),
         ("trl gradient_accumulation_steps=4", None, "write num_processes=N"),
         ("slime", None, None),
