@@ -390,8 +390,8 @@ _TELLING = ("advantage", "group size", "aggregation")
 _DECIDING = (*_TELLING, "KL", "loss", "length")
 """Kinds of options that the answer is made of."""
 
-_COMMON = ("policy", "sampling", "score")
-"""Kinds of options whose names every sampler has, so that they do not tell whose they are."""
+_COMMON = ("policy", "sampling", "score", "rewards")
+"""Kinds of options whose names every trainer has, so that they do not tell whose they are."""
 
 _ELSEWHERE = re.compile(
     "val|eval|test|valid|optim|adam|sched|quant|qat|bnb|critic|reward_model|rm$|lora|peft|teacher|distill"
