@@ -60,24 +60,8 @@ myst_links_external_new_tab = False
 # MathJax in one file of the site: it draws formulas as SVG, for which it needs no fonts.
 MATHJAX = "tex-svg-full.js"
 mathjax_path = MATHJAX
-mathjax3_config = {
-    "options": {"enableMenu": False},
-    "tex": {
-        # Every macro of every page: one place, so that a symbol means one thing.
-        "macros": {
-            "E": r"\mathbb{E}",
-            "R": r"\mathbb{R}",
-            "Cov": r"\operatorname{Cov}",
-            "Var": r"\operatorname{Var}",
-            "MSE": r"\operatorname{MSE}",
-            "tr": r"\operatorname{tr}",
-            "norm": [r"\lVert #1 \rVert", 1],
-            "abs": [r"\lvert #1 \rvert", 1],
-            "ghat": r"\hat{g}",
-            "T": r"\top",
-        }
-    },
-}
+# No macros: a viewer of Markdown would not know them.
+mathjax3_config = {"options": {"enableMenu": False}}
 
 # Stubs of modules that are gone would be looked for.
 rmtree(HERE / "api" / "generated", ignore_errors=True)

@@ -89,17 +89,13 @@ def test_every_number_that_is_logged_is_explained():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_a_notebook_is_plain_markdown(extensions, path):
-    macros = {"E": r"\mathbb{E}", "norm": [r"\lVert #1 \rVert", 1]}
     page = str(path.relative_to(SOURCE).with_suffix(""))
     text = path.read_text("utf-8")
-    made = extensions("notebooks")["notebook"](text, page, macros)
+    made = extensions("notebooks")["notebook"](text, page)
     nbformat.validate(made)
     prose = "\n".join(cell.source for cell in made.cells if cell.cell_type == "markdown")
     for raw in (":::{", "{eq}`", "{py:", "```{", "{figure}"):
         assert raw not in prose
-    assert made.cells[0].source == (
-        r"$\newcommand{\E}{\mathbb{E}}\newcommand{\norm}[1]{\lVert #1 \rVert}$"
-    )
     setup, *code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     assert len(code) == text.count("{code-cell}")
     assert not any("graded(" in cell for cell in code), "the answer stands beside the question"
@@ -131,17 +127,17 @@ def test_a_notebook_runs_alone(extensions, tmp_path, monkeypatch):
     (clone / "theory" / "_ext").symlink_to(EXTENSIONS)
     empty.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert "fast is yours to write." in run(notebook(text, "ustatistic", {}), empty)
+    assert "fast is yours to write." in run(notebook(text, "ustatistic"), empty)
 
     alone = hidden(tmp_path, "simulations", "figures")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([alone.split(os.pathsep)[0], str(clone)]))
-    made = notebook(text, "ustatistic", {})
-    made.cells = made.cells[:2]
-    made.cells[1].source = made.cells[1].source.replace("Path(installed.origin).parents", "()")
+    made = notebook(text, "ustatistic")
+    made.cells = made.cells[:1]
+    made.cells[0].source = made.cells[0].source.replace("Path(installed.origin).parents", "()")
     assert run(made, clone) == ""
     with pytest.raises(CellExecutionError, match="path of a clone of ustat_pg after CLONE"):
         run(made, empty)
-    made.cells[1].source = made.cells[1].source.replace('CLONE = ""', f"CLONE = {str(clone)!r}")
+    made.cells[0].source = made.cells[0].source.replace('CLONE = ""', f"CLONE = {str(clone)!r}")
     assert run(made, empty) == ""
 
 
@@ -174,13 +170,13 @@ def test_exercises_by_code_take_their_solution_and_nothing_else(extensions, caps
     for page, cell in cells(extensions, "checked"):
         if page == "language_models":
             pytest.importorskip("torch")
-        exec(cell, {})
+        exec(cell)
         assert "Right: " in capsys.readouterr().out, page
         left = unwritten(cell)
-        exec(left, {})
+        exec(left)
         assert "is yours to write." in capsys.readouterr().out, page
         with pytest.raises(AssertionError, match=r"(?s)not yet: .* Hint: "):
-            exec(left.replace("return ...", "return 0.12345", 1), {})
+            exec(left.replace("return ...", "return 0.12345", 1))
 
 
 def test_exercises_by_hand_ask_the_same_in_a_notebook(extensions):

@@ -248,6 +248,19 @@ def test_formulas_are_drawn(site, browser):
     assert any("G(G−1)" in text and "Σ" in text for text in plain), plain
 
 
+def test_a_macro_that_only_the_site_would_know_is_seen(site, browser):
+    """Sources are read in other viewers too: nothing defines a macro, and an unknown one is drawn red."""
+    assert '"macros"' not in (site / "mse.html").read_text("utf-8")
+    browser.get((site / "mse.html").as_uri())
+    browser.execute_async_script(TYPESET)
+    browser.execute_async_script(
+        "const math = document.querySelector('article .math'), done = arguments[0];"
+        "math.textContent = String.raw`\\(\\ghat\\)`;"
+        "MathJax.typesetPromise([math]).then(() => done())"
+    )
+    assert [one for one in complaints_of_formulas(browser) if "ghat" in one]
+
+
 BOXES = """
 document.querySelectorAll("details").forEach(fold => { fold.open = true; });
 const cut = [...document.querySelectorAll("article span.math")]

@@ -99,15 +99,6 @@ def plain(text: str) -> str:
     return text
 
 
-def defined(macros: dict[str, str | list[Any]]) -> str:
-    """A formula that defines the site's macros for those that follow it."""
-    lines = []
-    for name, meaning in macros.items():
-        tex, count = meaning if isinstance(meaning, list) else (meaning, 0)
-        lines.append(rf"\newcommand{{\{name}}}{f'[{count}]' if count else ''}{{{tex}}}")
-    return f"${''.join(lines)}$"
-
-
 def setup_cell(text: str, cells: list[str]) -> str:
     """The first cell of a page's notebook."""
     names = sorted({name for cell in cells for name in re.findall(CLONES_OWN, cell, re.M)})
@@ -126,7 +117,7 @@ def unwritten(source: str) -> str:
     return "\n".join([*lines[:first], "    return ...  # your lines", *lines[last:]])
 
 
-def notebook(text: str, page: str, macros: dict[str, str | list[Any]]) -> nbformat.NotebookNode:
+def notebook(text: str, page: str) -> nbformat.NotebookNode:
     made, number = read_myst_markdown_notebook(text), count()
     for cell in made.cells:
         if cell.cell_type == "markdown":
@@ -136,10 +127,8 @@ def notebook(text: str, page: str, macros: dict[str, str | list[Any]]) -> nbform
         elif "\nchecked(" in cell.source:
             cell.source = unwritten(cell.source)
         cell.metadata = nbformat.from_dict({})
-    new = nbformat.v4
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
-    first = [new.new_markdown_cell(defined(macros)), new.new_code_cell(setup_cell(text, code))]
-    made.cells[:0] = first
+    made.cells.insert(0, nbformat.v4.new_code_cell(setup_cell(text, code)))
     for number, cell in enumerate(made.cells):
         cell.id = f"cell-{number}"
     made.metadata = nbformat.from_dict(
@@ -162,7 +151,7 @@ def read(app: Sphinx, page: str, source: list[str]) -> None:
         return
     target = Path(app.outdir) / name_of(page)
     target.parent.mkdir(parents=True, exist_ok=True)
-    nbformat.write(notebook(text, page, app.config.mathjax3_config["tex"]["macros"]), target)
+    nbformat.write(notebook(text, page), target)
     if names := missing(text):
         text = text.replace("file_format: mystnb\n", OFF, 1)
         note = NOT_RUN.format(missing=" and ".join(names))
