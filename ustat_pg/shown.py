@@ -39,7 +39,7 @@ def coloured(text: str, kinds: dict[str, str]) -> str:
 
     Arguments:
         text: for standard output.
-        kinds: colours by verdict, :data:`VERDICTS` or :data:`RIVALS`.
+        kinds: colours by verdict, ``VERDICTS`` or ``RIVALS``.
     """
     if not colours():
         return text

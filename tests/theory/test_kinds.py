@@ -170,13 +170,13 @@ def test_exercises_by_code_take_their_solution_and_nothing_else(extensions, caps
     for page, cell in cells(extensions, "checked"):
         if page == "language_models":
             pytest.importorskip("torch")
-        exec(cell)
+        exec(cell, {})
         assert "Right: " in capsys.readouterr().out, page
         left = unwritten(cell)
-        exec(left)
+        exec(left, {})
         assert "is yours to write." in capsys.readouterr().out, page
         with pytest.raises(AssertionError, match=r"(?s)not yet: .* Hint: "):
-            exec(left.replace("return ...", "return 0.12345", 1))
+            exec(left.replace("return ...", "return 0.12345", 1), {})
 
 
 def test_exercises_by_hand_ask_the_same_in_a_notebook(extensions):
