@@ -332,6 +332,11 @@ REFUSED = {
     "a program with a config of its own": (
         "run.sh", "python3 -m recipe.async_flow.grpo_main algorithm.adv_estimator=grpo",
         "runs recipe.async_flow.grpo_main, whose own config may say .*: write rollout.n=G"),
+    "another's trainer, by what Hydra makes": (
+        "run.yaml",
+        "algorithm: {adv_estimator: grpo}\nx: ${algorithm.adv_estimator}\n"
+        "actor_rollout_ref: {rollout: {n: 4}, actor: {_target_: recipe.dance_grpo.x.Config}}\n",
+        "runs recipe.dance_grpo.x.Config: it trains a model of images"),
     "no rewards": ("run.sh", "swift sft --model m --loss_type x", "swift sft: it trains without"),
     "another kind of training": (
         "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),

@@ -333,6 +333,8 @@ def _of_yaml(path: Path) -> Source:
         (name, _resolved(whole, name, text))
         for name, text in _of_sections(path, OmegaConf.to_container(whole))
     ]
+    # What Hydra makes, of the framework's classes or of another's.
+    source.runs = "\n".join(text for name, text in source.named if name.endswith("_target_"))
     return source
 
 
