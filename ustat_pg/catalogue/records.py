@@ -368,6 +368,7 @@ class Catalogue:
         kinds: what options of each kind change in the mean gradient.
         divergences: whose gradient an estimate of the KL has in the loss and in the reward.
         frameworks: by name.
+        absent: why a trainer that one may look for has no rows, by name.
     """
 
     families: Mapping[str, Family]
@@ -376,6 +377,7 @@ class Catalogue:
     kinds: Mapping[str, str]
     divergences: Mapping[str, Mapping[str, str]]
     frameworks: Mapping[str, Framework]
+    absent: Mapping[str, str]
 
     def framework(self, text: str) -> Framework:
         """The framework of a name or an alias."""
@@ -384,7 +386,10 @@ class Catalogue:
             for record in self.frameworks.values()
             for name in (record.name, *record.aliases)
         }
-        return known[one_of("framework", text.lower().replace("_", "-"), known)]
+        name = text.lower().replace("_", "-")
+        if why := self.absent.get(name):
+            raise InputError(f"framework {text!r} has no rows here: {why}")
+        return known[one_of("framework", name, known)]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
         """Every row that means an estimator of that name, here or among the others."""
@@ -421,6 +426,7 @@ def catalogue() -> Catalogue:
         kinds={key: entry["says"] for key, entry in data["kinds"].items()},
         divergences=data["divergences"],
         frameworks={entry.name: entry for entry in frameworks},
+        absent=data["absent"],
     )
 
 
