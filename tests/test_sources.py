@@ -323,7 +323,7 @@ REFUSED = {
         "runs examples/run_distillation.py: it learns from a teacher"),
     "a filter of data": (
         "run.yaml", "num_generations: 8\nreward_weights: [1.0]\npass_rate_min: 0.1\n",
-        "pass_rate_min is '0.1': it filters data"),
+        "pass_rate_min is no option of TRL.*: a script that filters data"),
     "advantages of a workflow": (
         "run.sh", "python -m rllm.x training.group_size=4 rllm.algorithm.use_precomputed_advantage=true",
         "use_precomputed_advantage is 'true': its workflow"),

@@ -113,6 +113,9 @@ def _meaning(
             if run := _runs(pattern, source):
                 raise InputError(f"{source.title} runs {run.group(1)}: {words}")
     known, foreign = _known(framework, source, typed or {})
+    for name in foreign:
+        if why := framework.excludes.get(plain(name).rpartition(".")[2]):
+            raise InputError(f"{source.title}: {name} is no option of {framework.title}: {why}")
     given = {**known, **(typed or {})}
     (grouping,) = framework.of_kind("group size")
     said = {*given, grouping.name} if group_size is not None else {*given}
