@@ -13,7 +13,7 @@ from tests.conformance.record import BATCHES, DATA, lengths
 from tests.support.estimators import spelled
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
-from ustat_pg.commands.explained import as_text
+from ustat_pg.commands.explanation import as_text
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
-from ustat_pg.commands.explained import as_text
+from ustat_pg.commands.explanation import as_text
 from ustat_pg.predictions import best_table, gradient_mse, silent_share
 from ustat_pg.problems import named_problem
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.advantages import dr_grpo, failure, neighbour, normalised, rloo
 from tests.support.refusals import refuses
 from ustat_pg import estimators, explain
-from ustat_pg.commands.explained import as_json, as_text
+from ustat_pg.commands.explanation import as_json, as_text
 from ustat_pg.testing import assert_unbiased
 from ustat_pg.testing.function import UnderTest
 from ustat_pg.testing.tables import groups, namesake, table_of

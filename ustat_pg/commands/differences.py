@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..catalogue import Meaning
-from .explain import Explanation
+from .explanation import Explanation
 
 _RATES = (0.05, 0.5, 0.95)
 """Pass rates at which w is compared."""

@@ -9,22 +9,18 @@ is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..baselines import parse
-from ..catalogue import Family, Meaning, catalogue, resolve
+from ..catalogue import Meaning, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
-from ..shown import Shown
 from ..validation import InputError, integer, shares
+from .explanation import Explanation
 from .predict import centred
-
-if TYPE_CHECKING:
-    from ..testing.tables import Namesake
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
 """The prompts of those who name none."""
@@ -34,79 +30,6 @@ GRID = tuple(k / 20 for k in range(21))
 
 _SMALL = 1e-12
 """‖g(x)‖² over p(1-p) E‖s‖² of prompts whose pass rates alone are known."""
-
-
-@dataclass(frozen=True)
-class Explanation(Shown):
-    """The effect of an estimator on rewards 0 and 1.
-
-    Arguments:
-        name: this library's name of it, or the framework's own where the library has none.
-        group_size: G.
-        unbiased: for the gradient of the expected reward, the advantage alone; None where unknown,
-            as are those that follow.
-        weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient, of the advantage alone.
-        scale: what the loss multiplies the gradient by; None where lengths or the batch decide.
-        silent_share: of groups whose rewards are all equal.
-        mse: E‖ĝ - ∇J‖² of one prompt drawn at random.
-        noise_to_signal: tr Cov ĝ/‖E ĝ‖².
-        cosine: of the angle between E ĝ and ∇J.
-        best_table: b(0), ..., b(G-1) of the best unbiased estimator here.
-        pass_rates, mean_factor: the prompts and w at each.
-        noise_to_rloo, noise_to_oracle: noise to signal over that of these two.
-        best_noise_to_rloo: the same of the best table.
-        meaning: of the framework's options, where it was named by those.
-        alike: of an advantage function, the estimator that it, or its weight, is a multiple of, if there is
-            one.
-        function: whether it is an advantage function.
-        assumed: whether pass rates were all that is known.
-    """
-
-    name: str
-    group_size: int
-    silent_share: float
-    best_table: list[float]
-    pass_rates: list[float]
-    unbiased: bool | None = None
-    weight: dict[str, list[float]] | None = None
-    scale: float | None = None
-    mse: float | None = None
-    noise_to_signal: float | None = None
-    cosine: float | None = None
-    mean_factor: list[float] | None = None
-    noise_to_rloo: float | None = None
-    noise_to_oracle: float | None = None
-    best_noise_to_rloo: float | None = None
-    meaning: Meaning | None = field(default=None, repr=False)
-    alike: Namesake | None = None
-    function: bool = False
-    assumed: bool = True
-
-    def __str__(self) -> str:
-        """What the command prints."""
-        from .explained import as_text
-
-        return as_text(self)
-
-    @property
-    def family(self) -> Family:
-        """Its entry in the catalogue."""
-        if self.function:
-            named = self.alike is not None and self.alike.whole
-            name = self.alike.name if self.alike is not None and named else "count-table"
-            return catalogue().families[name.partition(":")[0]]
-        other = None if self.meaning is None else self.meaning.row.other
-        if other is not None:
-            return catalogue().others[other]
-        return catalogue().families[self.name.partition(":")[0]]
-
-    @property
-    def called(self) -> list[str]:
-        """Who calls it what: title, options and own name, of every row of the catalogue."""
-        return [
-            f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
-            for framework, row in catalogue().called(self.family.name)
-        ]
 
 
 def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:

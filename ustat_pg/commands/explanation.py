@@ -1,0 +1,308 @@
+"""An estimator's effect on rewards 0 and 1, as a record, in words and as JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import shown
+from ..catalogue import Family, Meaning, catalogue, short_name
+from ..catalogue.specs import NEAR
+from ..validation import nearest
+
+if TYPE_CHECKING:
+    from ..testing.tables import Namesake
+
+_WIDTH, _LEAST = 100, 40
+"""Characters of a line that a person reads, at most and, on a narrow terminal, at least."""
+
+_NAMED = 12
+"""Names that were passed over and are shown; JSON has all."""
+
+
+@dataclass(frozen=True)
+class Explanation(shown.Shown):
+    """The effect of an estimator on rewards 0 and 1.
+
+    Arguments:
+        name: this library's name of it, or the framework's own where the library has none.
+        group_size: G.
+        unbiased: for the gradient of the expected reward, the advantage alone; None where unknown,
+            as are those that follow.
+        weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient, of the advantage alone.
+        scale: what the loss multiplies the gradient by; None where lengths or the batch decide.
+        silent_share: of groups whose rewards are all equal.
+        mse: E‖ĝ - ∇J‖² of one prompt drawn at random.
+        noise_to_signal: tr Cov ĝ/‖E ĝ‖².
+        cosine: of the angle between E ĝ and ∇J.
+        best_table: b(0), ..., b(G-1) of the best unbiased estimator here.
+        pass_rates, mean_factor: the prompts and w at each.
+        noise_to_rloo, noise_to_oracle: noise to signal over that of these two.
+        best_noise_to_rloo: the same of the best table.
+        meaning: of the framework's options, where it was named by those.
+        alike: of an advantage function, the estimator that it, or its weight, is a multiple of, if there is
+            one.
+        function: whether it is an advantage function.
+        assumed: whether pass rates were all that is known.
+    """
+
+    name: str
+    group_size: int
+    silent_share: float
+    best_table: list[float]
+    pass_rates: list[float]
+    unbiased: bool | None = None
+    weight: dict[str, list[float]] | None = None
+    scale: float | None = None
+    mse: float | None = None
+    noise_to_signal: float | None = None
+    cosine: float | None = None
+    mean_factor: list[float] | None = None
+    noise_to_rloo: float | None = None
+    noise_to_oracle: float | None = None
+    best_noise_to_rloo: float | None = None
+    meaning: Meaning | None = field(default=None, repr=False)
+    alike: Namesake | None = None
+    function: bool = False
+    assumed: bool = True
+
+    def __str__(self) -> str:
+        """What the command prints."""
+        return as_text(self)
+
+    @property
+    def family(self) -> Family:
+        """Its entry in the catalogue."""
+        if self.function:
+            named = self.alike is not None and self.alike.whole
+            name = self.alike.name if self.alike is not None and named else "count-table"
+            return catalogue().families[name.partition(":")[0]]
+        other = None if self.meaning is None else self.meaning.row.other
+        if other is not None:
+            return catalogue().others[other]
+        return catalogue().families[self.name.partition(":")[0]]
+
+    @property
+    def called(self) -> list[str]:
+        """Who calls it what: title, options and own name, of every row of the catalogue."""
+        return [
+            f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
+            for framework, row in catalogue().called(self.family.name)
+        ]
+
+
+def as_json(explanation: Explanation) -> dict[str, Any]:
+    """The explanation as one JSON object has it."""
+    plain = dict(vars(explanation))
+    meaning, alike = plain.pop("meaning"), plain.pop("alike")
+    if plain.pop("function"):
+        plain["alike"] = None if alike is None else asdict(alike)
+    if meaning is not None:
+        plain["framework"] = meaning.framework.name
+        plain["own_name"] = meaning.row.name
+        plain["aggregation"] = meaning.aggregation.name
+        plain["passed_over"] = list(meaning.passed_over)
+        plain["changes_nothing"] = meaning.unchanged()
+    return plain | {"called": explanation.called, "advice": explanation.family.advice}
+
+
+def as_text(explanation: Explanation) -> str:
+    """The explanation for a person, in lines of at most 100 characters."""
+    family, meaning = explanation.family, explanation.meaning
+    known = explanation.weight is not None
+    drawn = curve(explanation.weight, explanation.pass_rates) if explanation.weight else []
+    silent = f"{explanation.silent_share:.1%} of groups of {explanation.group_size}"
+    parts = [
+        _heading(explanation),
+        ["What it climbs", f"  {family.climbs}", *drawn],
+        ["Bias", f"  {_bias(explanation)}"] if known else [],
+        ["Noise", f"  {family.noise}", *(_noise(explanation) if known else ())],
+        ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
+        [] if meaning is None else ["The rest of the loss", *_rest(explanation, meaning)],
+        ["What changes nothing", f"  {family.nothing}"],
+        [],
+        [f"Advice: {family.advice}"],
+    ]
+    if meaning is not None:
+        parts[6] += [
+            f"  {', '.join(names)}: {reason}." for reason, names in meaning.unchanged().items()
+        ]
+    if explanation.called:
+        parts[7] = ["The same elsewhere", *(f"  {line}" for line in explanation.called)]
+    if explanation.assumed and known:
+        parts.append(
+            [
+                "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
+                "units of E‖s‖². --problem FILE takes your own.)"
+            ]
+        )
+    return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
+
+
+def _heading(explanation: Explanation) -> list[str]:
+    family, meaning = explanation.family, explanation.meaning
+    lines = []
+    if meaning is not None:
+        title = f"{meaning.framework.title} {meaning.written}".rstrip()
+        lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}", *passed(meaning)]
+    lines += [f"{explanation.name}: {family.title}"]
+    if explanation.function:
+        lines += [f"  {_found(explanation)}"]
+    lines += [f"  {family.formula}", f"  {family.what}"]
+    if meaning is not None:
+        row = meaning.row
+        if explanation.group_size == 1:
+            (grouping,) = meaning.framework.of_kind("group size")
+            default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
+            lines += [
+                "  G = 1: an output has no others to be compared with. Is that meant?"
+                f"{default} Write {short_name(grouping.name)}=G."
+            ]
+        if row.factor != "1":
+            lines += [f"  Here times {row.factor} = {meaning.factor:.4g}."]
+        if row.epsilon:
+            lines += [f"  {row.epsilon:g} is added to the divisor, which the numbers leave out."]
+        if row.one_output:
+            lines += [f"  A group of one output: {row.one_output}."]
+        framework = meaning.framework
+        source = f"{framework.repository}@{framework.commit} {row.source}"
+        lines += [f"  Source: {source}, {framework.checked(row)}."]
+        lines += [f"  {note}" for note in framework.notes]
+    return lines
+
+
+def _found(explanation: Explanation) -> str:
+    """What an advantage function was found to be."""
+    tried = f"On groups of {explanation.group_size} rewards 0 and 1"
+    if explanation.alike is None:
+        return f"{tried} it is a table of its own, and no multiple of one in the catalogue."
+    if explanation.alike.whole:
+        return f"{tried} it is {explanation.alike}."
+    climbs = catalogue().families[explanation.alike.name.partition(":")[0]].climbs
+    return f"{tried} it is a table of its own, with the weight of {explanation.alike}. {climbs}"
+
+
+def passed(meaning: Meaning) -> list[str]:
+    """A line on what was not understood; names like those of options first."""
+    names = meaning.passed_over
+    if not names:
+        return []
+    known = [option.rpartition(".")[2] for option in meaning.framework.options]
+    alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
+    first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return [f"  Passed over, for the catalogue has no such option: {', '.join(first)}{more}."]
+
+
+def _bias(explanation: Explanation) -> str:
+    graded = (
+        f" With graded rewards {explanation.family.graded}" if explanation.family.graded else ""
+    )
+    if explanation.unbiased:
+        where = "None with rewards 0 and 1" if explanation.family.graded else "None"
+        return f"{where}: the mean estimate is the gradient, whatever the pass rate.{graded}"
+    assert explanation.mean_factor is not None
+    pairs = list(zip(explanation.pass_rates, explanation.mean_factor, strict=True))
+    shown = ", ".join(f"{w:.4g} at p = {p:.4g}" for p, w in _some(pairs))
+    same = bool(np.ptp(explanation.weight["w"]) < 1e-9) if explanation.weight else False
+    what = "prompts are reweighted by their pass rate"
+    if same:
+        # A divisor made of rewards is a constant only where these take two values.
+        what = "a rescaled learning rate" + " with rewards 0 and 1" * bool(
+            explanation.family.graded
+        )
+    turned = ""
+    if explanation.cosine is not None and len(pairs) > 1:
+        turned = f"; its cosine to the gradient is {explanation.cosine:.4f}"
+    return (
+        f"The mean estimate is w times the gradient of a prompt: {what}. w is {shown}{turned}."
+        f"{graded}"
+    )
+
+
+def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most nine, evenly chosen."""
+    places = np.linspace(0, len(pairs) - 1, min(len(pairs), 9)).round().astype(int)
+    return [pairs[place] for place in places]
+
+
+def _noise(explanation: Explanation) -> list[str]:
+    unit = " E‖s‖²/‖∇J‖²" if explanation.assumed else ""
+    lines = [f"  MSE {explanation.mse:.4g}, one prompt drawn at random"]
+    if explanation.noise_to_signal is not None:
+        lines += [f"  noise over signal {explanation.noise_to_signal:.4g}{unit}"]
+    for value, other in (
+        (explanation.noise_to_rloo, "RLOO"),
+        (explanation.noise_to_oracle, "the oracle"),
+    ):
+        if value is not None:
+            lines += [f"  {_times(value)}that of {other} at G = {explanation.group_size}"]
+    if explanation.best_noise_to_rloo is not None:
+        lines += [
+            f"  the best unbiased table here has {_times(explanation.best_noise_to_rloo)}RLOO's"
+        ]
+    return lines
+
+
+def _times(ratio: float) -> str:
+    """A ratio as it stands before what it multiplies; nothing where it is 1 as printed."""
+    shown = f"{ratio:.4g}"
+    return "" if shown == "1" else f"{shown} times "
+
+
+_CLIPPED = {
+    True: "w and all numbers here are of what is left; seldom solved prompts lose most",
+    False: "what is left of them has no closed form here",
+}
+
+
+def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
+    aggregation, known = meaning.aggregation, explanation.weight is not None
+    scale = "" if explanation.scale is None else f" Here it multiplies by {explanation.scale:.4g}."
+    lines = [f"  {aggregation.title}. {aggregation.says}{scale}"]
+    if meaning.cap:
+        lines += [
+            "  The ratio is capped at {} = {:g}, below 1: in the first step after sampling every step is "
+            "so much of the one without the cap.".format(*meaning.cap)
+        ]
+    if meaning.clip:
+        cut = not known or explanation.name.startswith("count-table")
+        words = _CLIPPED[known] if cut else "none is larger here"
+        lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {words}."]
+    lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
+    return lines + [f"  KL, {term}." for term in meaning.penalties()]
+
+
+def curve(weight: dict[str, list[float]], pass_rates: Sequence[float]) -> list[str]:
+    """w over the pass rates, drawn with letters; the prompts' own are marked below."""
+    height, width = 8, 61
+    p, w = np.array(weight["pass_rate"]), np.array(weight["w"])
+    low, high = min(0.0, float(w.min())), max(float(w.max()), 1.0)
+    across = np.linspace(0, 1, width)
+    rows = np.rint((np.interp(across, p, w) - low) / (high - low) * (height - 1)).astype(int)
+    lines = []
+    for row in range(height - 1, -1, -1):
+        label = f"{low + (high - low) * row / (height - 1):8.3g}"
+        marks = "".join("*" if place == row else " " for place in rows)
+        lines.append(f"  {label} |{marks.rstrip()}")
+    ticks = ["-"] * width
+    for rate in pass_rates:
+        ticks[round(rate * (width - 1))] = "^"
+    lines.append(f"     w(p)  {''.join(ticks)}")
+    lines.append(f"           0{'p':^{width - 2}}1")
+    return lines
+
+
+def wrapped(line: str) -> str:
+    """The line, what is beyond the width below it: that of a terminal, or of a page."""
+    width = max(min(_WIDTH, shown.width() or _WIDTH), _LEAST)
+    if len(line) <= width:
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False)
+    wrapper.break_on_hyphens = False
+    return wrapper.fill(line)
