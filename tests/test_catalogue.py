@@ -132,6 +132,10 @@ def test_options_that_change_nothing():
     spec = "areal adv_norm.mean_level=none adv_norm.std_level=none reward_norm.mean_level=group"
     result = resolve(f"{spec} reward_norm.std_level=group").unchanged()
     assert result["not read by this formula"] == ["reward_norm.mean_leave1out"]
+    # What is left out of a section that is given has another default than a section that is not.
+    spec = "areal reward_norm.mean_level=group"
+    assert resolve(f"{spec} adv_norm.mean_level=none").values["actor.adv_norm.std_level"] == "batch"
+    assert resolve(spec).values["actor.adv_norm.std_level"] == "none"
     # Groups of equal rewards push where nothing is subtracted: to drop them is a change.
     kept = resolve("slime --disable-rewards-normalization").unchanged()
     assert not any("silent" in reason for reason in kept)

@@ -17,6 +17,7 @@ from tests.support.problems import library_problem
 from ustat_pg import predictions
 from ustat_pg.estimators import sequential, two_stage
 from ustat_pg.problems import survivor_moments
+from ustat_pg.validation import changed
 
 HALF = Fraction(1, 2)
 
@@ -185,6 +186,16 @@ def test_plan_mse_is_the_enumerated_law(problem, words):
         for batch in (1, 3):
             result = predictions.plan_mse(library_problem(problem), words, estimator, batch)
             agrees(result, problem, law(problem, words, estimator), batch)
+
+
+def test_a_prompt_that_is_never_drawn_changes_nothing():
+    """Not even one whose groups would be drawn again without end."""
+    words, one = "2+2 if silent, retry solved", SOLVED.contexts[:1]
+    alone = library_problem(SOLVED).restrict(one)
+    beside = changed(library_problem(SOLVED), context_probs=[1.0, 0.0])
+    first, second = (predictions.plan_mse(each, words) for each in (alone, beside))
+    for name in ("expected_size", "critical_budget", "mse", "noise_to_signal", "cosine"):
+        same(getattr(second, name), getattr(first, name))
 
 
 @pytest.mark.parametrize("words", EVERY_GROUP)

@@ -103,6 +103,16 @@ def test_what_two_of_twenty_parts_carry_has_no_upper_end():
     assert [end[0] for end in sure.interval()] == [3.0, 3.0]
 
 
+@pytest.mark.parametrize("count", [4, 40])
+def test_parts_that_are_equally_far_carry_alike(count):
+    """All of them, whatever their unit and however few they are; of one far from the rest about one."""
+    spread = np.tile([1.0, -1.0], count // 2)
+    alone = np.eye(1, count)[0]
+    found = means(np.stack([spread, 1e6 * spread, alone, 0 * spread], axis=1)).carriers
+    assert found[[0, 1, 3]] == pytest.approx([count, count, 0])
+    assert 1 < found[2] < 2.5
+
+
 def test_usual_parts_are_carried_by_enough():
     rng = np.random.default_rng(3)
     for law in (rng.standard_normal, rng.standard_exponential):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, nan
 
+import numpy as np
 import pytest
 
 from ustat_pg.checks import (
@@ -46,7 +47,7 @@ def test_no_number_of_replications_narrows_what_has_no_range():
     assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
 
 
-@pytest.mark.parametrize("margin", [0.08, 0.15, 0.3, 0.6])
+@pytest.mark.parametrize("margin", np.geomspace(0.08, 0.6, 15))
 def test_few_replications_are_the_fewest(margin):
     forecast = Forecast(0.5, 0.05, 0.0, 1.0)
     needed = replications_needed(margin, forecast, 1e-3)

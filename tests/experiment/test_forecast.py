@@ -20,6 +20,7 @@ from ustat_pg.experiment import (
     work,
 )
 from ustat_pg.experiment.blocks import Block
+from ustat_pg.experiment.forecast import FEW, SAMPLE, sample
 from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum, random_problem
@@ -94,13 +95,26 @@ def test_a_plan_runs_little_of_what_it_foretells(done):
         assert 0 < taken < sum(plan.seconds[part] for plan in plans) / 10
 
 
+@pytest.mark.parametrize("number", [1, 2, 5, 6, 23])
+@pytest.mark.parametrize("share", [0.015, 1.0])
+def test_a_sample_has_the_heaviest_that_is_no_notable_share_and_none_twice(number, share):
+    tasks = [Block(GradientCell(SKEWED, size), (mse_of("vanilla"),), "exact") for size in range(1, number + 1)]
+    chosen = list(sample(tasks[::-1], share))
+    assert len(set(map(id, chosen))) == len(chosen)
+    assert min(number, FEW) <= len(chosen) <= SAMPLE
+    most = share * sum(task.weight for task in tasks)
+    light = [task for place, task in enumerate(tasks) if place < FEW or task.weight <= most]
+    assert chosen[0] is light[-1]
+    assert len({task.weight for task in light}) == len(light)
+
+
 def _gradient(group_size, names=("grpo",)):
     quantities = tuple(SquaredError(Estimator(name)) for name in names)
     return Block(GradientCell(random_problem(0), group_size), quantities, "exact").weight
 
 
-def _runs(step):
-    return Block(training(), (Gap(GRPO, step, 1.0),), "exact").weight
+def _runs(step, group_size=2):
+    return Block(training(group_size), (Gap(GRPO, step, 1.0),), "exact").weight
 
 
 def _formulas(group_size):
@@ -117,6 +131,6 @@ def _step(group_size):
 
 def test_more_outcomes_more_quantities_and_more_steps_weigh_more():
     assert _gradient(2) < _gradient(3) < _gradient(3, ("grpo", "vanilla"))
-    assert _runs(1) < _runs(2) < _runs(4)
+    assert _runs(1) < _runs(2) < _runs(4) < _runs(4, 3)
     assert _formulas(2) < _formulas(3)
     assert _step(2) < _step(8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, isnan, log, sqrt
 from types import SimpleNamespace
 
@@ -91,6 +92,11 @@ def test_a_ratio_is_that_of_means_and_its_interval_what_its_excess_allows():
     assert proof.standard_error == pytest.approx(off.std(ddof=1) / 20 / bottom)
     rounding = ONE.rounding(FIRST) + 20 * ONE.rounding(SECOND)
     assert ratio.rounding == pytest.approx(rounding / 0.27, abs=2e-12)
+    # In another unit it is so many times as large, and so are its ends.
+    for unit in (1e-5, 1e5):
+        scaled = replace(ratio, numerator=Linear(ONE, ((FIRST, unit),))).evidence(SUMS, ALPHA, SUMS)
+        ends = [unit * proof.interval.low, unit * proof.interval.high]
+        assert [scaled.interval.low, scaled.interval.high] == pytest.approx(ends, rel=1e-8)
     none = Ratio(MEAN, Linear(ONE, ((SECOND, 0.0),)))
     assert isnan(none.exact(SUMS))
     below = Ratio(MEAN, Linear(ONE, ((SECOND, -1.0),))).evidence(SUMS, ALPHA, SUMS)

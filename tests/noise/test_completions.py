@@ -82,6 +82,8 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
     for name, size in itertools.product(names, (2, 3, 4)):
         tables = {GROUP: coefficients(count_table(name, size), GROUP)}
         sums = sum(chance * blocks.sums(tables) for chance, blocks in steps)
+        # Groups of the size that the table has, made of the same completions.
+        assert sums[8] == pytest.approx(size * sums[11])
         result = estimate_noise(np.stack([sums, sums]))
         signal, crit = enumerated(name, size, u)
         assert result.signal == pytest.approx(signal, rel=1e-9), (name, size)

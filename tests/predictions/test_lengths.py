@@ -16,7 +16,7 @@ from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredErro
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import aggregated_mean, length_curl
-from ustat_pg.problems import TokenProblem, random_problem
+from ustat_pg.problems import SoftmaxBandit, TokenProblem, random_problem
 
 PROBLEM = ind.tabular("lengths", "1/4 3/4", ["1/2 3/8 1/8", "1/8 7/16 7/16"], ["1 0 1/2", "0 1 -1"])
 LENGTHS = (1, 2, 5)
@@ -63,6 +63,15 @@ def test_means_are_those_of_every_minibatch(how, baseline):
     for group, batch in sizes:
         result = aggregated_mean(moments, how, baseline, group, batch)
         assert result == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
+
+
+@pytest.mark.parametrize("how", ["sequence-sum", "token-mean"])
+def test_a_prompt_without_reward_adds_nothing_to_vanilla(how):
+    """Half of the prompts then halve what the other has: tokens of equal length are what they were."""
+    rewards = np.array([[[1.0], [0.0], [0.5]], [[0.0], [0.0], [0.0]]])
+    both = SoftmaxBandit.tabular([0.5, 0.5], np.zeros((2, 3)), rewards, np.ones((2, 3, 1)))
+    mean = aggregated_mean(both.length_moments([2, 2, 2]), how, "vanilla", 2)
+    assert mean == pytest.approx(both.gradient() / (2 if how == "token-mean" else 1), abs=1e-14)
 
 
 def test_lengths_of_a_token_policy_are_its_own_end_token_included():

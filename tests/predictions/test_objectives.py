@@ -42,6 +42,15 @@ def test_the_objective_is_bernsteins_polynomial(name, size):
         )
 
 
+@pytest.mark.parametrize("place", [0.012, 0.02, 0.5, 0.731, 0.98, 0.988])
+def test_a_maximiser_keeps_its_digits_near_either_end(place):
+    def hill(u):
+        return -np.cosh(3 * (np.asarray(u) - place))
+
+    found = climbed_maximiser(lambda u: [u], hill, 0.0, 1.0)
+    assert found == pytest.approx(place, abs=1e-10)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -72,15 +72,15 @@ def weights(output, ratio):
     }[ratio]
 
 
-def vector(output, ratio, beta, clip, advantage):
+def vector(output, ratio, beta, clip, kl_ratio, advantage):
     """What an output adds to G times the estimate."""
-    total = np.array([F(0)] * 9)
-    for (n, a), weight in zip(steps(output), weights(output, ratio), strict=True):
+    total, pulling = np.array([F(0)] * 9), weights(output, kl_ratio)
+    for (n, a), weight, share in zip(steps(output), weights(output, ratio), pulling, strict=True):
         if clip and (
             (weight > 1 + clip and advantage > 0) or (weight < 1 - clip and advantage < 0)
         ):
             weight = F(0)
-        pull = REF[n][a] / NEW[n][a] - 1
+        pull = share * (REF[n][a] / NEW[n][a] - 1)
         total = total + (weight * advantage + beta * pull) * score(NEW, n, a)
     return total
 
@@ -94,7 +94,7 @@ def advantages(rewards, name):
     return [F(0) if total in (0, 2) else 2 * z - 1 for z in rewards]
 
 
-def law(name, size, ratio, beta=F(0), clip=None):
+def law(name, size, ratio, beta=F(0), clip=None, kl_ratio="none"):
     """The mean, and E of the squared length, of one group's estimate."""
     mean, square = np.array([F(0)] * 9), F(0)
     for group in product(list(outputs()), repeat=size):
@@ -103,7 +103,7 @@ def law(name, size, ratio, beta=F(0), clip=None):
             chance *= probability(OLD, output)
         own = advantages([reward(output) for output in group], name)
         estimate = sum(
-            (vector(y, ratio, beta, clip, a) for y, a in zip(group, own, strict=True)),
+            (vector(y, ratio, beta, clip, kl_ratio, a) for y, a in zip(group, own, strict=True)),
             np.array([F(0)] * 9),
         ) * F(1, size)
         mean, square = mean + chance * estimate, square + chance * (estimate @ estimate)
@@ -136,20 +136,24 @@ def as_floats(fractions):
 
 
 CASES = [
-    ("std", 2, "token", F(0), None),
-    ("std", 2, "none", F(1, 5), None),
-    ("std", 2, "sequence", F(1, 5), None),
-    ("std", 2, "prefix", F(0), F(1, 7)),
-    ("std", 2, "token", F(1, 3), F(1, 10)),
-    ("grpo", 3, "token", F(1, 5), None),
+    ("std", 2, "token", F(0), None, "none"),
+    ("std", 2, "none", F(1, 5), None, "none"),
+    ("std", 2, "sequence", F(1, 5), None, "none"),
+    ("std", 2, "prefix", F(0), F(1, 7), "none"),
+    ("std", 2, "token", F(1, 3), F(1, 10), "none"),
+    ("grpo", 3, "token", F(1, 5), None, "none"),
+    ("std", 2, "token", F(1, 3), None, "token"),
+    ("grpo", 2, "none", F(1, 5), F(1, 7), "prefix"),
+    ("std", 2, "sequence", F(1, 5), None, "sequence"),
 ]
 
 
-@pytest.mark.parametrize(("name", "size", "ratio", "beta", "clip"), CASES)
-def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, clip):
-    mean, square = law(name, size, ratio, beta, clip)
+@pytest.mark.parametrize(("name", "size", "ratio", "beta", "clip", "kl_ratio"), CASES)
+def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, clip, kl_ratio):
+    mean, square = law(name, size, ratio, beta, clip, kl_ratio)
     wanted = target(beta)
     options = {"ratio": ratio, "beta": float(beta), "clip": None if clip is None else float(clip)}
+    options["kl_ratio"] = kl_ratio
     result = practical_mse(AWAY, name, size, **options)
     off = mean - wanted
     assert result.mean == pytest.approx(as_floats(mean), abs=1e-14)
@@ -161,7 +165,7 @@ def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, cli
         BANDIT, size, 1.0, minibatch=1, drift=drift, estimator=Estimator(name), beta=float(beta),
         reference=REFERENCE,
     )  # fmt: skip
-    rule = Rule(ratio, options["clip"])
+    rule = Rule(ratio, options["clip"], kl_ratio)
     values = cell.measure("exact", [TargetBias(rule), PracticalError(rule)]).mean
     assert values[0] == pytest.approx(float(off @ off), rel=1e-10, abs=1e-28)
     assert values[1] == pytest.approx(
@@ -195,6 +199,11 @@ test_what_is_refused = refusals(
     (
         lambda: practical_mse(AWAY, count_table("std", 2).scaled(-1.0), 2, clip=0.1),
         "must have its sign",
+    ),
+    # A lone success, all of a group, a lone failure and all of a group: one sign is wrong.
+    *(
+        (lambda name=f"count-table:{table}": practical_mse(AWAY, name, 2, clip=0.1), "must have its sign")
+        for table in ("-1,1,0,-1", "1,-1,0,-1", "1,1,1,-1", "1,1,0,1")
     ),
     (lambda: ratio_bias_matrix(AWAY, "std", 2), "both policies are one"),
     (lambda: practical_mse(token_outcomes(GRADED), "std", 2), "enumerate instead"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import mpmath
 import numpy as np
 import pytest
@@ -278,6 +280,28 @@ def test_a_hill_inside_below_the_boundary_is_no_interior_optimum():
     assert hills(*bumps, radius=0.6).maximiser[0] == pytest.approx(-0.5, abs=0.1)
     with pytest.raises(InputError, match=r"no interior optimum.*the best inside is 0\.2"):
         hills(*bumps, radius=1.3)
+
+
+@pytest.mark.parametrize("level", [0.0, -2.0])
+def test_the_largest_return_on_the_boundary_is_that_of_all_angles(level):
+    """Three hills beyond it, of unequal height: the largest is found from any level of the rewards."""
+    angles, arms = np.array([0.3, 2.2, 4.6]), np.linspace(-2, 2, 9)
+    peaks = level + np.tile(np.exp(-((arms - 1.3) ** 2)), (3, 1))[..., None]
+    directions = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+
+    def made(radius, shift=0.0):
+        rewards = peaks - shift * (arms**2)[:, None]
+        return LocationBandit([0.4, 0.35, 0.25], directions, arms, 0.4, rewards, 0 * peaks + 1, radius)
+
+    with pytest.raises(InputError, match="no interior optimum") as refused:
+        made(1.0)
+    (said,) = re.findall(r"the return reaches (-?[\d.]+)", str(refused.value))
+    bandit = SoftmaxBandit(made(9.0, 1.0).at(np.zeros(2)).policy, [0.4, 0.35, 0.25], peaks, 0 * peaks + 1)
+    circle = np.linspace(0, 2 * np.pi, 4_001)
+    heights = [bandit.objective([np.cos(angle), np.sin(angle)]) for angle in circle]
+    top = int(np.argmax(heights))
+    a, b, c = heights[top - 1 : top + 2]
+    assert float(said) == pytest.approx(b + (a - c) ** 2 / (8 * (2 * b - a - c)), abs=2e-9)
 
 
 # The gap.

@@ -59,6 +59,11 @@ def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
     assert outcomes.rewards[0, :3].tolist() == [1.0, 0.0, 1.0]
     assert outcomes.probs.tolist() == [[0.5, 0.375, 0.125, 0.0], [0.25, 0.125, 0.125, 0.5]]
     assert problem.reward_range == (0.0, 3.0)
+    # What cannot happen moves no outcome, and so no draw: the first that can stands for its equals.
+    laws = [[2.0, 1.0], [0.25, 0.75]], [[1.0, 2.0, 1.0], [0.0, 0.25, 0.75]]
+    short, padded = (SoftmaxBandit.tabular([1.0], [[0.0]], [[z]], [[p]]).outcomes for z, p in laws)
+    assert padded.rewards.tolist() == short.rewards.tolist()
+    assert padded.probs.tolist() == short.probs.tolist()
 
 
 ONE = {"reward_values": [[[1.0], [0.0]]], "reward_probs": [[[1.0], [1.0]]], "context_probs": [1.0]}

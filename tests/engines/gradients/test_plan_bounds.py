@@ -84,6 +84,28 @@ def test_plans_of_two_stages(words):
     inside(PlanCell.of(problem, words), problem, estimates, least_share=0.02)
 
 
+@pytest.mark.parametrize(
+    ("words", "used"),
+    [
+        ("2+2 if silent", lambda z: 2 if z[0] != z[1] else 4),
+        ("3+1 if 0.5..1, drop early", lambda z: 4 if sum(z[:3]) > 1 else 0),
+    ],
+)
+def test_the_mean_under_a_plan_is_that_of_every_group(words, used):
+    """A group that is dropped has been drawn, and moves nothing."""
+    problem = bandit(0.0, 1.0)
+    first, error, drawn = int(words[0]), 0.0, 0.0
+    for x, share in enumerate(problem.context_probs):
+        for arms in map(list, product(range(2), repeat=4)):
+            z, scores = problem.mean_rewards[x][arms], problem.policy.scores(x)[arms]
+            n, chance = used(z), share * np.prod(problem.policy.probs[x][arms])
+            estimate = grpo(z[:n]) @ scores[:n] / n if n else np.zeros(problem.d)
+            error += chance * ((estimate - problem.gradient()) ** 2).sum()
+            drawn += chance * (n or first)
+    found = PlanCell.of(problem, words).measure("exact", [SquaredError(GRPO), GroupSize()])
+    assert found.mean == pytest.approx([error, drawn], rel=1e-12)
+
+
 @pytest.mark.parametrize("lone", [False, True])
 def test_survivors(lone):
     problem = bandit(-2.0, 0.7)

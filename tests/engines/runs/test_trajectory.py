@@ -185,6 +185,15 @@ def by_hand(problem, theta, steps, rate, seed, replication, name):
     return theta
 
 
+def test_the_reference_engine_takes_the_arms_that_words_name():
+    """A few paths, with nothing to compile."""
+    trajectory = ask(BENT.at(PLACE), 3, 4, Constant(0.4), start=PLACE)
+    result = trajectory.run("reference", seed=2, first=FAR, replications=8)[:, 0]
+    for replication, found in enumerate(result, FAR):
+        path = by_hand(BENT, PLACE, 4, 0.4, 2, replication, trajectory.name)
+        assert found == pytest.approx(path, abs=1e-12)
+
+
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("tangent", [[0.0, 0.0], [0.7, -0.6], [-1.0, 2.0]])
 def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangent):
