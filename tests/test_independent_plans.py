@@ -355,3 +355,18 @@ def test_the_best_two_stage_plan_is_that_of_a_search(problem, stage_cost):
     plan, cost = predictions.best_two_stage(moments, **limits, stage_cost=stage_cost)
     same(cost, predictions.plan_cost(moments, plan, stage_cost))
     assert least * (1 - 1e-12) <= cost <= 1.02 * least
+
+
+def test_few_two_stage_plans_are_nearly_alike():
+    """Pilots and what comes on top: all that are small, and then about four an octave."""
+    tried = predictions.adaptive.two_stage_plans(40, 400)
+    looks = [plan.looks for plan in tried]
+    for steps in (
+        sorted({pilot - 1 for pilot, _ in looks}),
+        [group - pilot for pilot, group in looks if pilot == 2],
+    ):
+        assert steps[:6] == [1, 2, 3, 4, 5, 6]
+        ratios = np.divide(steps[6:], steps[5:-1])
+        assert ratios.max() <= 2**0.375
+        assert steps[-1] * ratios.max() > (39 if steps[-1] < 40 else 398)
+        assert len(ratios) == pytest.approx(4 * np.log2(steps[-1] / 6), abs=1.5)

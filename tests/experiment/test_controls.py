@@ -12,7 +12,7 @@ from tests.support.claims import small_claim
 from ustat_pg import checks
 from ustat_pg.checks import Interval, RivalVerdict, Verdict
 from ustat_pg.engines import MomentSums
-from ustat_pg.experiment import Options, planted
+from ustat_pg.experiment import Below, ChiSquares, Options, TransformOf, planted
 
 EXACT, DRAWN = Options("smoke", "exact"), Options("smoke", "cpu")
 
@@ -137,6 +137,41 @@ class Bits:
         heads = round(block.replications * self.heads)
         values = np.repeat([planted.HIGH, planted.LOW], [heads, block.replications - heads])
         return self.wrong(MomentSums.of(values[:, None]))
+
+
+class Draws:
+    """Work on blocks that are drawn as they should be, or are wrong in one way."""
+
+    options = DRAWN
+
+    def __init__(self, wrong=lambda sums: sums):
+        self.wrong = wrong
+
+    def run(self, blocks, _):
+        pass
+
+    def sums(self, blocks):
+        (block,) = blocks
+        address = {"seed": block.seed, "first": block.first, "replications": block.replications}
+        return self.wrong(block.cell.measure("reference", block.quantities, **address))
+
+
+ALIKE = {
+    "": lambda sums: sums,
+    "replications or seeds share": lambda sums: replace(sums, mean=0 * sums.mean),
+    "vary 4": lambda sums: replace(sums, products=sums.products / 4),
+    "vary 0.2": lambda sums: replace(sums, products=sums.products * 4),
+    "a block is not its parts merged": lambda sums: replace(
+        sums, products=sums.products * (1 + 1e-6 * (sums.n > planted.LANES))
+    ),
+}
+
+
+@pytest.mark.parametrize("told", ALIKE)
+def test_draws_of_their_own_are_told_from_shared_ones(told):
+    quantities = TransformOf((1.0,), 1.0), Below((2.0, 1.0), 0.1)
+    lines = list(planted._addresses(ChiSquares(), quantities, Draws(ALIKE[told])))
+    assert any(told in line for line in lines) if told else lines == []
 
 
 def test_sums_of_tosses_are_told_from_others():

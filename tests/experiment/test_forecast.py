@@ -98,7 +98,10 @@ def test_a_plan_runs_little_of_what_it_foretells(done):
 @pytest.mark.parametrize("number", [1, 2, 5, 6, 23])
 @pytest.mark.parametrize("share", [0.015, 1.0])
 def test_a_sample_has_the_heaviest_that_is_no_notable_share_and_none_twice(number, share):
-    tasks = [Block(GradientCell(SKEWED, size), (mse_of("vanilla"),), "exact") for size in range(1, number + 1)]
+    tasks = [
+        Block(GradientCell(SKEWED, size), (mse_of("vanilla"),), "exact")
+        for size in range(1, number + 1)
+    ]
     chosen = list(sample(tasks[::-1], share))
     assert len(set(map(id, chosen))) == len(chosen)
     assert min(number, FEW) <= len(chosen) <= SAMPLE

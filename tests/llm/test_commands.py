@@ -306,6 +306,18 @@ def test_a_share_above_1_is_written_in_percent(share, capsys):
     assert "write all, or a positive share such as 5% or 0.05" in refused(capsys, *words)
 
 
+@pytest.mark.parametrize("way", [("--by-length",), ("--ratio", "token")])
+def test_graded_rewards_have_no_tables_by_counts_and_nothing_is_scored(
+    way, capsys, model, tmp_path
+):
+    row = {"prompt": "1+3=", "completion_ids": [[4, 5]] * 4, "rewards": [0, 0.5, 1, 1]}
+    row |= {"prompt_ids": [3], "completions": ["x"] * 4, "log_probs": [[-2.0, -3.0]] * 4}
+    file, kept = commands.jsonl(tmp_path / "graded.jsonl", row), tmp_path / "out"
+    words = ("llm", "mse", *model[:2], "--rollouts", file, "--out", kept, *way)
+    assert "take these alone" in refused(capsys, *words)
+    assert not list(kept.iterdir())
+
+
 def test_a_model_and_rollouts_of_ones_own_get_the_advice_of_their_pool(capsys, model, kept, rows):
     words = ("--budget", "16", "--json")
     sampled = strict(out_of(capsys, "group-size", *model, "--until", "all", *words))

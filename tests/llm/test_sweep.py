@@ -118,6 +118,22 @@ def test_the_grid_is_the_runs(settings, tmp_path, capsys):
     assert command[1:5] == ["-m", "accelerate.commands.launch", "--num_processes", "2"]
 
 
+def test_runs_that_fail_are_named_with_the_end_of_their_logs(settings, tmp_path, monkeypatch):
+    """Each has its own process, here of a program that fails at seed 1."""
+    program = tmp_path / "program"
+    program.write_text(
+        '#!/bin/sh\necho "$TOKENIZERS_PARALLELISM $*"\ncase "$*" in *seed=1*) exit 3;; esac\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    path, said = written(tmp_path, settings, grid={"seed": [0, 1]}), []
+    assert Sweep.read(path).run(tmp_path / "out", 2, said.append) == ("seed=1",)
+    ran = [(tmp_path / "out" / f"seed={seed}" / "log.txt").read_text() for seed in (0, 1)]
+    assert all(line.startswith("false -m ustat_pg.llm.training --config") for line in ran)
+    assert {"seed=0: finished", "seed=1: failed"} <= {*said}
+    assert [ran[1].rstrip()] == [line.split("\n")[1] for line in said if "exit code 3" in line]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -67,7 +67,7 @@ def test_means_are_those_of_every_minibatch(how, baseline):
 
 @pytest.mark.parametrize("how", ["sequence-sum", "token-mean"])
 def test_a_prompt_without_reward_adds_nothing_to_vanilla(how):
-    """Half of the prompts then halve what the other has: tokens of equal length are what they were."""
+    """Outputs are of two tokens each, by which a mean of tokens divides."""
     rewards = np.array([[[1.0], [0.0], [0.5]], [[0.0], [0.0], [0.0]]])
     both = SoftmaxBandit.tabular([0.5, 0.5], np.zeros((2, 3)), rewards, np.ones((2, 3, 1)))
     mean = aggregated_mean(both.length_moments([2, 2, 2]), how, "vanilla", 2)

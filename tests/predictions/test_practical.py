@@ -202,7 +202,10 @@ test_what_is_refused = refusals(
     ),
     # A lone success, all of a group, a lone failure and all of a group: one sign is wrong.
     *(
-        (lambda name=f"count-table:{table}": practical_mse(AWAY, name, 2, clip=0.1), "must have its sign")
+        (
+            lambda name=f"count-table:{table}": practical_mse(AWAY, name, 2, clip=0.1),
+            "must have its sign",
+        )
         for table in ("-1,1,0,-1", "1,-1,0,-1", "1,1,1,-1", "1,1,0,1")
     ),
     (lambda: ratio_bias_matrix(AWAY, "std", 2), "both policies are one"),

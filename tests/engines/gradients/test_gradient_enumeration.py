@@ -20,6 +20,7 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import exact
+from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit, random_problem
 from ustat_pg.validation import InputError
 
@@ -120,6 +121,18 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
         assert sum(len(probability) for _, probability in chunks) == expected
         assert sum(probability.sum() for _, probability in chunks) == pytest.approx(1, abs=1e-13)
         assert all((probability > 0).all() for _, probability in chunks)
+
+
+@pytest.mark.parametrize("outcomes", [1, 64, 65])
+def test_chunks_of_any_length_are_added_up(outcomes, monkeypatch):
+    """All in one, and one that is left over."""
+    monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
+    rewards = np.linspace(0.2, 1.0, outcomes)[None, :, None]
+    arms = SoftmaxBandit.tabular([1.0], np.zeros((1, outcomes)), rewards, rewards / rewards)
+    wanted = gradient_mse(arms.moments(), "vanilla", 1).mse
+    assert GradientCell(arms, 1).measure("exact", VANILLA).mean == pytest.approx(
+        [wanted], rel=1e-12
+    )
 
 
 def test_what_is_infeasible_is_refused_with_its_size():

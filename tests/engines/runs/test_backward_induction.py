@@ -146,6 +146,18 @@ def test_the_mean_of_parameters_is_that_of_all_paths(name):
     assert np.abs(chance @ theta - begin).max() > 100 * result.error[1:, 1].max()
 
 
+@pytest.mark.parametrize("radius", [None, 0.25])
+def test_a_landscape_in_a_mirror_has_the_same_values(radius):
+    """Left is right there, so that both ends of the grid are as far away as they have to be."""
+    values = []
+    for side in (1.0, -1.0):
+        landscape = sure((0.3 * side,))
+        reach = None if radius is None else Ball([0.25 * side], radius)
+        runs = ask(landscape, 2, start=(0.2 * side,), projection=reach)
+        values.append(expectations(landscape, runs, FUNCTIONS, [1, 2]).values)
+    assert values[0] == pytest.approx(values[1], rel=1e-8)
+
+
 def test_the_error_falls_as_it_must_and_covers_what_finer_grids_change():
     functions = (lambda gap: gap, lambda gap: np.exp(-1e4 * gap))
     trajectory = ask(sure(arms=5), 200, Decay(12, 100))
