@@ -141,6 +141,19 @@ def test_options_that_change_nothing():
     assert not any("silent" in reason for reason in kept)
 
 
+def test_short_names_are_the_last_part_that_says_something():
+    names = "rollout.n", "actor.optim.lr", "actor.adv_norm.std_level", "beta", "n"
+    short = ["rollout.n", "lr", "adv_norm.std_level", "beta", "n"]
+    assert [short_name(name) for name in names] == short
+
+
+def test_a_switch_takes_no_word_that_is_no_value_of_its_own():
+    name = "disable_rewards_normalization"
+    for after, value, passed in (("grpo", "true", ("grpo",)), ("false", "false", ())):
+        result = resolve(f"slime --{name} {after}")
+        assert (result.values[name], result.passed_over) == (value, passed)
+
+
 def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
     spec = "nemo use_dynamic_sampling=true num_generations_per_prompt=8"
     result = explain(spec, pass_rates=[0.02, 0.05, 0.1, 0.3, 0.5]).mean_factor

@@ -236,6 +236,11 @@ def test_rewards_that_are_refused(name, bad):
     refuses("reward", estimators.advantages, name, bad, **known(name, np.asarray))
 
 
+@pytest.mark.parametrize(("bad", "size"), [(1.0, 0), ([1.0], 1), (np.ones((2, 0)), 0)])
+def test_a_group_that_is_too_small_is_told_its_size(bad, size):
+    refuses(f"at least 2 rewards .* group size {size}$", estimators.grpo, bad)
+
+
 @pytest.mark.parametrize("library", LIBRARIES[1:])
 def test_other_libraries_rewards_are_refused_too(library):
     make = maker(library)

@@ -38,6 +38,16 @@ def test_what_differs_has_its_numbers():
     assert "loss" not in rows
 
 
+def test_what_one_of_them_alone_has_is_none_in_the_other():
+    verl = "verl adv_estimator=grpo"
+    assert between(verl, f"{verl} policy_loss.loss_mode=gspo") == {
+        "another loss": ("none", "loss_mode=gspo")
+    }
+    rows = between("trl vllm_importance_sampling_correction=false", "trl")
+    assert rows["the sampler's ratio"][0] == "none"
+    assert rows["the sampler's ratio"][1].startswith("vllm_importance_sampling_correction=true, ")
+
+
 def test_options_that_choose_outputs_are_named():
     rows = between("trl", "trl mask_truncated_completions=true reward_weights=1,.5")
     assert rows == {

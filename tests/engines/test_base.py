@@ -11,6 +11,7 @@ from ustat_pg.engines import (
     Estimator,
     GradientCell,
     MomentSums,
+    PlanCell,
     SquaredError,
 )
 from ustat_pg.engines.gradients.cell import estimators_of
@@ -127,6 +128,11 @@ def test_engines_by_name():
     for name in ("exact", "reference", "cpu"):
         sums = cell.measure(name, [quantity], replications=10)
         assert sums.n == (0 if name == "exact" else 10)
+    # Where one engine alone draws, it takes the place of any other.
+    names = ("exact", "reference", "cpu")
+    plan = PlanCell.of(random_problem(0, "binary"), "2+1 if mixed")
+    assert [cell.engine(name) for name in names] == [*names]
+    assert {plan.engine(name) for name in names} == {"reference"}
     for name in ("gpu", "base", "", "Exact"):
         with pytest.raises(InputError, match="choose one of exact, reference, cpu"):
             cell.measure(name, [quantity], replications=10)

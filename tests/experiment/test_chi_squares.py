@@ -19,3 +19,9 @@ def test_the_cdf_and_the_transform_are_those_of_the_law(weights, at):
     drawn = ChiSquares().measure("reference", asked, replications=4_000)
     errors = np.sqrt(drawn.covariance.diagonal() / drawn.n)
     assert (np.abs(drawn.mean - wanted) < 5 * errors).all()
+    # Each replication has its own draws, in whatever block.
+    parts = [
+        ChiSquares().measure("reference", asked, first=first, replications=count)
+        for first, count in ((0, 1_000), (1_000, 3_000))
+    ]
+    assert parts[0].merge(parts[1]).mean == pytest.approx(drawn.mean, rel=1e-12)

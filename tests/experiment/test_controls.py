@@ -8,7 +8,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from tests.support.claims import small_claim
+from tests.support.claims import claim_of_runs, small_claim
 from ustat_pg import checks
 from ustat_pg.checks import Interval, RivalVerdict, Verdict
 from ustat_pg.engines import MomentSums
@@ -172,6 +172,20 @@ def test_draws_of_their_own_are_told_from_shared_ones(told):
     quantities = TransformOf((1.0,), 1.0), Below((2.0, 1.0), 0.1)
     lines = list(planted._addresses(ChiSquares(), quantities, Draws(ALIKE[told])))
     assert any(told in line for line in lines) if told else lines == []
+
+
+@pytest.mark.parametrize("moved", [0, 1, -1])
+def test_a_histogram_of_other_values_is_told(moved, monkeypatch):
+    """By one bin, to either side."""
+    monkeypatch.setattr(planted, "_addresses", lambda *_: iter(()))
+
+    def rolled(sums):
+        return replace(
+            sums, counts={name: np.roll(row, moved) for name, row in sums.counts.items()}
+        )
+
+    lines = list(planted._runs([claim_of_runs()], Draws(rolled)))
+    assert {*lines} == ({"the histogram of a law is not that of its values"} if moved else set())
 
 
 def test_sums_of_tosses_are_told_from_others():

@@ -6,11 +6,14 @@ import json
 import pickle
 import sys
 from concurrent.futures import (
+    Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from contextlib import nullcontext
 from multiprocessing import get_context
+from types import SimpleNamespace
 
 import pytest
 from threadpoolctl import threadpool_info
@@ -18,8 +21,9 @@ from threadpoolctl import threadpool_info
 from simulations.__main__ import main
 from simulations.problems import mse_of
 from tests.support.claims import SKEWED, small_claim
+from tests.support.refusals import refuses
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Options, Store, blocks, run_claims
+from ustat_pg.experiment import Options, Store, blocks, executors, run_claims
 from ustat_pg.experiment.executors import (
     Cluster,
     LostWorkers,
@@ -106,6 +110,57 @@ def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
     with Asked() as pool, pytest.raises(LostWorkers, match="no worker"):
         settle(tmp_path, Cluster(pool, threads))
     assert list(tmp_path.glob("*.json"))
+
+
+class AtOnce(Executor):
+    """Does what it is asked before it answers, and counts it."""
+
+    asked = 0
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        self.asked += 1
+        (future := Future()).set_result(fn(*args, **kwargs))
+        return future
+
+
+def test_what_was_under_way_when_a_run_stopped_is_kept(tmp_path):
+    def stop():
+        raise ValueError("stopped")
+
+    pool = AtOnce()
+    with pytest.raises(ValueError, match="stopped"):
+        settle(tmp_path, pool, stop)
+    assert 1 < pool.asked == len(list(tmp_path.rglob("*.json")))
+
+
+def test_a_cluster_is_watched_by_a_clock(monkeypatch):
+    """Without Dask: a client that says what it is told to."""
+    client = SimpleNamespace(
+        run=lambda *_, **__: {"a": program()}, get_executor=lambda **_: None, scheduler_comm=object(),
+        nthreads=lambda: {"a": 2, "b": 1},
+    )  # fmt: skip
+    clock = [100.0]
+    dask = SimpleNamespace(Client=lambda *_, **__: nullcontext(client))
+    monkeypatch.setitem(sys.modules, "distributed", dask)
+    monkeypatch.setattr(executors, "_identify", lambda *_: None)
+    monkeypatch.setattr(executors, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with executors.dask_cluster("tcp://a:8786", patience=5.0) as cluster:
+
+        def later(seconds):
+            clock[0] += seconds
+            return cluster.threads()
+
+        assert later(0) == 3
+        client.nthreads = dict
+        # Asked once a second; without workers for 5 seconds it is given up, and not before.
+        assert (later(0.9), later(0.1), later(4)) == (3, 0, 0)
+        refuses("has had no worker for 5 s", later, 1)
+        client.nthreads = lambda: {"a": 1}
+        assert later(1) == 1
+        client.scheduler_comm = object()
+        refuses("the connection to the scheduler was lost", later, 1)
+        client.nthreads = lambda: 1 / 0
+        refuses(r"no longer answers \(division by zero\)", later, 1)
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch, tmp_path, capsys):

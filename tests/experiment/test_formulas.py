@@ -23,7 +23,7 @@ NAMES = ("grpo", "group-mean", "oracle")
 @pytest.mark.parametrize("engine", ["exact", "reference"])
 @pytest.mark.parametrize("formula", FORMULAS)
 def test_a_formula_is_one_estimator_in_every_group_and_no_other(formula, engine):
-    cell = Groups(random_problem(2, "one-context"), 3)
+    cell = Groups(random_problem(2, "two-arms", contexts=1), 3)
     asked = [FormulaDistance(Estimator(name), formula) for name in NAMES]
     found = cell.measure(engine, asked, replications=20).mean
     for name, distance in zip(NAMES, found, strict=True):
@@ -31,6 +31,6 @@ def test_a_formula_is_one_estimator_in_every_group_and_no_other(formula, engine)
 
 
 def test_a_group_of_one_has_the_projection_alone():
-    cell = Groups(random_problem(2, "one-context"), 1)
+    cell = Groups(random_problem(2, "two-arms", contexts=1), 1)
     asked = [FormulaDistance(Estimator("oracle"), "mean of 2 h1 - g")]
     assert cell.measure("exact", asked).mean[0] < 1e-28

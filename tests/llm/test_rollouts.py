@@ -433,6 +433,9 @@ def test_a_users_file_of_texts(small, tmp_path):
     assert first.rewards.tolist() == [1, 0, 0, 0.5]
     assert first.texts == ("2", "3", "", "22")
     assert small.tokenizer.decode(first.prompt_ids) == "1+1="
+    # Columns that logs have too make no log of it.
+    jsonl(path, row | {"score": 0.5, "output": "2"})
+    assert pools(load_rollouts(path, small)) == pools([first])
 
 
 def test_a_users_file_of_tokens_rewarded_by_the_task(small, tmp_path):

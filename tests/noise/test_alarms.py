@@ -179,6 +179,16 @@ def test_bets_on_shares_and_on_tokens_have_a_mean_of_at_most_one():
         assert mean.min() > 0.9
 
 
+@pytest.mark.parametrize(
+    ("share", "told"), [(1.02, False), (1.021, True), (0.98, False), (0.979, True)]
+)
+def test_surprise_may_be_a_fiftieth_off_the_entropy(share, told):
+    """Longer runs do not make more of it."""
+    alarms, entropies = Alarms(9), np.full((1_000, 1_000), 2.0)
+    alarms.tokens(-share * entropies, np.ones_like(entropies), entropies)
+    assert ("rollouts" in alarms.standing()) == told
+
+
 def test_a_state_goes_on_to_the_last_digit():
     setting = KNOWN["poorer ones lost"]
     made, rng = setting.generations(np.random.default_rng(0), 8), np.random.default_rng(1)

@@ -40,6 +40,17 @@ def test_every_output_is_listed_once(space):
     assert not space.outputs.flags.writeable
 
 
+@pytest.mark.parametrize("policy", PREFIX.values(), ids=PREFIX)
+def test_what_tokens_add_is_the_output_s(policy):
+    """Log-probabilities and scores add up, and no place's scores have a mean."""
+    for x in range(len(policy.probs)):
+        logs, scores = policy.space.by_token(np.log(policy.probs[x]), policy.scores(x))
+        assert np.exp(logs.sum(axis=1)) == pytest.approx(policy.probs[x])
+        assert np.allclose(scores.sum(axis=1), policy.scores(x), rtol=0, atol=1e-13)
+        assert np.abs(np.einsum("k,ktd->td", policy.probs[x], scores)).max() < 1e-14
+        assert not scores[policy.space.nodes < 0].any()
+
+
 def test_the_bound_of_the_diameter_where_pairs_do_not_fit(monkeypatch):
     policy = PREFIX["fixed-apart"]
     all_of_them = np.ones((3, 27), bool)
