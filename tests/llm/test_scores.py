@@ -578,3 +578,9 @@ def test_scores_that_are_not_finite_are_refused(method):
     model = built("Qwen2")
     model.model.norm.weight.data[0] = float("nan")
     refuses("scores are not finite", Scores(model, method=method).norms, PROMPT, COMPLETIONS)
+    # Of one completion alone, which begins with a token that no other has.
+    model = built("Qwen2")
+    own = min({*range(VOCABULARY)}.difference(PROMPT, *COMPLETIONS))
+    model.model.embed_tokens.weight.data[own] = float("nan")
+    completions = [*COMPLETIONS, (own, *COMPLETIONS[0][:1])]
+    refuses("scores are not finite", Scores(model, method=method).of, PROMPT, completions)
