@@ -337,6 +337,9 @@ REFUSED = {
         "algorithm: {adv_estimator: grpo}\nx: ${algorithm.adv_estimator}\n"
         "actor_rollout_ref: {rollout: {n: 4}, actor: {_target_: recipe.dance_grpo.x.Config}}\n",
         "runs recipe.dance_grpo.x.Config: it trains a model of images"),
+    "another adapter of the same framework": (
+        "run.sh", "python -m tunix.experimental.x --num_generations 4\n",
+        "runs tunix.experimental.x: its adapter divides by the population deviation"),
     "no rewards": ("run.sh", "swift sft --model m --loss_type x", "swift sft: it trains without"),
     "another kind of training": (
         "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),
