@@ -400,11 +400,10 @@ def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
         # Where the gaps' own errors do not tell sizes apart, either may be the best of runs.
         gaps, errors = np.array(values), np.array([split.error for split in splits])
         able = np.array(sizes)[gaps - errors <= (gaps + errors).min()]
-        off = float(np.abs(able - advice.g_best).max())
         yield entry.check(
             f"BG=6, BGT={6 * step}: {splits[0].rate}, the best group size",
             Best(sizes, points, values),
-            equal(advice.g_best, relative_margin=2.0, digits=off),
+            equal(advice.g_best, relative_margin=2.0, digits=float(np.ptp(able))),
         )
 
 

@@ -267,7 +267,8 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
     if isinstance(rates, str):
         if "=" in rates:
             parts = [part.partition("=") for part in rates.split(",")]
-            rates = {names.strip(): value for names, _, value in parts}  # type: ignore[misc]
+            written: dict[str, Any] = {names.strip(): value for names, _, value in parts}
+            rates = written
         else:
             rates = read_json(Path(rates))
     if not isinstance(rates, Mapping):
