@@ -186,6 +186,36 @@ def test_advantages_that_are_cut_off_are_another_table(clip, over):
     )
 
 
+AGENT = "roll adv_estimator={} reward_normalization.grouping={} reward_normalization.method={}"
+
+
+@pytest.mark.parametrize(
+    ("estimator", "grouping", "method", "plain", "whitened"),
+    [
+        ("grpo", "traj_group_id", "mean_std", "std-ddof1", "std-then-batch"),
+        ("reinforce", "state", "asym_clip", "std-ddof1", "std-then-batch"),
+        ("reinforce", "traj_group_id", "mean", "group-mean", "group-then-batch"),
+        ("grpo", "tags", "identity", "vanilla", "batch"),
+        ("grpo", "tags", "mean_std", "batch", "batch"),
+        ("grpo", "batch", "mean", "batch", "batch"),
+        ("step_reinforce", "batch", "mean_std", "batch", "batch"),
+        ("step_reinforce", "traj_group_id", "mean_std", "agent-steps", "agent-steps"),
+        ("step_reinforce", "traj_group_id", "identity", "agent-steps", "batch"),
+        ("gigpo", "traj_group_id", "mean_std", "agent-steps", "agent-steps"),
+        ("gae", "traj_group_id", "mean_std", "critic", "critic"),
+    ],
+)
+def test_what_normalises_an_agents_rewards_in_roll(estimator, grouping, method, plain, whitened):
+    """By the groups that its config names, not by those of prompts, and then over the batch."""
+    spec = f"{AGENT.format(estimator, grouping, method)} train_env_manager.group_size=8"
+
+    def found(meaning):
+        return meaning.estimator or meaning.row.other
+
+    assert found(resolve(spec)) == plain
+    assert found(resolve(f"{spec} whiten_advantages=true")) == whitened
+
+
 def test_defaults_that_another_option_sets():
     """Unsloth's, as its release of October 2026 patches TRL."""
 

@@ -261,7 +261,7 @@ class Framework:
         bases: the files that its own defaults stand in: a parent of such a name adds nothing.
         refused: its programs that are no group baseline, and what they are.
         foreign: names that are like those of options and that nothing reads.
-        excludes: names that no run of it has, and what has them.
+        excludes: patterns of names that no run of it has, and what has them.
         outputs: what is multiplied to the outputs of one optimizer step, those behind a ``/`` dividing.
         steps: what is multiplied to the optimizer steps on outputs of one sampling, as groups of options'
             names, those behind a ``/`` dividing; a group of which one is not known counts 1, unless a ``?``

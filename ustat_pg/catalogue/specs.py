@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +114,8 @@ def _meaning(
             if run := _runs(pattern, source):
                 raise InputError(f"{source.title} runs {run.group(1)}: {words}")
     known, foreign = _known(framework, source, typed or {})
-    for name in foreign:
-        if why := framework.excludes.get(plain(name).rpartition(".")[2]):
+    for name, (pattern, why) in product(foreign, framework.excludes.items()):
+        if re.fullmatch(pattern, plain(name)):
             raise InputError(f"{source.title}: {name} is no option of {framework.title}: {why}")
     given = {**known, **(typed or {})}
     (grouping,) = framework.of_kind("group size")
