@@ -335,6 +335,9 @@ REFUSED = {
         "run.sh", "python -m examples.train.x.main trainer.algorithm.advantage_estimator=grpo "
         "trainer.fully_async.simulate_training=true",
         "simulate_training is no option of SkyRL: its training step sleeps"),
+    "a teacher's advantages": (
+        "run.sh", "python -m rllm.x training.group_size=4 rllm.distill.teacher_rollout_args.model=m",
+        "teacher_rollout_args.model is no option of rLLM: a distillation"),
     "advantages of a workflow": (
         "run.sh", "python -m rllm.x training.group_size=4 rllm.algorithm.use_precomputed_advantage=true",
         "use_precomputed_advantage is 'true': its workflow"),
