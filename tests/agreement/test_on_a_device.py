@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from numba import cuda as numba_cuda
 
+from benchmarks.mse_kernel import Case
 from tests.support import laws
 from tests.support.bends import with_bends
 from tests.support.problems import (
@@ -38,6 +39,7 @@ from ustat_pg.engines import (
     Training,
     device,
 )
+from ustat_pg.engines.gradients import cuda as gradients
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
@@ -55,8 +57,10 @@ class Job:
 
     call: Any
     most: int | None = None
-    """Replications at once; a device that holds no more than ``room`` runs out of memory."""
+    """Runs at once; a device that holds no more than ``room`` runs out of memory."""
     room: int | None = None
+    shapes: dict[str, int] = field(default_factory=dict)
+    """What thread blocks of gradients have, in place of the engine's own numbers."""
     warned: list[str] = field(default_factory=list)
 
     def run(self) -> Any:
@@ -69,6 +73,9 @@ class Job:
                 patch.setattr(device, "MOST_THREADS", self.most)
             if self.room is not None:
                 patch.setattr(numba_cuda, "device_array", partial(_small, self.room))
+            for name, value in self.shapes.items():
+                patch.setattr(gradients, name, value)
+            gradients._prepared.cache_clear()
             answer = self.call()
         return answer, [str(warning.message) for warning in caught]
 
@@ -112,6 +119,10 @@ def measured_cells():
     for number, problem in enumerate(corners()):
         for batch in (1, 2):
             yield f"corner {number}/B{batch}", GradientCell(problem, 4, batch)
+    for size, batch in ((3, 1), (33, 2), (64, 1), (200, 1)):
+        yield f"odd/G{size}/B{batch}", GradientCell(random_problem(1, "plain"), size, batch)
+    for arms in (2, 31, 33, 1000):
+        yield f"wide/K{arms}", Case(arms, 16).cell
 
 
 def trajectories():
@@ -126,7 +137,25 @@ def trajectories():
             yield Trajectory(one, 3, STEPS, Constant(0.3), projection=theta_set, start_scale=1.0)
 
 
-CHUNKED = GradientCell(random_problem(0, "plain"), 4, 2)
+SHAPES: dict[str, dict[str, int]] = {
+    "one thread block": {"BLOCKS": 1, "THREADS": 64},
+    "two": {"BLOCKS": 2, "THREADS": 64},
+    "tables where they are": {"STAGED_BYTES": 0},
+    "outcomes compared": {"COMPARED": 64},
+    "sums of a warp": {"SUMS_OF_A_TEAM": 0},
+    "sums of a team": {"SUMS_OF_A_TEAM": 10**6},
+    "no shared memory": {"SHARED_BYTES": 400},
+    "built in": {"BUILT_IN": 0, "BLOCK": 0},
+}
+
+
+def shaped():
+    """Cells of every form, whatever a thread block has."""
+    for kind in ("plain", "shared-linear", "linear"):
+        for name, shapes in SHAPES.items():
+            yield f"{kind}/{name}", GradientCell(random_problem(1, kind), 12, 3), shapes
+
+
 PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
 
 
@@ -139,9 +168,10 @@ def all_jobs():
         )
     for number, trajectory in enumerate(trajectories()):
         jobs["path", number] = Job(partial(run, "cuda", trajectory))
+    for name, cell, shapes in shaped():
+        call = partial(measure, "cuda", cell, laws.quantities_for(12), 11)
+        jobs["shape", name] = Job(call, shapes=shapes)
     for name, options in CHUNKS.items():
-        quantities = laws.quantities_for(4)
-        jobs["chunks", name] = Job(partial(measure, "cuda", CHUNKED, quantities, 7), **options)
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
@@ -215,16 +245,18 @@ def test_the_same_paths(answers):
         assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
 
 
-@pytest.mark.parametrize("kind", ["chunks", "path chunks"])
-def test_chunks_do_not_change_a_bit(answers, kind):
-    whole, _ = answers[kind, "one"]
+def test_no_shape_of_a_thread_block_changes_a_number(answers):
+    result = of_kind(answers, "shape")
+    for name, cell, _ in shaped():
+        quantities = laws.quantities_for(12)
+        laws.same_sums(result[name], measure("cpu", cell, quantities, 11), cell, quantities)
+
+
+def test_chunks_do_not_change_a_bit(answers):
+    whole, _ = answers["path chunks", "one"]
     for name in ("of 3", "of 1", "halved"):
-        part, warned = answers[kind, name]
-        if kind == "path chunks":
-            assert np.array_equal(part, whole)
-        else:
-            assert np.array_equal(part.mean, whole.mean)
-            assert np.array_equal(part.products, whole.products)
+        part, warned = answers["path chunks", name]
+        assert np.array_equal(part, whole)
         # Seven do not fit, nor do three.
         halved = ["3", "1"] if name == "halved" else []
         assert [w.rpartition(" ")[2] for w in warned] == halved

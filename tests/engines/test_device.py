@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from numba import config, int64, typeof
+from numba import config, int64, typeof, types, uint32
 from numba import cuda as numba_cuda
 
 from tests.support import laws
@@ -17,8 +17,7 @@ from ustat_pg.engines import (
     GradientCell,
     SquaredError,
 )
-from ustat_pg.engines.gradients import cpu, cuda
-from ustat_pg.engines.gradients import scalar as bodies
+from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
 from ustat_pg.engines.runs import scalar as path_bodies
@@ -64,10 +63,9 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         pytest.skip("no NVVM library here")
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
-    quantities = laws.quantities_for(3)
+    monkeypatch.setattr(cuda, "upload", lambda value: value)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
-    tables, asked = cpu.problem_tables(cell.problem), cpu.quantity_tables(cell, quantities)
-    room = bodies.Room(*laws.scratch(cpu.scratch_shapes(cell, asked, tables), 2))
+    shape, asked, there, room = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
     path = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")
     plan = trajectory_cpu.plan_of(path)
     *path_room, _, _ = laws.scratch(trajectory_cuda.shapes(path, plan), 2)
@@ -75,12 +73,14 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     def array(ndim, dtype=np.float64):
         return typeof(np.zeros((2,) * ndim, dtype))
 
-    key = array(1, np.int64)
-    block = (int64, int64, int64, key, int64, int64, typeof(tables), typeof(asked))
+    words = types.UniTuple(uint32, 2)
+    call = (int64, int64, words, typeof(there), typeof(room), array(1))
+    as_arrays = type(asked)(*(np.array(part, np.int32) for part in asked))
     signatures = {
-        cuda.kernel: (*block, typeof(room), array(2)),
+        warps.kernel: (typeof(shape), typeof(as_arrays), *call),
+        warps.built_in(shape, asked): call,
         path_bodies.path_kernel: (
-            *(int64, int64, int64, key, int64, typeof(plan), array(3)),
+            *(int64, int64, int64, array(1, np.int64), int64, typeof(plan), array(3)),
             *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),
         ),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import ceil, prod
-from threading import Lock
+from threading import Barrier, Lock, current_thread
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,68 @@ _FIRST_CALL = Lock()
 _SETTINGS: Any = config
 # The last chunk of a block is a small grid: that is no news.
 _SETTINGS.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+
+SIMULATED = bool(_SETTINGS.ENABLE_CUDASIM)
+
+
+if SIMULATED:
+    # The simulator has no warps: its threads meet in Python.
+    _MEETINGS: dict[tuple[int, int, int], Barrier] = {}
+    _HELD: dict[tuple[int, int], Any] = {}
+    _MADE = Lock()
+    PATIENCE = 60.0
+
+    def device_function(function: Any) -> Any:
+        """A function that kernels call."""
+        return function
+
+    def _meeting(lanes: int) -> tuple[int, int, Barrier]:
+        thread: Any = current_thread()
+        block, number = id(thread._manager), thread.thread_id
+        where = block, number // lanes, lanes
+        with _MADE:
+            return block, number, _MEETINGS.setdefault(where, Barrier(lanes))
+
+    def meet(lanes: int) -> None:
+        """Wait until all of so many neighbouring lanes are here, and see what they wrote."""
+        _meeting(lanes)[2].wait(PATIENCE)
+
+    def total(value: float, lanes: int) -> float:
+        """The sum of a number over so many neighbouring lanes, the same in each."""
+        block, number, barrier = _meeting(lanes)
+        offset = lanes // 2
+        while offset > 0:
+            _HELD[block, number] = value
+            barrier.wait(PATIENCE)
+            other = _HELD[block, number ^ offset]
+            barrier.wait(PATIENCE)
+            value, offset = value + other, offset // 2
+        return value
+
+else:
+    device_function = cuda.jit(device=True)
+
+    @device_function
+    def _mask(lanes):
+        if lanes == 32:
+            return 0xFFFFFFFF
+        return ((1 << lanes) - 1) << (cuda.laneid // lanes * lanes)
+
+    @device_function
+    def meet(lanes):
+        """Wait until all of so many neighbouring lanes are here, and see what they wrote."""
+        if lanes > 1:
+            cuda.syncwarp(_mask(lanes))
+
+    @device_function
+    def total(value, lanes):
+        """The sum of a number over so many neighbouring lanes, the same in each."""
+        offset = lanes // 2
+        while offset > 0:
+            value += cuda.shfl_xor_sync(_mask(lanes), value, offset)
+            offset //= 2
+        return value
 
 
 def require_device() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .. import rng
 from ..compiled import body
 
@@ -29,3 +31,25 @@ def swap(order, place, word):
     other = place + ((word * (len(order) - place)) >> 32)
     order[place], order[other] = order[other], order[place]
     return other
+
+
+LOW, HALF = np.uint64(rng.MASK), np.uint64(32)
+
+
+@body(inline=True)
+def words_of_32(block, slot, low, high, key):
+    """The same words in numbers of 32 bits, which a device multiplies in one step."""
+    c0, c1, c2, c3 = np.uint32(block), np.uint32(slot), low, high
+    k0, k1 = key
+    for _ in range(rng.ROUNDS):
+        first = np.uint64(rng.MULTIPLIER_0) * np.uint64(c0)
+        second = np.uint64(rng.MULTIPLIER_1) * np.uint64(c2)
+        c0, c1, c2, c3 = (
+            np.uint32(np.uint32(second >> HALF) ^ c1 ^ k0),
+            np.uint32(second & LOW),
+            np.uint32(np.uint32(first >> HALF) ^ c3 ^ k1),
+            np.uint32(first & LOW),
+        )
+        k0 = np.uint32((np.uint64(k0) + np.uint64(rng.WEYL_0)) & LOW)
+        k1 = np.uint32((np.uint64(k1) + np.uint64(rng.WEYL_1)) & LOW)
+    return c0, c1, c2, c3

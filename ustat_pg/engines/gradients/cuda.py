@@ -1,64 +1,288 @@
-"""The cuda engine: the cpu engine's draws and arithmetic, one replication to a thread of a GPU.
+"""The cuda engine: the cpu engine's draws, a replication to a few lanes of a GPU, sums on the device.
 
 The draws are the cpu engine's integers: the same words, chosen by the same thresholds, which are
-made on the host. A replication's quantities depend on its number alone, and their sums are taken on
-the host: a smaller chunk gives the same bits.
+made on the host. Each thread block adds up a fixed set of replications in a fixed order and sends back
+their sums, which are merged in order: the same bits on every device.
 
-It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. The kernel is compiled
+It needs a CUDA device or its simulator, see :mod:`ustat_pg.engines.device`. Kernels are compiled
 anew in each process: numba keeps none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil
+from threading import local
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 from ... import rng
-from ..base import MomentSums, Replications
-from ..device import in_chunks, launch, require_device, upload
-from .cell import GradientCell, GradientQuantity
-from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled, scratch_shapes
-from .scalar import WITHOUT_REPLACEMENT, Room, minibatches, room_of
+from ...problems import SoftmaxBandit
+from .. import kinds
+from ..base import Array, MomentSums, Replications
+from ..device import require_device, upload
+from . import scalar as bodies
+from . import warps
+from .cell import BLOCK, GradientCell, GradientQuantity
+from .cpu import DESIGNS, problem_tables, quantity_tables, require_compiled
+from .warps import KEPT, Asked, Shape, There
 
+THREADS = 256
+"""The threads of a thread block, at most."""
 
-@cuda.jit
-def kernel(first, start, count, key, group, design, tables, quantities, room, values):
-    """Fill the first ``count`` columns of values (Q, n): one replication a thread."""
-    i = cuda.grid(1)
-    if i < count:
-        scratch = room_of(room, i)
-        if design == WITHOUT_REPLACEMENT:
-            for x in range(len(scratch.order)):
-                scratch.order[x] = x
-        rep = first + start + i
-        minibatches(rep, 1, key, group, design, tables, quantities, scratch, values[:, i : i + 1])
+BLOCKS = 2048
+"""Thread blocks, at most: more than the largest devices hold at once."""
+
+SHARED_BYTES = 48 * 1024
+"""The shared memory that every device gives a thread block."""
+
+STAGED_BYTES = 16 * 1024
+"""Tables up to this size are copied to shared memory."""
+
+ROOM_BYTES = 2**28
+"""The device's memory that takes the place of shared memory, where that is too small, at most."""
+
+COMPARED = 8
+"""Outcomes of groups up to this size are compared with each other rather than counted."""
+
+SUMS_OF_A_TEAM = 16
+"""Sums up to so many are each team's own; more of them are shared by the teams of a warp."""
+
+BUILT_IN = 2**25
+"""Outputs of a call longer than a block from which on compiling for its shape pays."""
+
+MOVING = (kinds.PROMPT_ONLY, kinds.BY_COUNT, kinds.NORM_WEIGHTED)
+"""Estimators whose weights do not sum to 0, so that π enters their norm."""
 
 
 def measure(
     cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
 ) -> MomentSums:
-    """The sums of a block, one thread of the device to a replication.
+    """The sums of a block.
 
     Raises:
         InputError: what the cpu engine refuses, and a machine without a device.
     """
     require_compiled("cuda", cell, quantities)
     require_device()
-    problem, tables = problem_tables(cell.problem), quantity_tables(cell, quantities)
-    shapes = scratch_shapes(cell, tables, problem)
-    shapes["values"] = (len(quantities),), np.float64
-    there = upload(problem), upload(tables)
-    key, design = cuda.to_device(rng.cell_key(block.seed, cell.name)), DESIGNS[cell.design]
-    values = np.empty((block.count, len(quantities)))
+    shape, asked, there, room = _prepared(cell, tuple(quantities))
+    blocks = _blocks(shape, block.count)
+    first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
+    out = _sums(blocks * (shape.quantities + shape.products))
+    given = block.first, block.count, (first, second), there, room, out
+    launch = blocks, shape.teams * shape.lanes, 0, shared_bytes(shape)
+    if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
+        warps.built_in(shape, asked)[launch](*given)
+    else:
+        warps.kernel[launch](shape, _uploaded(asked), *given)
+    return merged(out.copy_to_host().reshape(blocks, -1), block.count, shape)
 
-    def run(start: int, count: int, scratch: list[Any]) -> None:
-        *room, out = scratch
-        where = (block.first, start, count, key, cell.group_size, design, *there, Room(*room))
-        launch(kernel, count, *where, out)
-        values[start : start + count] = out.copy_to_host().T[:count]
 
-    in_chunks(block.count, shapes, run)
-    return MomentSums.of(values)
+_OWN = local()
+
+
+def _sums(size: int) -> Any:
+    """Room for the sums of a call on the device, kept by each thread."""
+    if getattr(_OWN, "sums", np.empty(0)).size < size:
+        _OWN.sums = cuda.device_array(size)
+    return _OWN.sums[:size]
+
+
+def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
+    """The sums of all thread blocks together.
+
+    Arguments:
+        sums: the first values of each, and sums of values and products about them, (blocks, Q + products).
+    """
+    blocks, asked = len(sums), shape.quantities
+    whole, rest = divmod(count, blocks * shape.teams)
+    n = whole * shape.teams + np.clip(rest - np.arange(blocks) * shape.teams, 0, shape.teams)
+    base, added, packed = np.split(sums, [asked, 2 * asked], axis=1)
+    one = base + added / n[:, None]
+    mean = one[0] + (n[:, None] * (one - one[0])).sum(0) / count
+    about = one - mean
+    products = np.zeros((asked, asked))
+    q, p = np.tril_indices(asked)
+    products[q, p] = products[p, q] = (
+        packed - added[:, q] * added[:, p] / n[:, None] + n[:, None] * about[:, q] * about[:, p]
+    ).sum(0)
+    return MomentSums(count, mean, products)
+
+
+def _most_blocks(shape: Shape) -> int:
+    bytes_of_block = 8 * (shape.first_double + shape.teams * shape.doubles)
+    bytes_of_block += 4 * (shape.first_integer + shape.teams * shape.integers)
+    return min(BLOCKS, max(1, ROOM_BYTES // bytes_of_block)) if shape.roomy else BLOCKS
+
+
+def _blocks(shape: Shape, count: int) -> int:
+    return min(_most_blocks(shape), ceil(count / shape.teams))
+
+
+def shared_bytes(shape: Shape) -> int:
+    """The shared memory of a thread block."""
+    if shape.roomy:
+        return 0
+    return 4 * (shape.first_integer + shape.teams * shape.integers)
+
+
+@lru_cache(maxsize=32)
+def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
+    """A problem's part of :class:`~ustat_pg.engines.gradients.warps.There`."""
+    tables = problem_tables(problem)
+    counts, arms = problem.outcomes.counts, tables.arm
+    span = np.zeros((problem.contexts, problem.arms, 2), np.int32)
+    for x, count in enumerate(counts):
+        every = np.arange(problem.arms)
+        # Outcomes stand in the order of their arms.
+        span[x, :, 0] = np.searchsorted(arms[x, :count], every)
+        span[x, :, 1] = np.searchsorted(arms[x, :count], every, side="right")
+    row = tables.row.copy()
+    row[..., warps.NORM] = np.take_along_axis(tables.norms, arms, axis=1)
+    searches = tables.contexts, tables.outcomes
+    return {
+        name: upload(np.ravel(array).astype(kind))
+        for name, array, kind in (
+            ("context_ends", np.minimum(searches[0].ends, rng.MASK), np.uint32),
+            ("context_guide", searches[0].guide, np.uint32),
+            ("ends", np.minimum(searches[1].ends, rng.MASK), np.uint32),
+            ("guide", searches[1].guide, np.uint32),
+            ("last", np.append(*((s.ends > rng.MASK).argmax(axis=-1) for s in searches)), np.int32),
+            ("span", span, np.int32),
+            ("arm", arms, np.int32),
+            ("row", row, np.float64),
+            (
+                "prompt",
+                np.stack([tables.centre, tables.probs_sq, tables.features_sq], axis=-1),
+                np.float64,
+            ),
+            ("probs", tables.probs, np.float64),
+            ("features", tables.features, np.float64),
+            ("dense", tables.dense, np.float64),
+        )
+    }
+
+
+@lru_cache(maxsize=64)
+def _prepared(
+    cell: GradientCell, quantities: tuple[GradientQuantity, ...]
+) -> tuple[Shape, Asked, There, tuple[Any, Any]]:
+    """The shape of a call, its tables on the device, and a place there where shared memory is too small."""
+    problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
+    shape = shape_of(cell, problem, asked)
+    ends = {
+        bodies.SQUARED_ERROR: lambda _: problem.target_sq,
+        bodies.PROJECTION: lambda number: -asked.target_along[number],
+        bodies.SQUARED_PROJECTION: lambda number: -asked.target_along[number],
+    }
+    added = [
+        ends[kind](number) if kind in ends else 0.0
+        for kind, number in zip(asked.quantity, asked.second, strict=True)
+    ]
+    every = (len(asked.along), *problem.arm.shape)
+    there = There(
+        **_tables(cell.problem),
+        along=upload(
+            np.take_along_axis(asked.along, np.broadcast_to(problem.arm, every), 2).ravel()
+        ),
+        baselines=upload(asked.baselines.ravel()),
+        by_count=upload(asked.by_count.ravel()),
+        added=upload(np.array(added)),
+    )
+    lower = np.tril_indices(len(quantities))
+    numbers = Asked(
+        kinds=asked.kinds,
+        quantity=asked.quantity,
+        first=asked.first,
+        second=asked.second,
+        left=np.append(range(len(quantities)), lower[0]),
+        right=np.append([-1] * len(quantities), lower[1]),
+    )
+    blocks = _most_blocks(shape) * shape.roomy
+    room = (
+        upload(np.zeros(blocks * (shape.first_double + shape.teams * shape.doubles))),
+        upload(np.zeros(blocks * (shape.first_integer + shape.teams * shape.integers), np.uint32)),
+    )
+    return shape, Asked(*(tuple(map(int, part)) for part in numbers)), there, room
+
+
+@lru_cache(maxsize=64)
+def _uploaded(asked: Asked) -> Asked:
+    return Asked(*(upload(np.array(part, np.int32)) for part in asked))
+
+
+def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantities) -> Shape:
+    """The shape of a call: as many replications to a thread block as its memory holds."""
+    group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
+    contexts, outcomes = problem.arm.shape
+    peers = min(32, _power(ceil(group / 4)))
+    dense = problem.form == bodies.DENSE
+    lanes = 32 if dense else min(32, peers * _power(batch))
+    parts = lanes if dense else lanes // peers
+    vectors, products = 3 if asked.weighted else 2, size + size * (size + 1) // 2
+    sharers = 1 if products <= SUMS_OF_A_TEAM else 32 // lanes
+    doubles = batch * (KEPT + len(asked.kinds) * vectors) + parts * size + lanes * size * dense
+    counts = 4 if group < 2**8 else 2 if group < 2**16 else 1
+    words = ceil(outcomes / counts)
+    integers = batch * (1 + group) + 2 * batch * (cell.design == "without-replacement")
+    rows, draws = problem.row.size, problem.arm.size + problem.outcomes.guide.size
+
+    def bytes_of(rows: int, draws: int, words: int) -> tuple[int, int]:
+        """What a thread block has of its own, and what teams have that add up together."""
+        team = 8 * doubles + 4 * (integers + batch * words)
+        return 8 * (size + rows) + 4 * (draws + 1), sharers * team + 8 * products
+
+    # The first that fits: tables are copied, and outcomes counted, where there is room for it.
+    rows, draws = rows * (8 * rows <= STAGED_BYTES), draws * (4 * draws <= STAGED_BYTES)
+    words *= not dense and group > COMPARED
+    choices = [(rows, draws, words), (0, 0, words), (0, 0, 0)]
+    fit = [choice for choice in choices if sum(bytes_of(*choice)) <= SHARED_BYTES]
+    rows, draws, words = [*fit, (0, 0, words)][0]
+    own, some = bytes_of(rows, draws, words)
+    most = (SHARED_BYTES - own) // some * sharers if fit else sharers
+    teams = min(THREADS // lanes, most)
+    integers += batch * words
+    first_double = size + rows + teams // sharers * products
+    return Shape(
+        group=group,
+        batch=batch,
+        contexts=contexts,
+        outcomes=outcomes,
+        arms=problem.probs.shape[1],
+        width=problem.dense.shape[2] if dense else problem.features.shape[1],
+        form=problem.form,
+        design=DESIGNS[cell.design],
+        vectors=vectors,
+        estimators=len(asked.kinds),
+        quantities=size,
+        products=products,
+        directions=len(asked.along),
+        moving=int(any(kind in MOVING for kind in asked.kinds)),
+        standardised=int(asked.standardised),
+        peers=peers,
+        lanes=lanes,
+        teams=teams,
+        distinct=int(problem.distinct),
+        counted=int(words > 0),
+        counts=counts,
+        words=words,
+        shift=problem.outcomes.shift,
+        context_shift=problem.contexts.shift,
+        draws=int(draws > 0),
+        rows=int(rows > 0),
+        roomy=int(not fit),
+        sharers=sharers,
+        integers=integers,
+        doubles=doubles,
+        first_product=size + rows,
+        first_double=first_double,
+        first_integer=2 * (first_double + teams * doubles) + draws + 1,
+    )
+
+
+def _power(number: int) -> int:
+    """The least power of 2 that is no smaller."""
+    return 1 << (number - 1).bit_length()
