@@ -14,7 +14,7 @@ import argparse
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -91,15 +91,20 @@ def drawn(name: str, prompts: int, rollouts: int, rng: np.random.Generator) -> t
 
 @dataclass(frozen=True)
 class Pool:
-    """A pool of prompts of a problem; ``usual`` cases must have finite intervals as narrow as Student's."""
+    """A pool of prompts of a problem; ``usual`` cases must have finite intervals as narrow as Student's.
+
+    ``steps``: groups of each prompt.
+    """
 
     name: str
     prompts: int
     rollouts: int
     usual: bool = False
+    steps: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.prompts} of {self.rollouts}"
+        several = f" in {self.steps} steps" if self.steps > 1 else ""
+        return f"{self.name}, {self.prompts} of {self.rollouts}{several}"
 
     def truths(self) -> dict[str, float]:
         """The exact value of everything whose interval is counted."""
@@ -129,7 +134,10 @@ class Pool:
 
     def intervals(self, rng: np.random.Generator) -> Intervals:
         """All intervals of one pool."""
-        pool = ScoredPool.from_scores(*drawn(self.name, self.prompts, self.rollouts, rng))
+        rewards, scores = drawn(self.name, self.prompts, self.rollouts * self.steps, rng)
+        shape = self.prompts * self.steps, self.rollouts
+        pool = ScoredPool.from_scores(rewards.reshape(shape), scores.reshape(*shape, -1))
+        pool = replace(pool, clusters=np.repeat(np.arange(self.prompts), self.steps))
         width = float(student_law.isf(0.025, self.prompts - 1))
         names = {"gradient_sq": "‖g‖²", "g_star_exact": "G*", "k_crit": "K_crit"}
         frame = constants(pool).frame()
@@ -222,6 +230,7 @@ CASES: tuple[Pool | Meter, ...] = (
     Pool("mild", 60, 8, usual=True),
     Pool("iris", 150, 8, usual=True),
     Pool("usual", 20, 8),
+    Pool("usual", 30, 8, steps=4),
     Pool("iris", 40, 8),
     Pool("uneven", 30, 8),
     Pool("uneven", 150, 8),

@@ -119,7 +119,16 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     assert (result["prompts"], result["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
     assert alone["curves"] == result["curves"]
-    facts = {"prompts", "rollouts", "config", "on_policy_z", "summary", "constants", "not_known"}
+    facts = {
+        "prompts",
+        "groups",
+        "rollouts",
+        "config",
+        "on_policy_z",
+        "summary",
+        "constants",
+        "not_known",
+    }
     tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
     assert set(result) == facts | tables
 

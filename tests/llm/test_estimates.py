@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import binomtest
 
@@ -15,6 +16,7 @@ from tests.support.listed_pools import (
     bandit,
     exact_mse,
     expectation,
+    many_contexts,
     ordered_pools,
     pool_of,
     sampled,
@@ -22,11 +24,13 @@ from tests.support.listed_pools import (
     token_problem,
     two_arms,
 )
-from tests.support.pools import of_rollouts
+from tests.support.pools import ARRAYS, of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
 from ustat_pg.jackknife import Means, student
 from ustat_pg.llm import estimates, tables
+from ustat_pg.llm.commands import errors_of_pool
+from ustat_pg.llm.plans import adaptive_pool_advice
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tables import at_best_constant, group_errors, group_moments
 from ustat_pg.predictions import (
@@ -130,6 +134,45 @@ def test_constants_are_unbiased_over_all_sets_of_prompts():
     right = mse_constants(problem.moments())
     assert total == pytest.approx([right.c1, right.c2, right.c3, right.vanilla], rel=1e-11)
     assert (np.abs(wrong - right.c1) > 0.01 * right.c1).all()
+
+
+def test_no_prompt_of_a_log_is_compared_with_itself():
+    """Means over all logs of two prompts in two steps each; counted as four prompts they are biased."""
+    problem, total, wrong = two_arms(), np.zeros(4), np.zeros(4)
+    for contexts, arms, probability in sets_of_prompts(problem, 2, groups=2):
+        as_four = pool_of(problem, contexts, arms)
+        for sums, pool in ((wrong, as_four), (total, replace(as_four, clusters=[0, 0, 1, 1]))):
+            result = estimates.constants(pool)
+            sums += probability * np.array([result.c1, result.c2, result.c3, result.gradient_sq])
+    known = mse_constants(problem.moments())
+    right = np.array([known.c1, known.c2, known.c3, problem.moments().mean_gradient_sq])
+    assert total == pytest.approx(right, rel=1e-11)
+    # One of three pairs is of one prompt.
+    assert wrong == pytest.approx(right + np.array([-1, 0, 0, 1]) * known.c1 / 3, rel=1e-11)
+
+
+def test_a_prompt_that_is_given_again_says_nothing_new():
+    """Every number and interval is that of the pool without the rows that stand there again."""
+    pool = replace(sampled(many_contexts(), 12, 6, seed=3), gram=None)
+    rows = np.repeat(np.arange(12), [3, 1, 2] * 4)
+    names = [pool.prompts[x] if rows[i - 1] != x else f"{x} again {i}" for i, x in enumerate(rows)]
+    arrays = {name: getattr(pool, name) for name in ARRAYS}
+    arrays = {name: array[rows] for name, array in arrays.items() if array is not None}
+    again = ScoredPool(tuple(names), **arrays, clusters=rows)
+
+    def numbers(of):
+        yield from errors_of_pool(of).tables.values()
+        yield estimates.curves(of, [3], ["grpo", "best"])
+        yield estimates.oracle_ratio(of, [4])
+        yield pd.DataFrame([vars(estimates.direction(of, "std", 4))])
+        yield pd.DataFrame([vars(adaptive_pool_advice(of))])
+
+    for one, other in zip(numbers(pool), numbers(again), strict=True):
+        pd.testing.assert_frame_equal(one, other, rtol=1e-9, atol=1e-12)
+    assert errors_of_pool(again).not_known == errors_of_pool(pool).not_known
+    single = again.select_prompts([0, 1, 2])
+    refuses("there is 1 prompt", estimates.constants, single)
+    assert errors_of_pool(single).tables["constants"] is None
 
 
 def plug_in(pool):

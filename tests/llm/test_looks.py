@@ -204,19 +204,49 @@ def test_options_in_use_without_known_noise_are_refused_before_anything_is_sampl
     assert text in commands.refusal_of(capsys, main, "advise", *MODEL, "--as", f"trl {options}")
 
 
-def log_of(path, groups=40, rollouts=6, reward=lambda text: float(len(text) % 2)):
-    """A trainer's log of made-up outputs, one group of each prompt."""
+def log_of(path, groups=40, rollouts=6, reward=lambda text: float(len(text) % 2), steps=1):
+    """A trainer's log of made-up outputs, one group of each prompt in each step."""
     rows = []
-    for prompt in drawn(load_task("embedded:short").prompts, 60)[:groups]:
-        texts = [f"={(7 * i + len(prompt.text)) % 23}" for i in range(rollouts)]
-        texts = [text if i % 3 else text + "1" for i, text in enumerate(texts)]
-        rows += [{"prompt": prompt.text, "completion": t, "reward": reward(t)} for t in texts]
+    for step in range(steps):
+        for prompt in drawn(load_task("embedded:short").prompts, 60)[:groups]:
+            texts = [f"={(7 * i + len(prompt.text)) % 23}{step or ''}" for i in range(rollouts)]
+            texts = [text if i % 3 else text + "1" for i, text in enumerate(texts)]
+            own = {"prompt": prompt.text, "step": step}
+            rows += [{**own, "completion": t, "reward": reward(t)} for t in texts]
     return commands.jsonl(path, *rows)
 
 
+LOGGED = ("--model", "embedded:short", "--budget", "48", "--off-policy", "--rollouts")
+
+
 def advised(capsys, log, spec, *words):
-    asked = ("--model", "embedded:short", "--rollouts", log, "--budget", "48", "--off-policy")
-    return advice(capsys, *words, "--as", spec, of=asked)
+    return advice(capsys, *words, "--as", spec, of=(*LOGGED, log))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompts):
+    log, kept = log_of(tmp_path / "log.jsonl", groups=7, steps=3), ("--out", tmp_path / "out")
+    found = advice(capsys, *kept, "--as", "trl num_generations=6", of=(*LOGGED, log))
+    assert [found["pool"][name] for name in ("prompts", "groups", "rollouts")] == [7, 21, 6]
+    assert found["as"]["table"][0]["group_size"] == 6
+    assert len(scored_prompts) == 21
+    pool = ScoredPool.load(tmp_path / "out" / "scored.npz")
+    as_many = constants(replace(pool, clusters=None))
+    assert found["gradient_sq"] == pytest.approx(constants(pool).gradient_sq)
+    assert found["gradient_sq"] != pytest.approx(as_many.gradient_sq)
+    text = str(decide(pool, 48))
+    assert "7 prompts in 21 groups of 6 rollouts; mean reward" in text
+    assert "a prompt's groups are averaged and count as one prompt; --group-by with" in text
+    assert "(95%, 7 prompts)" in text
+    # A prompt is drawn with its groups, which lie in the folder already.
+    some = advice(capsys, *kept, "--limit", "5", of=(*LOGGED, log))["pool"]
+    assert (some["prompts"], some["groups"], len(scored_prompts)) == (5, 15, 21)
+    by_hand = advice(capsys, "--group-by", "prompt", of=(*LOGGED, log))["pool"]
+    assert [by_hand[name] for name in ("prompts", "groups", "rollouts")] == [7, 7, 18]
+    scored_prompts.clear()
+    one = log_of(tmp_path / "one.jsonl", groups=1, steps=3)
+    assert "there is 1 prompt" in commands.refusal_of(capsys, main, "advise", *LOGGED, one)
+    assert not scored_prompts
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -70,18 +70,22 @@ def two_arms():
     return linear(features, [[1.0, 0.3], [0.2, 1.5]])
 
 
-def sets_of_prompts(problem, prompts, rollouts=4):
-    """Every choice of prompts and multisets of outcomes, with its probability."""
+def sets_of_prompts(problem, prompts, rollouts=4, groups=1):
+    """Every choice of prompts, and of multisets of outcomes in their groups, with its probability."""
     atoms = []
     for x, chance in enumerate(problem.context_probs):
-        p = problem.policy.probs[x]
+        p, laws = problem.policy.probs[x], []
         for first in range(rollouts + 1):
             arms = np.array([0] * first + [1] * (rollouts - first))
             law = math.comb(rollouts, first) * p[0] ** first * p[1] ** (rollouts - first)
-            atoms.append((x, arms, chance * law))
+            laws.append((arms, law))
+        for own in itertools.combinations_with_replacement(range(len(laws)), groups):
+            arms, chances = zip(*(laws[place] for place in own), strict=True)
+            orders = len(set(itertools.permutations(own)))
+            atoms.append((x, arms, chance * orders * math.prod(chances)))
     for chosen in itertools.product(atoms, repeat=prompts):
         contexts, arms, chances = zip(*chosen, strict=True)
-        yield list(contexts), np.stack(arms), math.prod(chances)
+        yield np.repeat(contexts, groups).tolist(), np.concatenate(arms), math.prod(chances)
 
 
 def sampled(problem, prompts, rollouts, seed):

@@ -125,7 +125,8 @@ class PoolAdvice(Shown):
             "constants": records(estimates.frame()),
             "not_known": estimates.not_known,
             "pool": {
-                "prompts": pool.size,
+                "prompts": pool.distinct,
+                "groups": pool.size,
                 "rollouts": pool.rollouts,
                 "dtype": pool.config.get("dtype"),
                 "autocast": pool.config.get("autocast_bf16"),
@@ -156,7 +157,7 @@ class PoolAdvice(Shown):
             )
         if self.better_budget is not None:
             lines.append(
-                f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.size} prompts)."
+                f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.distinct} prompts)."
             )
         if estimates.unbounded:
             lines.append(
@@ -301,11 +302,11 @@ def advise_model(
                 break
             settled = advice is not None and advice.settles(share)
             record = {} if advice is None else advice.record()
-            looks.append({"prompts": grown.size, **record, "settled": settled})
+            looks.append({"prompts": grown.distinct, **record, "settled": settled})
             so = "going on" if len(looks) < grown.looks else "there are no more"
             _LOG.info(
                 "look %d of %d: %d prompts, %s: %s",
-                *(len(looks), grown.looks, grown.size),
+                *(len(looks), grown.looks, grown.distinct),
                 *(
                     advice.line() if advice else "no group has a signal",
                     "enough" if settled else so,
@@ -317,11 +318,14 @@ def advise_model(
     return replace(advice, looks=tuple(looks))
 
 
-def _refuse_unanswerable(spec: Any, rewards: NDArray[np.float64]) -> None:
-    """Refuse now what no scores of rollouts with these rewards, (P, N), could answer."""
+def _refuse_unanswerable(
+    spec: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
+) -> None:
+    """Refuse now what no scores of rollouts with these rewards, (P, N), of these prompts could answer."""
     # A pool of made-up scores is asked, so that nothing here can differ from what the real one refuses.
     scores = np.random.default_rng(0).normal(size=(*rewards.shape, 1))
     pool = ScoredPool.from_scores(rewards, scores)
+    pool = replace(pool, clusters=None if prompts is None else np.array(prompts))
     gradients(pool)
     if not np.ptp(rewards, axis=1).any():
         raise _no_signal()

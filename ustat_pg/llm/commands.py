@@ -60,7 +60,8 @@ class PoolErrors:
     def to_dict(self) -> dict[str, Any]:
         """The errors as JSON has them."""
         config = {name: value for name, value in self.pool.config.items() if name != "made_of"}
-        facts = {"prompts": self.pool.size, "rollouts": self.pool.rollouts, "config": config}
+        counts = {"prompts": self.pool.distinct, "groups": self.pool.size}
+        facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
         tables = self.tables.items()
         rows = {name: None if frame is None else records(frame) for name, frame in tables}
         return {**facts, **self.numbers, **rows, "not_known": self.not_known}
@@ -105,7 +106,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
         return PoolErrors(
             pool, {"bound_share": share}, {**frames, "noise_to_signal_by_length": by_length}
         )
-    estimate = constants(pool) if pool.size > 1 else None
+    estimate = constants(pool) if pool.distinct > 1 else None
     parts = [curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])]
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside and pool.gram is not None:
@@ -136,13 +137,13 @@ def _noise(
 ) -> pd.DataFrame | None:
     """Noise over signal at the sizes that are smaller than the pool; None of one prompt or no size."""
     below = [size for size in sizes if size < pool.rollouts]
-    return noise_to_signal(pool, below, names, **how) if below and pool.size > 1 else None
+    return noise_to_signal(pool, below, names, **how) if below and pool.distinct > 1 else None
 
 
 def divergence(pool: ScoredPool) -> pd.DataFrame:
     """k1, k2 and k3 of KL(π_old ‖ π_θ), means over completions of the sum over tokens, with 95% intervals."""
     assert pool.divergences is not None
-    averages = means(pool.divergences.mean(axis=1))
+    averages = means(pool.by_prompt(pool.divergences.mean(axis=1)))
     low, high = averages.interval()
     return pd.DataFrame(
         {"name": KL_KINDS, "value": averages.full, "low": low, "high": high, "se": averages.se}

@@ -129,14 +129,16 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     >>> round(estimate.c2, 12), round(estimate.c3, 4), estimate.unbounded
     (0.0625, 0.5208, True)
     """
-    moments, sketches = prompt_moments(pool), gradients(pool)
+    moments, sketches = prompt_moments(pool), pool.by_prompt(gradients(pool))
     columns = [
         moments.gradient_sq,
         moments.norm_squared_advantage - moments.gradient_sq,
         moments.variance_trace + moments.gradient_sq,
         moments.norm_squared_reward - moments.gradient_sq,
     ]
-    averages = beside(means(np.column_stack(columns), pool.looks), pairs(sketches, pool.looks))
+    averages = beside(
+        means(pool.by_prompt(np.column_stack(columns)), pool.looks), pairs(sketches, pool.looks)
+    )
 
     def with_c1(columns: Array) -> Array:
         within, c2, c3, vanilla, signal = np.moveaxis(columns, -1, 0)
@@ -144,7 +146,7 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
 
     rewards = pool.rewards
     alike = (rewards[:, :, None] == rewards[:, None, :]).sum(axis=2).max(axis=1)
-    telling = int((alike <= rewards.shape[1] - 2).sum())
+    telling = int((pool.by_prompt(alike <= rewards.shape[1] - 2) > 0).sum())
     return ConstantsEstimate(averages.apply(with_c1), norm_interval(sketches, pool.looks), telling)
 
 

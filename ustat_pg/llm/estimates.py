@@ -122,7 +122,7 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
     if np.isnan(group.cross).any():
         raise too_large(pool.rollouts, pool, ONE_MORE)
     error = group.second - 2 * group.cross + moments.gradient_sq
-    return means(error[:, None], pool.looks)
+    return means(pool.by_prompt(error[:, None]), pool.looks)
 
 
 def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPER) -> pd.DataFrame:
@@ -155,7 +155,7 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
         errors[name] = group.second - 2 * group.cross
     both = list(combinations(names, 2))
     apart = np.stack([errors[first] - errors[second] for first, second in both], axis=1)
-    averages = means(apart, pool.looks)
+    averages = means(pool.by_prompt(apart), pool.looks)
     frame = pd.DataFrame(both, columns=["first", "second"])
     frame["difference"] = averages.full
     frame["low"], frame["high"] = averages.interval()
@@ -282,7 +282,7 @@ def direction(pool: ScoredPool, name: str, size: int) -> Direction:
     of a prompt will do; the cosine is biased by a term of order 1/P.
     """
     ((group,),) = group_moments(pool, prompt_moments(pool), [name], [size])
-    mean, gradient = _vectors(pool, group), gradients(pool)
+    mean, gradient = _vectors(pool, group), pool.by_prompt(gradients(pool))
     # ⟨u, v⟩ = (‖u + v‖² - ‖u - v‖²)/4 holds for means over pairs too.
     parts = [mean, gradient, mean + gradient, mean - gradient]
     four = beside(*(pairs(vectors, pool.looks) for vectors in parts))
@@ -323,7 +323,7 @@ class Noise:
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
     """Of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
     vectors = _vectors(pool, group)
-    square = means(group.second[:, None], pool.looks)
+    square = means(pool.by_prompt(group.second[:, None]), pool.looks)
     both = beside(square, pairs(vectors, pool.looks)).apply(
         lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
@@ -332,10 +332,10 @@ def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
 
 
 def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
-    """Sketches unbiased for E ĝ of each prompt, (P, k)."""
+    """Sketches unbiased for E ĝ of each different prompt, (D, k)."""
     if group.sketches is not None:
-        return np.einsum("pr,prk->pk", group.factor, group.sketches)
-    return gradients(pool) * group.factor[:, None]
+        return pool.by_prompt(np.einsum("pr,prk->pk", group.factor, group.sketches))
+    return pool.by_prompt(gradients(pool) * group.factor[:, None])
 
 
 def _divided(both: Array) -> Array:
@@ -397,7 +397,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         columns = [value, variance, trace, gradient, correlation, best, gap, varied, share]
         return np.stack(columns, axis=-1)
 
-    averages = means(columns, pool.looks).apply(quantities)
+    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities)
     low, high = averages.interval()
     shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}

@@ -2,8 +2,9 @@
 
 Logs have a row for each completion. TRL's ``log_completions`` writes a Parquet file each step with
 ``prompt``, ``completion``, ``step`` and a column for each reward function; verl's ``rollout_data_dir`` a
-JSONL file with ``input``, ``output``, ``score`` and ``step``. Of a completion that is a list of messages the
-last one's text counts. Columns such as ``finish_reason`` or ``truncated`` say which were cut off.
+JSONL file with ``input``, ``output``, ``score`` and ``step``. A prompt that returns in several steps has a
+group in each. Of a completion that is a list of messages the last one's text counts. Columns such as
+``finish_reason`` or ``truncated`` say which were cut off.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def load_rollouts(
 
     Returns:
         the rollouts in the order of the file, without those whose verifier raised, and without groups of
-        another size than most in a log; a warning names or counts them.
+        another size than most in a log; a warning names or counts them. Groups of a log whose prompt is the
+        same are of one prompt in a scored pool.
     """
     path = Path(path)
     rows = _rows(path, group_by, reward)
@@ -99,7 +101,7 @@ def load_rollouts(
             name: _user_rollouts(place, name, row, language_model, prompts)
             for place, name, row in _named(rows)
         }
-    result = RolloutsList()
+    result, logged = RolloutsList(), _logged(path, group_by, reward)
     for name, rollouts in pools.items():
         _refuse_few(path, name, len(rollouts.completion_ids))
         if language_model is not None:
@@ -120,7 +122,7 @@ def load_rollouts(
             rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
             rollouts = verify(task, rollouts, result.failed)
         if name not in result.failed:
-            result.append(rollouts)
+            result.append(replace(rollouts, logged=logged))
     warn_of(result.failed, len(pools))
     return result
 
@@ -129,13 +131,18 @@ def _rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file with their places: its lines, or the groups of a log."""
-    if is_log(path, (*group_by, *(reward or "").split("+"))):
+    if _logged(path, group_by, reward):
         return groups_of_log(path, group_by, reward)
     _refuse_columns(path, group_by, reward)
     rows = list(lines(path))
     if not rows:
         raise InputError(f"{path} is empty: it must hold one prompt a line")
     return rows
+
+
+def _logged(path: Path, group_by: Sequence[str], reward: str | None) -> bool:
+    """Whether a file is a log, by the columns that are named too."""
+    return is_log(path, (*group_by, *(reward or "").split("+")))
 
 
 def _refuse_columns(path: Path, group_by: Sequence[str], reward: str | None) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -131,14 +132,15 @@ class ModelPool:
         self,
         progress: Progress | None = None,
         looks: bool = False,
-        known: Callable[[NDArray[np.float64]], None] | None = None,
+        known: Callable[[NDArray[np.float64], list[int]], None] | None = None,
     ) -> Generator[ScoredPool]:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
 
-        Rewards of one's own rollouts, (P, N), go to ``known`` before anything is scored.
+        Rewards of one's own rollouts, (P, N), and the numbers of their prompts go to ``known`` before
+        anything is scored.
         """
         from .models import precision
-        from .rollouts import sample
+        from .rollouts import same_prompts, sample
         from .scoring import check_memory, refuse_unequal, score_pool
         from .tasks import drawn
 
@@ -166,10 +168,15 @@ class ModelPool:
                 reward=self.reward,
                 stale=self.token_weights is not None,
             )
-            whole = drawn(read, self.limit, self.seed)
-            refuse_unequal(whole, model)
+            groups: dict[int, list[Rollouts]] = {}
+            for number, rollouts in zip(same_prompts(read), read, strict=True):
+                groups.setdefault(number, []).append(rollouts)
+            # A prompt is drawn with all its groups.
+            whole = drawn(list(groups.values()), self.limit, self.seed)
+            flat = [*chain(*whole)]
+            refuse_unequal(flat, model)
             if known is not None:
-                known(np.stack([rollouts.rewards for rollouts in whole]))
+                known(np.stack([rollouts.rewards for rollouts in flat]), same_prompts(flat))
         else:
             assert task is not None
             # Refuse before hours of sampling what scoring would refuse.
@@ -190,7 +197,9 @@ class ModelPool:
                 out = Path(stack.enter_context(TemporaryDirectory()))
             for size in sizes:
                 part = drawn(whole, size, self.seed)
-                if self.rollouts is None:
+                if self.rollouts is not None:
+                    part = [*chain(*part)]
+                else:
                     assert task is not None
                     some = replace(task, prompts=tuple(part))
                     part = sample(

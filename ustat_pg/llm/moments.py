@@ -56,6 +56,12 @@ class PromptMoments:
     gradient_sq: Array
     pool_gradient_sq: Array
 
+    def by_prompt(self, pool: ScoredPool) -> PromptMoments:
+        """Those of each different prompt, averaged over its rows."""
+        return PromptMoments(
+            **{name: pool.by_prompt(values) for name, values in vars(self).items()}
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class GroupMoments:
@@ -174,7 +180,7 @@ def gradients(pool: ScoredPool) -> Array:
             "this pool holds no sketches of prompts' gradients: c1 and the i.i.d. design need a "
             "pool as it was scored, not a selection of its rollouts"
         )
-    if pool.size < 2:
+    if pool.distinct < 2:
         raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
     return pool.sketches
 
@@ -259,7 +265,9 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
         log = gammaln(many + 1) - gammaln(many - size + 1)
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    averages = means(shares, looks)
+    averages = means(
+        rewards.by_prompt(shares) if isinstance(rewards, ScoredPool) else shares, looks
+    )
     low, high = share_interval(averages)
     beyond = np.array(sizes) > count
     return pd.DataFrame(

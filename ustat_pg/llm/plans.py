@@ -56,7 +56,8 @@ def plan_costs(
             )
     columns = [column for plan in plans for column in _of_plan(counts, plan, stage_cost)]
     averages = beside(
-        means(np.column_stack(columns), pool.looks), pairs(gradients(pool), pool.looks)
+        means(pool.by_prompt(np.column_stack(columns)), pool.looks),
+        pairs(pool.by_prompt(gradients(pool)), pool.looks),
     )
 
     def cost(place: int) -> Means:
@@ -149,18 +150,18 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
 
 def _by_class(pool: ScoredPool) -> Moments:
     """Moments of classes of prompts with like shares of successes."""
-    moments = prompt_moments(pool)
+    moments = prompt_moments(pool).by_prompt(pool)
     order = np.argsort(moments.value, kind="stable")
-    classes = [part for part in np.array_split(order, min(_CLASSES, pool.size)) if len(part)]
+    classes = [part for part in np.array_split(order, min(_CLASSES, pool.distinct)) if len(part)]
 
     def mean(column: Array) -> Array:
         return np.array([column[part].mean() for part in classes])
 
     trace, value = mean(moments.fisher_trace), mean(moments.value)
     noise = np.maximum(mean(moments.variance_trace), 0.0)
-    signal = float(pairs(gradients(pool)).full[0])
+    signal = float(pairs(pool.by_prompt(gradients(pool))).full[0])
     return Moments(
-        context_probs=np.array([len(part) for part in classes]) / pool.size,
+        context_probs=np.array([len(part) for part in classes]) / pool.distinct,
         value=value,
         reward_variance=np.where(trace > 0, noise / np.where(trace > 0, trace, 1.0), 0.0),
         fisher_trace=trace,

@@ -24,6 +24,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ _SURE = 1e-6
 class ScoredPool:
     """N rollouts for each of P prompts, with rewards, norms and inner products of sums of scores.
 
+    A prompt that returns in several steps of a log has a row for each of its groups (``clusters``).
+
     Arguments:
-        prompts: the prompts' names, P different ones.
+        prompts: the names of the rows, P different ones.
         rewards: z, (P, N) with N >= 4.
         squared_norms: ‖s_i‖², (P, N).
         sums: inner products of Σ s, Σ z̃ s and Σ z̃² s, z̃ = z less its mean, (P, 3, 3).
@@ -69,6 +72,7 @@ class ScoredPool:
             a pool whose scores are Σ_t w_t s_t, of mean not 0. k1 and k3 are unbiased for the divergence of
             whole completions; k2 is not.
         bound: tokens of each completion whose weight was clipped or truncated, (P, N); of such a pool.
+        clusters: a number for each row, (P,), the same where the prompt is; all differ unless given.
         config: origin of the pool: model, task, seed, versions; of JSON's types.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
@@ -91,6 +95,7 @@ class ScoredPool:
     total_sketches: Array | None = None
     divergences: Array | None = None
     bound: Array | None = None
+    clusters: Array | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -112,6 +117,7 @@ class ScoredPool:
             "sketches": (None,),
             "length_sketches": (2, None),
             "total_sketches": (None,),
+            "clusters": (),
         }
         for name, value in self._arrays().items():
             shape = (count, *shapes.get(name, (rollouts,)))
@@ -174,8 +180,33 @@ class ScoredPool:
 
     @property
     def size(self) -> int:
-        """P, the number of prompts."""
+        """P, the number of rows: prompts, or groups of a log."""
         return len(self.prompts)
+
+    @cached_property
+    def places(self) -> NDArray[np.intp]:
+        """The place of each row's prompt among the different ones, (P,)."""
+        if self.clusters is None:
+            return np.arange(self.size)
+        return np.unique(self.clusters, return_inverse=True)[1]
+
+    @property
+    def distinct(self) -> int:
+        """How many different prompts there are, D."""
+        return int(self.places.max()) + 1
+
+    def by_prompt(self, values: Array) -> Array:
+        """Values of rows, (P, ...), averaged over those of each prompt, (D, ...).
+
+        Rows of different prompts are independent, those of one prompt are not: errors and products of
+        two prompts are of these averages.
+        """
+        if self.distinct == self.size:
+            return values
+        sums = np.zeros((self.distinct, *values.shape[1:]))
+        np.add.at(sums, self.places, values)
+        rows = np.bincount(self.places).reshape(-1, *[1] * (values.ndim - 1))
+        return sums / rows
 
     @property
     def rollouts(self) -> int:

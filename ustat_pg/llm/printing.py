@@ -118,6 +118,24 @@ def reading(orders: Any) -> str:
     return "The paper's reading, vanilla above grpo above the oracle: " + "; ".join(words) + "."
 
 
+def _counted(pool: ScoredPool) -> str:
+    """Whose prompts and rollouts they are, and how many."""
+    name = pool.config.get("model", "a pool")
+    if pool.distinct == pool.size:
+        return f"{name}: {pool.size} prompts, {pool.rollouts} rollouts of each"
+    return f"{name}: {pool.distinct} prompts in {pool.size} groups of {pool.rollouts} rollouts"
+
+
+def _returning(pool: ScoredPool) -> list[str]:
+    """What is made of the groups of one prompt, where some have several."""
+    if pool.distinct == pool.size:
+        return []
+    return [
+        "a prompt's groups are averaged and count as one prompt; --group-by with the prompt's column alone\n"
+        "pools their rollouts, for a policy that did not move"
+    ]
+
+
 def facts(pool: ScoredPool, summary: Any) -> str:
     """A scored pool and its summary, before the tables."""
     rows = summary.set_index("name")
@@ -129,8 +147,8 @@ def facts(pool: ScoredPool, summary: Any) -> str:
     if cast or "float16" in precision:
         precision += "; norms may be off by up to a tenth"
     lines = [
-        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of "
-        f"each; mean reward {value:.3f} [{low:.3f}, {high:.3f}]",
+        f"{_counted(pool)}; mean reward {value:.3f} [{low:.3f}, {high:.3f}]",
+        *_returning(pool),
         f"precision of the scores: {precision}",
         f"on-policy test: {'none on record' if z is None else f'z = {z:+.1f}'}",
         f"correlation of ‖s‖² and reward {correlation:.2f}; b* - V, weighted by ‖s‖², {best:.3f}; rewards "
@@ -154,9 +172,9 @@ def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
     weights = pool.config["token_weights"].items()
     text = ", ".join(f"{name} {value}" for name, value in weights if value is not None)
     return (
-        f"{pool.config.get('model', 'a pool')}: {pool.size} prompts, {pool.rollouts} rollouts of each by an "
-        f"older policy; their mean reward {pool.rewards.mean():.3f}\n"
-        f"weights of tokens: {text}; {percent(bound_share)} of tokens are bound\n"
+        f"{_counted(pool)} by an older policy; their mean reward {pool.rewards.mean():.3f}\n"
+        + "".join(f"{line}\n" for line in _returning(pool))
+        + f"weights of tokens: {text}; {percent(bound_share)} of tokens are bound\n"
         f"KL of the older policy to this one, a completion ± standard error: {', '.join(cells)}\n"
     )
 

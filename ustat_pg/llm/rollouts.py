@@ -67,6 +67,7 @@ class Rollouts:
         rewards: (N,); in a store also (0,), where the verifier raised.
         log_probs: log-probabilities of the tokens under the policy that drew them, or None.
         verified: a digest of all that the rewards depend on besides the completions.
+        logged: whether this is a group of a log, in which the prompt may return.
     """
 
     prompt: Prompt
@@ -76,6 +77,7 @@ class Rollouts:
     rewards: NDArray[np.float64] = field(default_factory=lambda: NONE)
     log_probs: tuple[tuple[float, ...], ...] | None = None
     verified: str | None = None
+    logged: bool = False
 
     def first(self, count: int) -> Rollouts:
         """The first completions, with their rewards."""
@@ -103,6 +105,16 @@ class RolloutsList(list[Rollouts]):
 
     def __init__(self) -> None:
         self.failed: dict[str, str] = {}
+
+
+def same_prompts(rollouts: Sequence[Rollouts]) -> list[int]:
+    """The number of each one's prompt, which groups of a log share where they share its tokens.
+
+    Prompts of one's own list differ even where their texts do not: each was drawn for itself.
+    """
+    seen: dict[Any, int] = {}
+    keys = (each.prompt_ids if each.logged else place for place, each in enumerate(rollouts))
+    return [seen.setdefault(key, len(seen)) for key in keys]
 
 
 class VerifierWarning(RuntimeWarning):

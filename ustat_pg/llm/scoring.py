@@ -34,7 +34,7 @@ from .pool import (
     write_arrays,
 )
 from .prompts import Task
-from .rollouts import Progress, Rollouts
+from .rollouts import Progress, Rollouts, same_prompts
 from .scores import Scores
 
 Array = NDArray[np.float64]
@@ -216,7 +216,9 @@ def _pool(
 ) -> ScoredPool:
     """One prompt after the other; Gram matrices only where every prompt has one."""
     common = set.intersection(*map(set, entries)) - {"whole"}
+    numbers = same_prompts(prompts)
     return ScoredPool(
+        clusters=np.array(numbers) if max(numbers) + 1 < len(numbers) else None,
         prompts=tuple(rollouts.prompt.id for rollouts in prompts),
         config={**config, "whole_sums": all(bool(entry["whole"]) for entry in entries)},
         **{name: np.stack([entry[name] for entry in entries]) for name in sorted(common)},

@@ -232,14 +232,15 @@ def _sums_sketched(pool: ScoredPool) -> Array:
 
 def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -> GroupMoments:
     """Those of the best table, which each part of the prompts takes from the other parts."""
-    if pool.size < 2:
+    if pool.distinct < 2:
         raise InputError("the best table is learned on other prompts: this pool has one")
-    order = sorted(range(pool.size), key=lambda x: address(pool.prompts[x]))
-    second = np.empty(pool.size)
-    for judged in np.array_split(np.array(order), min(_PARTS, pool.size)):
-        others = np.ones(pool.size, dtype=bool)
-        others[judged] = False
-        table = best_table(as_moments(moments, others), group_size)
+    _, first = np.unique(pool.places, return_index=True)
+    order = sorted(range(pool.distinct), key=lambda x: address(pool.prompts[first[x]]))
+    second, known = np.empty(pool.size), moments.by_prompt(pool)
+    for part in np.array_split(np.array(order), min(_PARTS, pool.distinct)):
+        others = ~np.isin(range(pool.distinct), part)
+        judged = np.flatnonzero(~others[pool.places])
+        table = best_table(as_moments(known, others), group_size)
         second[judged] = table_moments(pool.select_prompts(judged.tolist()), table).second
     return GroupMoments.unbiased(second - moments.gradient_sq, moments.gradient_sq)
 
