@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refuses
-from ustat_pg.memory import ChunkWarning, in_slices, out_of_memory, refused, slices
+from ustat_pg import memory
+from ustat_pg.memory import ChunkWarning, at_once, in_slices, out_of_memory, refused, slices
 
 
 class OutOfMemoryError(RuntimeError):
@@ -66,6 +67,23 @@ def test_slices_cover_everything_once(total, size, ends):
     found = list(slices(total, size))
     assert [some.stop for some in found] == ends
     assert [some.start for some in found] == [0, *ends[:-1]][: len(ends)]
+
+
+def test_a_pass_is_sized_by_the_devices_memory(monkeypatch):
+    """A GPU's free memory, that which torch holds for nothing included; a CPU's share and its caches."""
+    torch = pytest.importorskip("torch")
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6 * 10**9, 10**11))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5 * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 10**9)
+    assert at_once(gpu, 1000) == 10**6
+    assert at_once(gpu, 1000, 3000) == 10**5
+    assert at_once(gpu, 10**12) == 1
+    assert at_once(cpu, 1000) == memory.MEMORY // 8000
+    assert at_once(cpu, 0, 4096) == memory.CACHE_BYTES // 2**15
+    # Few long gradients cost more in calls than in caches, and no more than the memory allows.
+    assert at_once(cpu, 0, 2**19) == 16
+    assert at_once(cpu, 0, 2**24) == 1
 
 
 def test_slices_halve_where_memory_runs_out():

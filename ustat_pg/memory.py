@@ -12,6 +12,21 @@ from .validation import InputError
 
 T = TypeVar("T")
 
+MEMORY = 2**28
+"""Bytes that gradients may take at once on a CPU."""
+
+BYTES = 8
+"""Those of a number."""
+
+GRADIENT_COPIES = 3
+"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
+
+CACHE_BYTES = 2**25
+"""Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
+
+_LEAST_AT_ONCE = 16
+"""Gradients below which a chunk costs a CPU more in calls than in its caches."""
+
 _TEXTS = ("DefaultCPUAllocator", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -70,6 +85,25 @@ def free_memory(device: Any) -> int:
     import psutil
 
     return int(psutil.virtual_memory().available) // 2
+
+
+def allowance(device: Any) -> int:
+    """Bytes that gradients may take at once on a torch device: the free ones of a GPU, a CPU's few."""
+    return free_memory(device) if device.type == "cuda" else MEMORY
+
+
+def at_once(device: Any, numbers: int, entries: int = 0) -> int:
+    """How many things fit at once, at least 1, each of so many numbers and of gradients of so many entries.
+
+    A GPU takes all that it has room for: each pass costs it launches, and none its caches.
+
+    Arguments:
+        device: a torch device.
+    """
+    size = allowance(device) // (BYTES * (numbers + GRADIENT_COPIES * entries))
+    if device.type == "cpu":
+        size = min(size, max(_LEAST_AT_ONCE, CACHE_BYTES // (BYTES * max(entries, 1))))
+    return max(1, size)
 
 
 def refuse_beyond(what: str, count: int, each: int) -> None:

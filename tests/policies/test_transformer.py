@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refusals
+from ustat_pg import memory as limits
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import bracket_matching, modular_sum
 from ustat_pg.validation import InputError
@@ -20,7 +21,6 @@ from tests.support.policies import ENDED as PROBLEM  # noqa: E402
 from tests.support.policies import policy_of  # noqa: E402
 from tests.support.policies import transformer as make  # noqa: E402
 from ustat_pg.policies import softmax  # noqa: E402
-from ustat_pg.policies import transformer as module  # noqa: E402
 from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
@@ -47,7 +47,7 @@ def test_the_memory_changes_no_number(memory, monkeypatch):
     policy, plain = make(), make()
     weights = np.random.default_rng(0).normal(size=15)
     wanted = plain.squared_norms, plain.logits, plain.combine(0, weights), plain.scores(1)
-    monkeypatch.setattr(module, "MEMORY", memory)
+    monkeypatch.setattr(limits, "MEMORY", memory)
     result = policy.squared_norms, policy.logits, policy.combine(0, weights), policy.scores(1)
     for one, other in zip(result, wanted, strict=True):
         assert np.allclose(one, other, rtol=1e-12, atol=1e-12)

@@ -24,7 +24,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from ..memory import slices
+from .. import memory as limits
+from ..memory import at_once, slices
 from ..validation import InputError, changed, field, finite_array, frozen, integer, record
 from .network import CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace, require_prompts
@@ -34,21 +35,6 @@ from .tabulated import TabulatedPolicy
 __all__ = ["TransformerPolicy"]
 
 Array = NDArray[np.float64]
-
-MEMORY = 2**28
-"""Bytes that gradients may take at once."""
-
-BYTES = 8
-"""Those of a number."""
-
-GRADIENT_COPIES = 3
-"""Copies of a gradient that exist at once: what a backward pass returns, and what it still holds."""
-
-CACHE_BYTES = 2**25
-"""Bytes of gradients beyond which a CPU loses more in its caches than it gains by larger chunks."""
-
-_LEAST_CHUNK_OUTPUTS = 16
-"""Outputs below which a chunk costs a CPU more in calls than in its caches."""
 
 _THREAD = local()
 """The blank modules of each thread, by shape."""
@@ -234,11 +220,7 @@ class TransformerPolicy(SoftmaxPolicy):
             * self.shape.positions
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
-        size = MEMORY // (BYTES * (GRADIENT_COPIES * parameters + activity))
-        if torch.device(self.device).type == "cpu":
-            kept = CACHE_BYTES // (BYTES * max(parameters, 1))
-            size = min(size, max(_LEAST_CHUNK_OUTPUTS, kept))
-        yield from slices(total, size)
+        yield from slices(total, at_once(torch.device(self.device), activity, parameters))
 
     def _score_chunks(self, context: int) -> Iterator[tuple[slice, Tensor]]:
         """Scores of the outputs, (n, d), chunk by chunk."""
@@ -354,6 +336,6 @@ class TransformerPolicy(SoftmaxPolicy):
             memory: bytes that the table of scores may take.
         """
         contexts = len(self.prompts)
-        require_scores_size(contexts * self.space.count, self.d, memory or MEMORY)
+        require_scores_size(contexts * self.space.count, self.d, memory or limits.MEMORY)
         scores = np.stack([self.scores(x) for x in range(contexts)])
         return TabulatedPolicy(self.logits, scores, self.parameters, self, self.arrays())

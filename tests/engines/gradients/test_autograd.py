@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ustat_pg import memory
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -22,6 +23,7 @@ from ustat_pg.validation import changed
 torch = pytest.importorskip("torch")
 
 from ustat_pg.engines.gradients import autograd  # noqa: E402
+from ustat_pg.policies.network import CausalTransformer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
@@ -81,17 +83,76 @@ def test_a_function_sees_what_the_reference_shows_it():
     assert seen[1].squared_norms == pytest.approx(seen[0].squared_norms, rel=1e-10)
 
 
+def test_a_sum_that_is_not_its_surrogates_gradient_is_refused(monkeypatch):
+    cell = GradientCell(NETWORK, 3, 2)
+    here = autograd.prepared(NETWORK, "cpu")
+    here.gradients[3] *= 1 + 1e-6
+    with pytest.raises(
+        ArithmeticError, match=r"sums of outputs' gradients are .* off the gradients"
+    ):
+        autograd.measure(cell, MANY, Replications(2, 7, 30))
+
+
 # Memory.
 
 
-def test_values_do_not_depend_on_the_chunk(monkeypatch):
+@pytest.mark.parametrize("share", [0.0, autograd.KEPT_SHARE])
+def test_values_do_not_depend_on_the_chunk(monkeypatch, share):
+    monkeypatch.setattr(autograd, "KEPT_SHARE", share)
     cell = GradientCell(NETWORK, 3, 2)
     whole = autograd.measure(cell, MANY, Replications(2, 7, 30))
-    for memory in (2**20, 2**16, 1):
-        monkeypatch.setattr(autograd, "MEMORY", memory)
+    for allowed in (2**20, 2**16, 1):
+        monkeypatch.setattr(memory, "MEMORY", allowed)
         result = autograd.measure(cell, MANY, Replications(2, 7, 30))
         assert result.mean == pytest.approx(whole.mean, rel=1e-10, abs=1e-14)
         assert result.products == pytest.approx(whole.products, rel=1e-9, abs=1e-13)
+
+
+def passes_of(monkeypatch, cell, replications):
+    """The network's passes and the engine's pieces while a block is measured."""
+    counts = {"network": 0, "pieces": 0}
+
+    def counted(name, function):
+        def call(*args, **options):
+            counts[name] += 1
+            return function(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CausalTransformer, "forward", counted("network", CausalTransformer.forward))
+        patch.setattr(autograd.Prepared, "values", counted("pieces", autograd.Prepared.values))
+        autograd.measure(cell, MANY, Replications(count=replications))
+    return counts
+
+
+def test_the_network_runs_a_few_times_however_many_replications(monkeypatch):
+    """Twice for the target, once for the gradients of its outputs, once for a block's surrogates."""
+    for group, replications in ((2, 20), (3, 4000)):
+        cell = GradientCell(changed(NETWORK), group)
+        monkeypatch.setattr(autograd, "_KEPT", {})
+        assert passes_of(monkeypatch, cell, replications)["network"] == 4
+        assert passes_of(monkeypatch, cell, replications)["network"] == 1
+
+
+def test_a_gpu_takes_a_block_at_once_where_its_memory_holds_it(monkeypatch):
+    """The sizes of passes, by a GPU's report of its memory; there is none: the passes are the CPU's."""
+    cell, gpu = GradientCell(NETWORK, 3, 2), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    pieces = {}
+    for free in (2**36, 2**22, 1):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 2**37))
+        with monkeypatch.context() as patch:
+            patch.setattr(autograd, "at_once", lambda device, *size: memory.at_once(gpu, *size))
+            pieces[free] = passes_of(patch, cell, 200)["pieces"]
+    assert pieces[2**36] == 1 < pieces[2**22] < pieces[1] == 200
+    # Of outputs on their way there this machine holds no more than its own share.
+    here = autograd.Prepared(NETWORK, autograd.model_of(POLICY))
+    here.model.device = gpu
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**50, 2**50))
+    drawn = here.at_once(1, 64, differentiated=False) * 64 * autograd.NUMBERS_OF_AN_OUTPUT
+    assert drawn * memory.BYTES == autograd.DRAWN_BYTES
 
 
 # Devices.
