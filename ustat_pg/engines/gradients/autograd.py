@@ -6,19 +6,19 @@ A replication's estimate is the gradient, in the flat parameters, of
 
 with advantages A held constant. A surrogate is linear in its advantages: where the gradients ∇ log π of
 all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them. Of
-each block a few surrogates are differentiated as they stand, many replications at once, and must agree;
-where the gradients do not fit, all are. The target g is the gradient of the return enumerated over all
-outputs. None reads the policy's own scores, so that what this engine finds is evidence of its own; only
-draws and the baselines of the prompt are shared with the other engines. This module needs torch.
+each block a few surrogates are differentiated as they stand, and must agree; where the gradients do not fit,
+all are. The target g is the gradient of the return enumerated over all outputs. None reads the policy's own
+scores, so that what this engine finds is evidence of its own; only draws and the baselines of the prompt are
+shared with the other engines. This module needs torch.
 
-A GPU takes as many replications at once as its free memory holds, a block wherever it can. Draws go there in
-one piece, sums alone come back, and threads take turns, since each would count the same memory as free.
+A GPU takes as many replications at once as its free memory holds. A block's values stay there, and their sums
+come back in one piece. Threads take turns, since each would count the same memory as free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Lock
@@ -29,13 +29,7 @@ from ...memory import BYTES, allowance, at_once, in_slices, slices
 from ...problems import SoftmaxBandit
 from ...validation import InputError
 from ..base import Array, Draws, Estimator, Integers, MomentSums, Replications
-from .cell import (
-    GradientCell,
-    GradientQuantity,
-    columns,
-    direction,
-    estimators_of,
-)
+from .cell import GradientCell, GradientQuantity, columns, direction, estimators_of
 from .reference import draw_outcomes
 
 try:
@@ -66,6 +60,8 @@ SURROGATES = 8
 ROUNDING = 1e-9
 """The most that a sum of gradients may be off its surrogate's, for an advantage and a gradient of 1."""
 
+_TURN = Lock()
+"""Held while a GPU works."""
 
 Drawn = tuple[Integers, Integers, Array]
 """Contexts (r, B), arms and rewards (r, B, G)."""
@@ -80,6 +76,7 @@ class Prepared:
 
     def __post_init__(self) -> None:
         self.theta = self.model.theta()
+        self.turn = nullcontext() if self.model.device.type == "cpu" else _TURN
 
     # The target.
 
@@ -233,7 +230,7 @@ class Prepared:
 
 
 _KEPT: dict[tuple[str, str], Prepared] = {}
-_LOCK, _TURN = Lock(), Lock()
+_LOCK = Lock()
 
 
 def prepared(problem: SoftmaxBandit, device: str) -> Prepared:
@@ -245,11 +242,6 @@ def prepared(problem: SoftmaxBandit, device: str) -> Prepared:
                 del _KEPT[next(iter(_KEPT))]
             _KEPT[place] = Prepared(problem, model_of(problem.policy, device))
         return _KEPT[place]
-
-
-def _turn(device: torch.device) -> AbstractContextManager[object]:
-    """A thread's turn on a GPU; a CPU needs none."""
-    return nullcontext() if device.type == "cpu" else _TURN
 
 
 def measure(
@@ -267,10 +259,10 @@ def measure(
     def run(what: Callable[..., Tensor], rows: slice) -> Tensor:
         first, count = block.first + rows.start, rows.stop - rows.start
         drawn = draw_outcomes(cell, seed=block.seed, first=first, replications=count)
-        with _turn(here.model.device):
+        with here.turn:
             return what(quantities, drawn)
 
-    with _turn(here.model.device):
+    with here.turn:
         kept = here.gradients is not None
         most = here.at_once(*size, differentiated=not kept)
         few = min(SURROGATES, block.count, here.at_once(*size, differentiated=True))
