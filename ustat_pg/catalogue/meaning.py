@@ -39,6 +39,7 @@ class Meaning:
         group_size: G; None where neither the options nor a default say.
         aggregation: how the loss adds up.
         passed_over: names that were written and are no option of the catalogue.
+        releases: sentences on the release whose defaults these are, where one is named.
     """
 
     framework: Framework
@@ -48,6 +49,7 @@ class Meaning:
     group_size: int | None
     aggregation: Aggregation
     passed_over: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
 
     @property
     def written(self) -> str:
@@ -194,7 +196,8 @@ class Meaning:
             reasons[catalogue().kinds[kind]] = names
         capping = self.cap[0] if self.cap else None
         for reason, names in reasons.items():
-            if kept := [short_name(name) for name in names if name != capping]:
+            there = [name for name in names if not self.framework.options[name].lacking]
+            if kept := [short_name(name) for name in there if name != capping]:
                 groups[reason] = kept
         return groups
 

@@ -11,7 +11,7 @@ from itertools import product
 from math import isnan, nan
 from typing import Any
 
-from attrs import converters, field, frozen
+from attrs import converters, evolve, field, frozen
 
 from ..validation import InputError, integer, nearest, one_of
 
@@ -105,6 +105,8 @@ class Option:
         presence: whether all that counts is that it is given.
         neutral: numbers at which it leaves the sampled distribution as it is; none does too.
         scored: the option that, where it has the same value, changes the trained log-probability alike.
+        lacking: the sentence that refuses it where a release has no such option; its default is then what
+            that release did.
     """
 
     name: str
@@ -131,6 +133,23 @@ class Option:
     presence: bool = False
     neutral: tuple[float, ...] = field(default=(), converter=tuple)
     scored: str = ""
+    lacking: str = ""
+
+    @property
+    def possible(self) -> set[str]:
+        """The values that it may have; none for a number."""
+        return (
+            {self.unsaid({})} if self.lacking else {*self.values, *self.unrun, *(self.means or ())}
+        )
+
+    def without(self, value: str, title: str) -> Option:
+        """The option in a release, called ``title``, that lacks a value."""
+        return evolve(
+            self,
+            values=[kept for kept in self.values if kept != value],
+            means=self.means and {kept: self.means[kept] for kept in self.means if kept != value},
+            refused={**self.refused, value: f"{title} has no such value"},
+        )
 
     def unsaid(self, given: Mapping[str, str]) -> str:
         """Its value where only these options are given."""
@@ -159,6 +178,8 @@ class Option:
 
     def read(self, text: str) -> str:
         """The value that a text stands for."""
+        if self.lacking:
+            raise InputError(self.lacking)
         value = self._word(text)
         if value in self.refused:
             raise InputError(f"{self.name} is {text!r}: {self.refused[value]}")
@@ -241,6 +262,49 @@ class Row:
         return " ".join(f"{short_name(option)}={values[0]}" for option, values in self.when.items())
 
 
+def release_numbers(text: str) -> tuple[int, ...]:
+    """The numbers of a release, by which releases are ordered; a pre-release counts as what it comes before.
+
+    >>> release_numbers("0.22.0") == release_numbers("v0.22") < release_numbers("1.0.post1")
+    True
+    """
+    match = _RELEASE.fullmatch(text)
+    if not match:
+        raise InputError(f"release is {text!r}: it must be numbers with dots, as 0.19.1")
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", match[1]).split(".")))
+
+
+_RELEASE = re.compile(r"v?(\d+(?:\.\d+)*)(?:\.?(?:a|b|rc|dev|post)\d*)*(?:\+[\w.]+)?")
+
+
+def _rows(tables: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+    return tuple(Row(**table) for table in tables)
+
+
+@frozen
+class Earlier:
+    """What was otherwise in the releases before one, beside what was otherwise in those before later ones.
+
+    Arguments:
+        before: the first release that has it no more.
+        defaults: of options, by name.
+        absent: options that there were not yet, and values: ``NAME=VALUE``. What was done without an option
+            is its default.
+        options: other fields of options, by name.
+        fields: those of the framework.
+        rows: that come before its others, in the releases from the next older ``before`` on alone.
+        refused: why those releases have no rows here.
+    """
+
+    before: str
+    defaults: Mapping[str, Any] = field(factory=dict)
+    absent: tuple[str, ...] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    fields: Mapping[str, Any] = field(factory=dict)
+    rows: tuple[Row, ...] = field(default=(), converter=_rows)
+    refused: str = ""
+
+
 @frozen
 class Framework:
     """A framework, its options and what they mean.
@@ -266,6 +330,9 @@ class Framework:
         steps: what is multiplied to the optimizer steps on outputs of one sampling, as groups of options'
             names, those behind a ``/`` dividing; a group of which one is not known counts 1, unless a ``?``
             says that it may be left out.
+        package: the name under which it is installed, where that is another.
+        release: the one that the options and rows are of, where earlier ones are recorded.
+        earlier: what was otherwise before, the latest change first.
     """
 
     name: str
@@ -289,6 +356,72 @@ class Framework:
     excludes: Mapping[str, str] = field(factory=dict)
     outputs: tuple[str, ...] = field(default=(), converter=_texts)
     steps: Sequence[Sequence[str]] = ()
+    package: str = ""
+    release: str = ""
+    earlier: tuple[Earlier, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """The title without the trainer, which releases are of."""
+        return self.title.partition(",")[0]
+
+    def span(self, release: str) -> tuple[str, str]:
+        """The first release with the defaults of one, and the first without; empty where there is none."""
+        wanted = release_numbers(release)
+        befores = [entry.before for entry in self.earlier]
+        later = [before for before in befores if wanted < release_numbers(before)]
+        return "".join(befores[len(later) : len(later) + 1]), "".join(later[-1:])
+
+    def at(self, release: str) -> Framework:
+        """The framework as it was at a release: with its defaults, without what it lacked.
+
+        Raises:
+            InputError: no releases are recorded, or none as early, or the trainer was another one then.
+
+        >>> catalogue().framework("trl").at("0.19.1").options["loss_type"].default
+        'bnpo'
+        """
+        if not self.earlier:
+            raise InputError(
+                f"no releases are recorded of {self.called}: its rows are of {self.repository}@{self.commit}"
+            )
+        wanted = release_numbers(release)
+        if wanted == release_numbers(self.release):
+            return self
+        release = release.removeprefix("v")
+        title = f"{self.called} {release}"
+        options, fields, rows = dict(self.options), dict[str, Any](), list[Row]()
+        for entry in self.earlier:
+            if wanted >= release_numbers(entry.before):
+                break
+            if entry.refused:
+                raise InputError(
+                    f"{title}: {entry.refused}; the earliest release that is recorded is {entry.before}"
+                )
+            changes = {name: {"default": value} for name, value in entry.defaults.items()}
+            for name, change in (*changes.items(), *entry.options.items()):
+                options[name] = evolve(options[name], **change)
+            for name, _, value in (word.partition("=") for word in entry.absent):
+                option, lacking = options[name], f"{title} has no {short_name(name)}"
+                options[name] = (
+                    option.without(value, title) if value else evolve(option, lacking=lacking)
+                )
+            fields |= entry.fields
+            rows = [*entry.rows]
+        rows += [
+            row
+            for row in self.rows
+            if all(options[name].possible & {*allowed} for name, allowed in row.when.items())
+        ]
+        return evolve(
+            self,
+            title=self.title.replace(self.called, title, 1),
+            commit=f"v{release}",
+            release=release,
+            options=options,
+            rows=tuple(evolve(row, read=True) for row in rows),
+            **fields,
+        )
 
     def names(self) -> dict[str, Option]:
         """The options by all their names."""
@@ -436,8 +569,10 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> Fr
     """The framework of a table, with what it has from the one that it is ``like``."""
     fields = _inherited(data, tables) if "like" in data else data
     options = {name: Option(name=name, **entry) for name, entry in flat(fields["options"], "kind")}
-    rows = tuple(Row(**entry) for entry in fields["rows"])
-    return Framework(**{**fields, "options": options, "rows": rows})
+    earlier = tuple(Earlier(**entry) for entry in fields.get("earlier", ()))
+    return Framework(
+        **{**fields, "options": options, "rows": _rows(fields["rows"]), "earlier": earlier}
+    )
 
 
 def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

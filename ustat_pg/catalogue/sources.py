@@ -8,7 +8,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -32,6 +32,7 @@ class Source:
         runs: the commands that it runs and the modules that it imports.
         missing: the parents that it names and that are not there.
         unread: the options whose values only running it would say.
+        text: where it may say which releases it installs.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Source:
     runs: str = ""
     missing: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    text: str = ""
 
     def then(self, other: Source) -> Source:
         """Both, the options of the other holding before one's own."""
@@ -48,7 +50,18 @@ class Source:
             f"{self.runs}\n{other.runs}",
             [*self.missing, *other.missing],
             [*self.unread, *other.unread],
+            f"{self.text}\n{other.text}",
         )
+
+    def asked(self, package: str) -> list[tuple[str, str]]:
+        """The clauses on a package's release, ``("==", "0.19.1")``, in commands, requirements and a script's
+        own ``# /// script``.
+        """
+        text = _METADATA.sub(lambda block: re.sub("(?m)^# ?", "", block[0]), self.text)
+        name = re.sub("[-_]", "[-_.]", package)
+        wanted = rf"(?i)(?<![\w./-]){name}(?:\[[^\]]*\])?((?:\s*,?\s*{_CLAUSE.pattern})+)"
+        found = re.finditer(wanted, re.sub(r"(?m)(^|\s)#.*$", "", text))
+        return [pair for match in found for pair in _CLAUSE.findall(match[1])]
 
 
 def is_file(word: str) -> bool:
@@ -78,7 +91,14 @@ def of_file(path: Path) -> Source:
         if not found:
             raise InputError(f"{path}: Is a directory, without the .hydra/config.yaml of a run")
         path = found[0]
-    return _READERS.get(path.suffix, _of_script)(path)
+    source = _READERS.get(path.suffix, _of_script)(path)
+    if path.suffix in (*_YAML, ".toml"):
+        source.text = read_text(path)
+    # As Weights & Biases puts it beside a run's config.yaml.
+    beside = path.with_name("requirements.txt")
+    if beside.is_file():
+        source.text += f"\n{read_text(beside, MOST_CODE)}"
+    return source
 
 
 def of_config(config: Any) -> Source:
@@ -115,9 +135,12 @@ def of_commands(text: str, title: str = "SPEC", script: Path | None = None) -> S
         runs.append(" ".join(word for word in words if not _OPTION.match(word)))
     if len(ran) > 1:
         raise InputError(f"{title} runs {' and '.join(ran)}: read one of them")
-    own = Source(
-        title, [pair for pair in named if pair[1] or pair[0].startswith("--")], "\n".join(runs)
-    )
+    options = [
+        (name, value)
+        for name, value in named
+        if (value or name.startswith("--")) and not _CLAUSE.search(f"{name}={value}")
+    ]
+    own = Source(title, options, "\n".join(runs), text=text)
     held = Source(title)
     for name, value in named:
         # Data alone: a script might name itself.
@@ -423,7 +446,8 @@ def _of_notebook(path: Path) -> Source:
     except (KeyError, TypeError):
         raise InputError(f"{path}: not a notebook") from None
     lines = "\n".join(texts).splitlines()
-    return _of_code("\n".join("" if line.lstrip()[:1] in "%!" else line for line in lines), path)
+    code = "\n".join("" if line.lstrip()[:1] in "%!" else line for line in lines)
+    return replace(_of_code(code, path), text="\n".join(lines))
 
 
 def _of_code(text: str, path: Path) -> Source:
@@ -454,7 +478,7 @@ def _of_code(text: str, path: Path) -> Source:
             + (f"{len(calls)} times, in lines {lines}: write the options" if calls else "nowhere")
         )
     (call,) = calls
-    source = Source(str(path), runs="\n".join([*imports, str(_called(call))]))
+    source = Source(str(path), runs="\n".join([*imports, str(_called(call))]), text=text)
     for keyword in call.keywords:
         value = keyword.value
         if isinstance(value, ast.Name) and len(assigned.get(value.id, ())) == 1:
@@ -494,6 +518,10 @@ FILES = ("config", "override_config_file")
 
 _ABOVE = 5
 """Folders above a file in which those that it names are looked for."""
+
+_CLAUSE = re.compile(r"(==|>=|<=|~=|!=|<|>)\s*(v?\d[\w.*+]*)")
+_METADATA = re.compile(r"(?m)^# /// script$\s(?:^#(?: .*)?$\s)+^# ///$")
+"""A script's own dependencies, in comments (PEP 723)."""
 
 _COMMENT = re.compile("`#[^`]*`")
 """A comment that stands within a command."""

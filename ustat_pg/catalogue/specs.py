@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer, nearest
 from .meaning import Meaning
-from .records import Framework, Option, catalogue, short_name
+from .records import Framework, Option, catalogue, release_numbers, short_name
 from .sources import (
     FILES,
     Named,
@@ -37,17 +38,22 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     optimizers, critics and the like. What is no option of the catalogue is passed over, and named in the
     result's ``passed_over``.
 
+    A release behind the framework, or an exact one of its package in a file (``pip install trl==0.19.1``, a
+    ``# /// script``, a ``requirements.txt`` beside it), has its own defaults, where they are recorded. The
+    result's ``releases`` say so.
+
     Arguments:
-        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"``, ``"run.sh"``, or the command
-            that starts a run, ``"python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo ..."``;
-            the words of one of these as a list; or a mapping of options, or a config that has them as
+        spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"``, ``"trl==0.19.1"``, ``"run.sh"``,
+            or the command that starts a run, ``"python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo
+            ..."``; the words of one of these as a list; or a mapping of options, or a config that has them as
             attributes: ``trainer.args``.
         group_size: G, in place of what the options say.
 
     Raises:
         InputError: an unknown framework or value, or an option by a name that is nearly right, which is
             named with the nearest; a file that is not as said, that may be of several frameworks, that may
-            have more than one value for an option, or lacks a parent that may have one.
+            have more than one value for an option, or lacks a parent that may have one; a release that is not
+            recorded, or lacks an option.
 
     >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
@@ -65,13 +71,16 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     else:
         source = of_config(spec)
         source.title = f"this {type(spec).__name__}"
-        return _meaning(_recognised(source), group_size, source)
+        return _meaning(*_released(_recognised(source), source), group_size, source)
     if not words:
         raise InputError("SPEC is empty: write a framework and its options, or a file of them")
-    if not is_file(words[0]) and _is_command(words):
+    pinned = _PINNED.fullmatch(words[0])
+    if not is_file(words[0]) and not pinned and _is_command(words):
         source = of_commands(spec)
-        return _meaning(_recognised(source), group_size, source)
-    framework = None if is_file(words[0]) else catalogue().framework(words.pop(0))
+        return _meaning(*_released(_recognised(source), source), group_size, source)
+    named, release = pinned.groups() if pinned else (words[0], None)
+    framework = None if is_file(words[0]) else catalogue().framework(named)
+    words = words[1:] if framework else words
     held, typed = Source(""), []
     for word in words:
         name, _, value = word.partition("=")
@@ -81,7 +90,7 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
             held = held.then(of_file(Path(value)))
         else:
             typed.append(word)
-    framework = framework or _recognised(held)
+    framework, releases = _released(framework or _recognised(held), held, release)
     passed, given = [], {}
     for name, text in options_of(typed, framework.is_switch):
         option = _typed(framework, name)
@@ -91,7 +100,57 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
         if not text and not option.switch:
             raise InputError(f"{name!r} has no value: write {name}=VALUE")
         given[option.name] = option.read(text or "true")
-    return _meaning(framework, group_size, held, given, passed)
+    return _meaning(framework, releases, group_size, held, given, passed)
+
+
+def _released(
+    framework: Framework, source: Source, typed: str | None = None
+) -> tuple[Framework, list[str]]:
+    """The framework at the release that is typed, or that a file names, and what is to be said of it."""
+    package = framework.package or framework.name
+    asked = source.asked(package)
+    exact = {version for how, version in asked if how == "==" and not version.endswith("*")}
+    if typed is None and len(exact) > 1:
+        rivals = " and ".join(f"{package}=={version}" for version in sorted(exact))
+        raise InputError(
+            f"{source.title} names {rivals}: write {framework.name}==VERSION before it"
+        )
+    now = framework.release or framework.commit
+    these = f"these are the options and defaults of {framework.called} {now}"
+    release = typed.removeprefix("v") if typed else next(iter(exact), None)
+    if release is None:
+        fits = not framework.earlier or all(_allows(*each, framework.release) for each in asked)
+        clauses = ",".join(how + version for how, version in asked)
+        return framework, [] if fits else [
+            f"{source.title} asks for {package}{clauses}, and {these}: write {framework.name}==VERSION."
+        ]
+    said = [
+        f"{source.title} names {package}=={version}: {release}, which is typed, holds."
+        for version in sorted(exact - {release})
+    ]
+    if not typed and not framework.earlier:
+        return framework, [
+            f"{source.title} names {package}=={release}, but no releases are recorded: {these}."
+        ]
+    title = f"{framework.called} {release}"
+    title += "" if typed else f", which {source.title} names"
+    if framework.earlier and release_numbers(release) > release_numbers(framework.release):
+        return framework, [*said, f"{title}, is later than what is recorded: {these}."]
+    then = framework.at(release)
+    since, before = framework.span(release)
+    until = f"to before {before}" if before else "on"
+    return then, [*said, f"{title}: by its defaults then, those from {since} {until}."]
+
+
+def _allows(how: str, version: str, release: str) -> bool:
+    """Whether a clause on a package's release allows one."""
+    parts = version.removesuffix(".*").split(".")
+    shared = parts[:-1] if how == "~=" else parts
+    same = release.split(".")[: len(shared)] == shared
+    if version.endswith(".*"):
+        return same == (how == "==")
+    numbers = release_numbers(release), release_numbers(version)
+    return same and ge(*numbers) if how == "~=" else _COMPARED[how](*numbers)
 
 
 def _typed(framework: Framework, name: str) -> Option | None:
@@ -104,6 +163,7 @@ def _typed(framework: Framework, name: str) -> Option | None:
 
 def _meaning(
     framework: Framework,
+    releases: Sequence[str],
     group_size: int | None,
     source: Source,
     typed: Mapping[str, str] | None = None,
@@ -156,6 +216,7 @@ def _meaning(
             if plain(name) not in FILES
             and not any(re.fullmatch(sign, plain(name)) for sign in framework.signs)
         ),
+        releases=tuple(releases),
     )
 
 
@@ -383,6 +444,9 @@ def _is_command(words: list[str]) -> bool:
         or any(word.endswith(".py") for word in words)
     )
 
+
+_PINNED = re.compile(r"([\w.-]+)(?:\[[\w,-]*\])?==(.*)")
+_COMPARED = {"==": eq, ">=": ge, "<=": le, "!=": ne, "<": lt, ">": gt}
 
 NEAR = 0.9
 """Likeness of two names from which one is taken for a slip of the other."""

@@ -105,6 +105,7 @@ def as_json(explanation: Explanation) -> dict[str, Any]:
         plain["framework"] = meaning.framework.name
         plain["own_name"] = meaning.row.name
         plain["aggregation"] = meaning.aggregation.name
+        plain["releases"] = list(meaning.releases)
         plain["passed_over"] = list(meaning.passed_over)
         plain["changes_nothing"] = meaning.unchanged()
     return plain | {"called": explanation.called, "advice": explanation.family.advice}
@@ -187,15 +188,18 @@ def _found(explanation: Explanation) -> str:
 
 
 def passed(meaning: Meaning) -> list[str]:
-    """A line on what was not understood; names like those of options first."""
-    names = meaning.passed_over
+    """Lines on the release whose defaults these are, and on what was not understood; names like those of
+    options first.
+    """
+    names, releases = meaning.passed_over, [f"  {sentence}" for sentence in meaning.releases]
     if not names:
-        return []
+        return releases
     known = [option.rpartition(".")[2] for option in meaning.framework.options]
     alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
     first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    return [f"  Passed over, for the catalogue has no such option: {', '.join(first)}{more}."]
+    words = f"  Passed over, for the catalogue has no such option: {', '.join(first)}{more}."
+    return [*releases, words]
 
 
 def _bias(explanation: Explanation) -> str:
