@@ -52,7 +52,7 @@ RUNS = {
 EXAMPLES = {
     "advise": "ustat-pg advise mine.json --budget 1024",
     "group-size": "ustat-pg advise mine.json --budget 1024",
-    "explain": "ustat-pg explain verl adv_estimator=grpo rollout.n=8 --against 'trl num_generations=8'",
+    "explain": "ustat-pg explain trl==0.19.1 num_generations=8 --against 'trl num_generations=8'",
     "rewards": "ustat-pg rewards log.jsonl --group-sizes 4,8",
     "predict": "ustat-pg predict ustat:uneven --group-size 4 --baseline std",
     "problems": "ustat-pg problems uneven",

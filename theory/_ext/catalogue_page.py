@@ -10,6 +10,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.catalogue import Family, Framework, Row, catalogue, short_name
+from ustat_pg.catalogue.records import as_text
 from ustat_pg.commands.explain import explain
 
 if TYPE_CHECKING:
@@ -139,6 +140,29 @@ def frameworks() -> str:
     return "\n".join(lines)
 
 
+def releases(record: Framework) -> list[str]:
+    """What was otherwise in earlier releases, the latest change first."""
+    if not record.earlier:
+        return []
+    lines = ["", "## Its releases", ""]
+    lines += [
+        f"All above is of {record.release}. Releases before one of these had its defaults and lacked its "
+        "options and values, beside what the lines over it say; a slip is of the releases from the next line "
+        f"on alone. `{record.name}==VERSION` asks for a release.",
+        "",
+        "| before | defaults | not there yet | otherwise |",
+        "|---" * 4 + "|",
+    ]
+    for entry in record.earlier:
+        defaults = (
+            f"`{short_name(name)}={as_text(value)}`" for name, value in entry.defaults.items()
+        )
+        absent = (f"`{short_name(name)}`" for name in entry.absent)
+        parts = (entry.before, ", ".join(defaults), ", ".join(absent), entry.says or entry.refused)
+        lines.append(f"| {' | '.join(parts)} |")
+    return lines
+
+
 def framework_page(record: Framework) -> str:
     """The page of one framework."""
     lines = [f"# {record.title}", ""]
@@ -175,7 +199,7 @@ def framework_page(record: Framework) -> str:
         for kind, options in kinds.items()
         if options
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + releases(record)) + "\n"
 
 
 MARKS = {

@@ -138,9 +138,12 @@ class Option:
     @property
     def possible(self) -> set[str]:
         """The values that it may have; none for a number."""
-        return (
-            {self.unsaid({})} if self.lacking else {*self.values, *self.unrun, *(self.means or ())}
-        )
+        return {*self.values, *self.unrun, *(self.means or ())}
+
+    def gone(self, title: str) -> Option:
+        """The option in a release, called ``title``, that has no such option."""
+        only = [self.default] if self.values else ()
+        return evolve(self, values=only, lacking=f"{title} has no {short_name(self.name)}")
 
     def without(self, value: str, title: str) -> Option:
         """The option in a release, called ``title``, that lacks a value."""
@@ -293,10 +296,12 @@ class Earlier:
         options: other fields of options, by name.
         fields: those of the framework.
         rows: that come before its others, in the releases from the next older ``before`` on alone.
+        says: what these come to, for a reader.
         refused: why those releases have no rows here.
     """
 
     before: str
+    says: str = ""
     defaults: Mapping[str, Any] = field(factory=dict)
     absent: tuple[str, ...] = ()
     options: Mapping[str, Mapping[str, Any]] = field(factory=dict)
@@ -402,10 +407,8 @@ class Framework:
             for name, change in (*changes.items(), *entry.options.items()):
                 options[name] = evolve(options[name], **change)
             for name, _, value in (word.partition("=") for word in entry.absent):
-                option, lacking = options[name], f"{title} has no {short_name(name)}"
-                options[name] = (
-                    option.without(value, title) if value else evolve(option, lacking=lacking)
-                )
+                option = options[name]
+                options[name] = option.without(value, title) if value else option.gone(title)
             fields |= entry.fields
             rows = [*entry.rows]
         rows += [

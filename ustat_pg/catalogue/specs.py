@@ -117,7 +117,7 @@ def _released(
         )
     now = framework.release or framework.commit
     these = f"these are the options and defaults of {framework.called} {now}"
-    release = typed.removeprefix("v") if typed else next(iter(exact), None)
+    release = next(iter(exact), None) if typed is None else typed.removeprefix("v")
     if release is None:
         fits = not framework.earlier or all(_allows(*each, framework.release) for each in asked)
         clauses = ",".join(how + version for how, version in asked)
@@ -128,12 +128,12 @@ def _released(
         f"{source.title} names {package}=={version}: {release}, which is typed, holds."
         for version in sorted(exact - {release})
     ]
-    if not typed and not framework.earlier:
+    if typed is None and not framework.earlier:
         return framework, [
             f"{source.title} names {package}=={release}, but no releases are recorded: {these}."
         ]
     title = f"{framework.called} {release}"
-    title += "" if typed else f", which {source.title} names"
+    title += f", which {source.title} names" if typed is None else ""
     if framework.earlier and release_numbers(release) > release_numbers(framework.release):
         return framework, [*said, f"{title}, is later than what is recorded: {these}."]
     then = framework.at(release)

@@ -61,10 +61,10 @@ def add_explain(commands: Any) -> None:
         "spec",
         nargs="*",
         metavar="SPEC",
-        help="a framework and its own options, trl scale_rewards=group num_generations=8 or openrlhf "
-        "--n_samples_per_prompt 8; a file of options (YAML, JSON, TOML, Python, a notebook, "
-        "training_args.bin) or the folder of a Hydra run; the script or the command that starts a run; or a "
-        "published way of sampling (dapo, pilot-commit, ...)",
+        help="a framework, or a release of it, trl==0.19.1, and its own options, trl scale_rewards=group "
+        "num_generations=8 or openrlhf --n_samples_per_prompt 8; a file of options (YAML, JSON, TOML, "
+        "Python, a notebook, training_args.bin) or the folder of a Hydra run; the script or the command that "
+        "starts a run; or a published way of sampling (dapo, pilot-commit, ...)",
     )
     explain.add_argument(
         "--against",
