@@ -376,7 +376,7 @@ def test_sums_that_do_not_fit_are_held_as_sketches(needs, monkeypatch, method):
     scores = Scores(model, memory=allowing(1.1 * each + 0.5 * sums), sketch=128, method=method)
     if method == "loop":
         plan = scores.room.plan
-        monkeypatch.setattr(scores.room, "plan", lambda batch, _, *rest: plan(batch, each, *rest))
+        monkeypatch.setattr(scores.room, "plan", lambda *a: plan(*a[:2], each, *a[3:]))
     result = scores.of(PROMPT, COMPLETIONS, WEIGHTS)
     assert not result.whole
     assert off(result.sketches, whole.sketches) < 1e-12
@@ -428,11 +428,11 @@ def out_beyond(monkeypatch, most):
     """A machine whose memory holds a pass of so many completions."""
     original, tried = Scores._pass, []
 
-    def limited(self, batch, part, sink):
-        tried.append(part.stop - part.start)
-        if part.stop - part.start > most:
+    def limited(self, batch, sink):
+        tried.append(batch.count)
+        if batch.count > most:
             raise MemoryError
-        return original(self, batch, part, sink)
+        return original(self, batch, sink)
 
     monkeypatch.setattr(Scores, "_pass", limited)
     return tried

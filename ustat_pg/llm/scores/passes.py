@@ -1,22 +1,22 @@
-"""Passes of a prompt's completions through a model, in blocks that fit the memory."""
+"""Passes of prompts' completions through a model, in blocks that fit the memory."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...memory import slices
 from ...validation import InputError, integer, one_of
 from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
-from .sums import PromptScores, Sketch, Sums, dot, firsts, pieces, squares
+from .sums import Kept, PromptScores, Sketch, dot, firsts, squares
 from .tokens import Batch, Room, forward, of_tokens
 
 Array = NDArray[np.float64]
@@ -27,7 +27,30 @@ SKETCH = 2**14
 _SUMS = 3
 """Weighted sums that every pool takes of a prompt, at most."""
 
+_TOKENS = 2**15
+"""Tokens of prompts that go through a model at once, padding included: more gain nothing."""
+
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A prompt and its completions, the arguments of :meth:`Scores.of`, and a name for refusals."""
+
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[Sequence[int]]
+    weights: ArrayLike | None = None
+    token_weights: Sequence[Sequence[float]] | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Prompt:
+    """A prompt that is asked, its equal completions merged."""
+
+    name: str | None
+    batch: Batch
+    weights: Tensor | None
 
 
 class Scores:
@@ -68,9 +91,9 @@ class Scores:
         self.room = Room(self.device, memory)
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self.dtype = torch.float64 if wide else torch.float32
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        self._like = torch.empty(0, dtype=self.dtype, device=self.device)
         self.sketch = integer("sketch", sketch)
-        self._sketch = Sketch(self.d, self.sketch, like)
+        self._sketch = Sketch(self.d, self.sketch, self._like)
         self._number = {id(p): k for k, p in enumerate(self._parameters)}
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -104,28 +127,65 @@ class Scores:
             prompt_ids: the prompt's tokens.
             completion_ids: those of each of N completions; equal ones are computed once.
             weights: w, (r, N), of the sums Σ_i w_ri s_i.
-            gram: make the Gram matrix too, if one block holds all completions; that is n/3T of a
-                pass for n completions of T tokens.
+            gram: make the Gram matrix too, if one block holds all completions.
             token_weights: v_t of each token of each completion, whose score is then Σ_t v_t ∇ log π_t.
         """
-        self._refuse_training()
-        batch = Batch.of(prompt_ids, completion_ids, token_weights)
-        back, rows = batch.back, None
-        if weights is not None:
-            given = np.asarray(weights, dtype=np.float64)
-            merged = np.stack([np.bincount(back, row, batch.count) for row in given])
-            rows = torch.tensor(merged, device=self.device).to(self.dtype)
-        scores = self.room.within(lambda: self._run(batch, rows, gram), self.d)
-        if not np.isfinite(scores.squared_norms).all():
-            raise InputError(_NOT_FINITE)
-        return replace(
-            scores,
-            squared_norms=scores.squared_norms[back],
-            gram=None if scores.gram is None else scores.gram[np.ix_(back, back)],
-            token_proxy=scores.token_proxy[back],
-            surprise=scores.surprise[back],
-            surprise_variance=scores.surprise_variance[back],
+        return next(
+            self.many([Asked(prompt_ids, completion_ids, weights, token_weights)], gram=gram)
         )
+
+    def many(self, asked: Iterable[Asked], *, gram: bool = False) -> Iterator[PromptScores]:
+        """What :meth:`of` gives of each of some prompts, several of which go through the model at once.
+
+        As many neighbours do as the memory allows, up to 2¹⁵ tokens, where padding them to one length
+        costs little.
+
+        Raises:
+            InputError: a prompt's scores are refused, named where it has a name, when it is its turn.
+        """
+        self._refuse_training()
+        together: list[_Prompt] = []
+        for one in map(self._prompt, asked):
+            if together and not self._fit([*together, one]):
+                yield from self._scored(together, gram)
+                together = []
+            together.append(one)
+        if together:
+            yield from self._scored(together, gram)
+
+    def _prompt(self, asked: Asked) -> _Prompt:
+        batch = Batch.of(asked.prompt_ids, asked.completion_ids, asked.token_weights)
+        if asked.weights is None:
+            return _Prompt(asked.name, batch, None)
+        given = np.asarray(asked.weights, dtype=np.float64)
+        merged = np.stack([np.bincount(batch.back[0], row, batch.count) for row in given])
+        return _Prompt(asked.name, batch, torch.tensor(merged, device=self.device).to(self.dtype))
+
+    def _fit(self, prompts: Sequence[_Prompt]) -> bool:
+        """Whether prompts should go through the model together, for all that memory says."""
+        batches = [prompt.batch for prompt in prompts]
+        lengths = [batch.shortest + batch.longest for batch in batches]
+        padded = sum(batch.count for batch in batches) * max(lengths)
+        needed = sum(batch.count * length for batch, length in zip(batches, lengths, strict=True))
+        weighted = {prompt.weights is None for prompt in prompts}
+        few = padded <= _TOKENS and 5 * needed >= 4 * padded
+        return self.method == "hooks" and len(weighted) == 1 and few
+
+    def _scored(self, prompts: Sequence[_Prompt], gram: bool) -> Iterator[PromptScores]:
+        try:
+            made = self.room.within(lambda: self._run(prompts, gram), self.d)
+            if not all(np.isfinite(scores.squared_norms).all() for scores in made):
+                raise InputError(_NOT_FINITE)
+        except InputError as error:
+            if len(prompts) == 1:
+                name = prompts[0].name
+                raise error if name is None else InputError(f"prompt {name!r}: {error}") from None
+        else:
+            yield from made
+            return
+        # Each for itself, so that none is refused for another, nor before its turn.
+        for prompt in prompts:
+            yield from self._scored([prompt], gram)
 
     def log_probs(
         self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]
@@ -137,13 +197,13 @@ class Scores:
         rows = [logs[k, : len(batch.completions[k])] for k in range(batch.count)]
         if not all(np.isfinite(row).all() for row in rows):
             raise InputError(_NOT_FINITE)
-        return [rows[k] for k in batch.back]
+        return [rows[k] for k in batch.back[0]]
 
     def _log_probs(self, batch: Batch) -> Array:
         logs = np.zeros((batch.count, batch.longest))
         for part in slices(batch.count, self._plan(batch, 0)[0]):
-            ids, mask = (rows.to(self.device) for rows in batch.inputs(part))
-            targets = batch.targets(part)[0].to(self.device)
+            ids, mask = (rows.to(self.device) for rows in batch.some(part).inputs())
+            targets = batch.some(part).targets()[0].to(self.device)
             with torch.no_grad(), self._autocast():
                 logits = forward(self.model, self._accepted, ids, mask, targets.shape[1])
             # One completion at a time: logits in another precision are as large as those there are.
@@ -167,76 +227,110 @@ class Scores:
         if self.method == "hooks":
             self.room.within(lambda: self._check(Batch.of(few, [few[::-1]])), self.d)
         long = Batch.of(few[:1] * prompt, [few[:1] * completion])
-        self.room.within(lambda: self._plan(long, _SUMS + more), self.d)
+        # Others may come in further blocks, between which sums are held.
+        self.room.within(lambda: self._plan(long, _SUMS + more, blocks=True), self.d)
 
-    def _run(self, batch: Batch, weights: Tensor | None, gram: bool) -> PromptScores:
-        hooks, count = self.method == "hooks", batch.count
+    def _run(self, prompts: Sequence[_Prompt], gram: bool) -> list[PromptScores]:
+        hooks, batch = self.method == "hooks", Batch.joined([one.batch for one in prompts])
         if hooks:
             self._check(batch)
-        block, table = self._plan(batch, 0 if weights is None else len(weights))
-        sums = None if weights is None else Sums(self._sketch, weights, self.d, table)
-        norms = torch.zeros(count, dtype=torch.float64, device=self.device)
-        matrix = None if not gram or not hooks or block < count else norms.new_zeros(count, count)
+        rows = [0 if one.weights is None else len(one.weights) for one in prompts]
+        try:
+            block, table = self._plan(batch, max(rows))
+        except InputError:
+            if len(prompts) == 1:
+                raise
+            block, table = 0, None
+        if block < batch.count and len(prompts) > 1:
+            half = len(prompts) // 2
+            return self._run(prompts[:half], gram) + self._run(prompts[half:], gram)
+        weights = None
+        if max(rows):
+            weights = torch.cat(
+                [
+                    nn.functional.pad(one.weights, (0, 0, 0, max(rows) - few))
+                    for one, few in zip(prompts, rows, strict=True)
+                    if one.weights is not None
+                ],
+                dim=1,
+            )
+        at_once = block >= batch.count
+        kept = Kept(
+            batch.groups,
+            weights,
+            self._sketch,
+            self.d,
+            self._like,
+            self.room.working,
+            at_once=at_once,
+            table=table,
+            gram=gram and hooks and at_once,
+        )
         # The loop sees one score at a time, and its Gram matrix needs all.
-        rows = None
-        if gram and not hooks and count * self.d * self._bytes_each <= self.room.memory:
-            rows = torch.zeros(count, self.d, dtype=self.dtype, device=self.device)
-        tokens = np.zeros((3, count))
-        for part in slices(count, block):
+        whole = None
+        if gram and not hooks and batch.count * self.d * self._bytes_each <= self.room.memory:
+            whole = self._like.new_zeros(batch.count, self.d)
+        tokens = torch.zeros(3, batch.count, dtype=torch.float64, device=self.device)
+        for part in slices(batch.count, block):
 
-            def give(k: int, values: Tensor, entry: int = 0, part: slice = part) -> None:
-                start = self._first[k] + entry
-                if matrix is None:
-                    norms[part] += squares(values)
-                else:
-                    matrix.add_(dot(values, values))
-                if sums is not None:
-                    sums.add(part, start, values)
-                if rows is not None:
-                    rows[part, start : start + values.shape[1]] = values
+            def give(k: int, values: Tensor, part: slice = part) -> None:
+                kept.give(part, (self._first[k], values))
+                if whole is not None:
+                    whole[part, self._first[k] : self._first[k] + values.shape[1]] = values
 
-            def take(k: int, uses: Uses) -> None:
-                for entry, values in pieces(uses, self.room.working):
-                    give(k, values, entry)
+            def take(k: int, uses: Uses, part: slice = part) -> None:
+                kept.take(part, self._first[k], uses)
 
             if hooks:
-                tokens[:, part] = self._pass(batch, part, take)
+                tokens[:, part] = self._pass(batch.some(part), take)
+                kept.flush(part)
             else:
-                tokens[:, part] = self._streamed(batch, part.start, give)
-        if matrix is not None:
-            norms = matrix.diagonal()
-        if rows is not None:
-            matrix = dot(rows, rows)
-        made = None if sums is None else sums.sketched(self.room.working).double()
-        return PromptScores(
-            squared_norms=norms.cpu().numpy(),
-            products=None if sums is None else sums.products().cpu().numpy(),
-            sketches=None if made is None else made.cpu().numpy(),
-            gram=None if matrix is None else matrix.cpu().numpy(),
-            token_proxy=tokens[0],
-            surprise=tokens[1],
-            surprise_variance=tokens[2],
-            whole=table is None,
-        )
+                tokens[:, part] = self._streamed(batch.some(part), give)
+        grams = [dot(whole, whole)] if whole is not None else kept.grams
+        norms = torch.cat([g.diagonal() for g in kept.grams]) if kept.grams else kept.norms
+        products, sketches = ([], []) if weights is None else (kept.products(), kept.sketches())
+        # Everything comes to the host at once, when all is queued.
+        norms, proxy, surprise, variance = torch.stack([norms, *tokens]).cpu().numpy()
+        result = []
+        for x, (group, back, few) in enumerate(zip(batch.groups, batch.back, rows, strict=True)):
+            result.append(
+                PromptScores(
+                    squared_norms=norms[group][back],
+                    products=products[x][:few, :few].cpu().numpy() if products else None,
+                    sketches=sketches[x][:few].cpu().numpy() if sketches else None,
+                    gram=grams[x].cpu().numpy()[np.ix_(back, back)] if grams else None,
+                    token_proxy=proxy[group][back],
+                    surprise=surprise[group][back],
+                    surprise_variance=variance[group][back],
+                    whole=at_once or table is None,
+                )
+            )
+        return result
 
     # Memory.
 
     @property
     def _bytes_each(self) -> int:
-        return torch.finfo(self.dtype).bits // 8
+        return self.dtype.itemsize
 
-    def _plan(self, batch: Batch, sums: int) -> tuple[int, int | None]:
-        """How many completions at once, and rows of the tables for sums that cannot be held whole."""
+    def _plan(self, batch: Batch, sums: int, blocks: bool = False) -> tuple[int, int | None]:
+        """How many completions at once, and rows of the tables for sums that cannot be held whole.
+
+        ``blocks`` says that there may be more completions than those of the batch.
+        """
         # Of the loop the graph is autograd's own affair.
-        rows, most = max(self.sizes) * self._bytes_each, 1
+        each, most = max(self.sizes) * self._bytes_each, 1
+        lengths = batch.shortest, batch.longest
         if self.method == "hooks":
-            rows, most = self.room.taken(batch, lambda: self._measured(batch)), batch.count
-        entry = sums * self._bytes_each
-        return self.room.plan(batch, rows, entry, self.d, self._sketch.numbers, most)
+            each = self.room.taken(batch.count, *lengths, lambda: self._measured(*lengths))
+            most = batch.count
+        entry = sums * self._bytes_each * len(batch.groups)
+        count = batch.count + blocks
+        return self.room.plan(count, lengths, each, entry, self.d, self._sketch.numbers, most)
 
-    def _measured(self, batch: Batch) -> int:
-        """Bytes that one completion of the longest length holds until its backward pass is done."""
-        number = batch.count - 1
+    def _measured(self, prompt: int, longest: int) -> int:
+        """Bytes that a completion of some length holds until its backward pass is done."""
+        batch = Batch.of([1] * prompt, [[1] * longest])
         shared = {t.untyped_storage().data_ptr() for t in self.model.parameters()}
         shared |= {t.untyped_storage().data_ptr() for t in self.model.buffers()}
         seen: dict[int, int] = {}
@@ -249,7 +343,7 @@ class Scores:
 
         hooks = Hooks(self._layers, self._number, 1, lambda k, uses: None)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            logits = self._logits(batch, slice(number, number + 1), hooks)
+            logits = self._logits(batch, hooks)
         written = 0
         for layer_input, output_bytes in hooks.held():
             pack(layer_input)
@@ -258,9 +352,9 @@ class Scores:
 
     # One completion, by the loop.
 
-    def _streamed(self, batch: Batch, number: int, take: Callable[[int, Tensor], None]) -> Array:
+    def _streamed(self, batch: Batch, take: Callable[[int, Tensor], None]) -> Tensor:
         """Hand over one completion's score, a parameter at a time in memory; sums over its tokens, (3, 1)."""
-        completion = batch.completions[number]
+        (prompt,), (completion,) = batch.prompts, batch.completions
 
         def pass_on(parameter: Tensor) -> None:
             if parameter.grad is not None:
@@ -272,14 +366,14 @@ class Scores:
         try:
             for parameter in self._parameters:
                 parameter.grad = None
-            ids = torch.tensor([[*batch.prompt, *completion]], device=self.device)
+            ids = torch.tensor([[*prompt, *completion]], device=self.device)
             with torch.enable_grad(), self._autocast():
                 logits = forward(self.model, self._accepted, ids[:, :-1], None, 0)
-                kept = logits[:, len(batch.prompt) - 1 :]
+                kept = logits[:, len(prompt) - 1 :]
             log = torch.log_softmax(kept.to(self.dtype), dim=-1)
-            targets = ids[:, len(batch.prompt) :]
+            targets = ids[:, len(prompt) :]
             valid = torch.ones_like(targets, dtype=torch.bool)
-            factors = batch.factors(slice(number, number + 1)).to(log)
+            factors = batch.factors().to(log)
             tokens, _ = of_tokens(log.detach().clone(), targets, valid, factors)
             value = (factors * log.gather(2, targets[..., None])[..., 0]).sum()
             torch.autograd.backward(value, inputs=list(self._parameters))
@@ -288,8 +382,7 @@ class Scores:
                 handle.remove()
             for parameter, slope in zip(self._parameters, before, strict=True):
                 parameter.grad = slope
-        sums: Array = tokens.cpu().numpy()
-        return sums
+        return tokens
 
     # A block of completions, by hooks.
 
@@ -297,20 +390,24 @@ class Scores:
         """Compare hooks and loop on one completion, parameter by parameter, the first time."""
         if self._checked:
             return
-        # Weights may be 0, and then there is nothing to compare.
-        batch = replace(batch, weights=None)
+        # The longest: an error that takes several tokens shows there. Weights may be 0, and then there
+        # is nothing to compare.
+        longest = max(range(batch.count), key=lambda k: len(batch.completions[k]))
+        batch = replace(batch, weights=None).some(slice(longest, longest + 1))
         ours, theirs = (np.zeros(len(self._parameters)) for _ in range(2))
 
         def take(k: int, uses: Uses) -> None:
-            ours[k] += sum(float(squares(values)) for _, values in pieces(uses, self.room.working))
+            one = slice(0, 1)
+            kept = Kept([one], None, self._sketch, self.d, self._like, self.room.working)
+            kept.take(one, 0, uses)
+            kept.flush(one)
+            ours[k] = float(kept.norms)
 
         def streamed(k: int, row: Tensor) -> None:
             theirs[k] += float(squares(row))
 
-        # The longest: an error that takes several tokens shows there.
-        last = batch.count - 1
-        self._pass(batch, slice(last, last + 1), take)
-        self._streamed(batch, last, streamed)
+        self._pass(batch, take)
+        self._streamed(batch, streamed)
         if not np.isfinite(theirs.sum()):
             raise InputError(_NOT_FINITE)
         narrow = self.autocast_bf16 or any(p.dtype not in TOLERANCE for p in self._parameters)
@@ -325,40 +422,40 @@ class Scores:
             )
         self._checked = True
 
-    def _pass(self, batch: Batch, part: slice, sink: Sink) -> Array:
-        """Give ``sink`` every parameter's uses by some completions; sums over their tokens, (3, n)."""
-        hooks = Hooks(self._layers, self._number, part.stop - part.start, sink)
-        logits = self._logits(batch, part, hooks)
+    def _pass(self, batch: Batch, sink: Sink) -> Tensor:
+        """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
+        hooks = Hooks(self._layers, self._number, batch.count, sink)
+        logits = self._logits(batch, hooks)
         uncalled = hooks.uncalled(self.names)
         if uncalled:
             raise InputError(
                 f"the layer of {uncalled} was not called by the model's forward pass, so hooks "
                 "see nothing of it; take method='loop'"
             )
-        slope, tokens = self._slopes(batch, part, logits)
+        slope, tokens = self._slopes(batch, logits)
         torch.autograd.backward(logits, slope)
         hooks.finish()
         return tokens
 
-    def _logits(self, batch: Batch, part: slice, hooks: Hooks) -> Tensor:
+    def _logits(self, batch: Batch, hooks: Hooks) -> Tensor:
         """Logits at the positions that precede sampled tokens, (n, T, v), with hooks in place."""
-        ids, mask = (rows.to(self.device) for rows in batch.inputs(part))
-        longest = max(map(len, batch.completions[part]))
+        ids, mask = (rows.to(self.device) for rows in batch.inputs())
         with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
-            return forward(self.model, self._accepted, ids, mask, longest)
+            return forward(self.model, self._accepted, ids, mask, batch.longest)
 
-    def _slopes(self, batch: Batch, part: slice, logits: Tensor) -> tuple[Tensor, Array]:
+    def _slopes(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """∂ log π / ∂ logits, and sums over tokens, a few completions at a time."""
         count, longest, vocabulary = logits.shape
-        targets, valid = (rows.to(self.device) for rows in batch.targets(part))
-        factors = batch.factors(part).to(self.device, self.dtype)
-        slope, tokens = torch.empty_like(logits), np.zeros((3, count))
+        targets, valid = (rows.to(self.device) for rows in batch.targets())
+        factors = batch.factors().to(self.device, self.dtype)
+        slope, tokens = torch.empty_like(logits), logits.new_zeros(3, count, dtype=torch.float64)
         with torch.no_grad():
             room = self.room.working // (4 * longest * vocabulary * self._bytes_each)
             for rows in slices(count, room):
                 log = torch.log_softmax(logits[rows].to(self.dtype), dim=-1)
-                sums, slope[rows] = of_tokens(log, targets[rows], valid[rows], factors[rows])
-                tokens[:, rows] = sums.cpu().numpy()
+                tokens[:, rows], slope[rows] = of_tokens(
+                    log, targets[rows], valid[rows], factors[rows]
+                )
         return slope, tokens
 
     def _autocast(self) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,14 +22,17 @@ _LEAST_LOG = -1e4
 
 @dataclass(frozen=True)
 class Batch:
-    """The different completions of a prompt, shortest first, and which is whose.
+    """Different completions of prompts, each prompt's shortest first, and which is whose.
 
-    ``weights`` are factors of the scores, one for each token; None for 1.
+    ``prompts`` are the completions' own, ``groups`` which completions are of one prompt, and ``back`` each
+    group's places of those that were given. ``weights`` are factors of the scores, one for each token;
+    None for 1.
     """
 
-    prompt: tuple[int, ...]
+    prompts: list[tuple[int, ...]]
     completions: list[tuple[int, ...]]
-    back: NDArray[np.int64]
+    groups: list[slice]
+    back: list[NDArray[np.int64]]
     weights: list[tuple[float, ...]] | None = None
 
     @classmethod
@@ -39,17 +42,39 @@ class Batch:
         completions: Sequence[Sequence[int]],
         weights: Sequence[Sequence[float]] | None = None,
     ) -> Batch:
-        """The batch of some completions, at least one token each."""
+        """The batch of some completions of a prompt, at least one token each."""
         rows = [tuple(completion) for completion in completions]
         factors = [()] * len(rows) if weights is None else [tuple(w) for w in weights]
         pairs = list(zip(rows, factors, strict=True))
         different = sorted(set(pairs), key=lambda pair: (len(pair[0]), *pair))
         number = {pair: k for k, pair in enumerate(different)}
         return cls(
-            tuple(prompt),
+            [tuple(prompt)] * len(different),
             [row for row, _ in different],
-            np.array([number[pair] for pair in pairs]),
+            [slice(0, len(different))],
+            [np.array([number[pair] for pair in pairs])],
             None if weights is None else [factor for _, factor in different],
+        )
+
+    @classmethod
+    def joined(cls, batches: Sequence[Batch]) -> Batch:
+        """The batch of several prompts' completions."""
+        if len(batches) == 1:
+            return batches[0]
+        ends = np.cumsum([batch.count for batch in batches]).tolist()
+        factors = None
+        if any(batch.weights is not None for batch in batches):
+            factors = [
+                factor
+                for batch in batches
+                for factor in batch.weights or [(1.0,) * len(c) for c in batch.completions]
+            ]
+        return cls(
+            [prompt for batch in batches for prompt in batch.prompts],
+            [completion for batch in batches for completion in batch.completions],
+            [slice(end - batch.count, end) for end, batch in zip(ends, batches, strict=True)],
+            [back for batch in batches for back in batch.back],
+            factors,
         )
 
     @property
@@ -57,23 +82,42 @@ class Batch:
         return len(self.completions)
 
     @property
+    def shortest(self) -> int:
+        """Tokens of the shortest prompt: logits begin at the last of these."""
+        return min(map(len, self.prompts))
+
+    @property
     def longest(self) -> int:
-        return len(self.completions[-1])
+        """Positions from there to the end."""
+        pairs = zip(self.prompts, self.completions, strict=True)
+        return max(len(prompt) + len(completion) for prompt, completion in pairs) - self.shortest
 
-    def inputs(self, part: slice) -> tuple[Tensor, Tensor]:
-        """Tokens from which the model writes some completions, padded on the right, and their mask."""
-        return padded([(*self.prompt, *c[:-1]) for c in self.completions[part]])
+    def some(self, part: slice) -> Batch:
+        """A block of one prompt's completions."""
+        factors = None if self.weights is None else self.weights[part]
+        return replace(
+            self, prompts=self.prompts[part], completions=self.completions[part], weights=factors
+        )
 
-    def targets(self, part: slice) -> tuple[Tensor, Tensor]:
-        """The tokens of some completions, and where there is one."""
-        ids, mask = padded(self.completions[part])
-        return ids, mask.bool()
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """Tokens from which the model writes the completions, padded on the right, and their mask."""
+        pairs = zip(self.prompts, self.completions, strict=True)
+        return padded([(*prompt, *completion[:-1]) for prompt, completion in pairs])
 
-    def factors(self, part: slice) -> Tensor:
-        """Factors of the scores of some completions' tokens, 0 where there is none, (n, T)."""
-        if self.weights is None:
-            return padded(self.completions[part])[1].double()
-        return padded(self.weights[part], torch.float64)[0]
+    def targets(self) -> tuple[Tensor, Tensor]:
+        """The tokens of completions at the places of their logits, and where there is one, (n, T)."""
+        ones = [(1,) * len(completion) for completion in self.completions]
+        return self._placed(self.completions), self._placed(ones).bool()
+
+    def factors(self) -> Tensor:
+        """Factors of the scores of completions' tokens, 0 where there is none, (n, T)."""
+        ones = [(1.0,) * len(completion) for completion in self.completions]
+        return self._placed(self.weights or ones, torch.float64)
+
+    def _placed(self, rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.long) -> Tensor:
+        least = self.shortest
+        before = [(0,) * (len(prompt) - least) for prompt in self.prompts]
+        return padded([(*zeros, *row) for zeros, row in zip(before, rows, strict=True)], dtype)[0]
 
 
 def padded(
@@ -158,38 +202,49 @@ class Room:
         share = max(self.memory // 8, 2**16)
         return share if self.device.type == "cuda" else min(share, _CACHED)
 
-    def taken(self, batch: Batch, measured: Callable[[], int]) -> int:
-        """Bytes that a completion of a batch takes, of a length that fits or of just this one."""
-        length, longest = len(batch.prompt), batch.longest
+    def taken(self, count: int, prompt: int, longest: int, measured: Callable[[], int]) -> int:
+        """Bytes that each of ``count`` completions takes, of a length that fits or of just this one."""
         for (p, t), bound in self.bounds.items():
-            fits = batch.count * bound <= self.memory - self.working
-            if p >= length and t >= longest and fits:
+            fits = count * bound <= self.memory - self.working
+            if p >= prompt and t >= longest and fits:
                 return bound
-        if (length, longest) not in self.bounds:
-            self.bounds[length, longest] = measured()
-        return self.bounds[length, longest]
+        if (prompt, longest) not in self.bounds:
+            self.bounds[prompt, longest] = measured()
+        return self.bounds[prompt, longest]
 
     def plan(
-        self, batch: Batch, bytes_each: int, entry: int, d: int, numbers: int, most: int
+        self,
+        count: int,
+        lengths: tuple[int, int],
+        each: int,
+        entry: int,
+        d: int,
+        numbers: int,
+        most: int,
     ) -> tuple[int, int | None]:
-        """How many completions at once, and rows of the tables for sums that cannot be held whole.
+        """How many of ``count`` completions at once, and rows of the tables for sums not held whole.
 
-        ``bytes_each`` are those of a completion's pass, ``entry`` those of one entry of all sums together;
-        a sum has ``d`` entries, a sketch ``numbers``, and ``most`` completions may be taken at once.
+        ``lengths`` are tokens of prompt and completion, ``each`` bytes of a completion's pass, ``entry``
+        those of one entry of all sums together; a sum has ``d`` entries, a sketch ``numbers``, and
+        ``most`` completions may be taken at once.
         """
+        most = min(most, self.most or most)
         room, taken, table = self.memory - self.working, entry * d, None
-        if taken + bytes_each > room and d > _LEAST:
+        if count <= most and count * each + entry * numbers <= room:
+            self._tried = count
+            return count, 1
+        if taken + each > room and d > _LEAST:
             # An eighth of the rest is enough for sums, and blocks are the larger.
-            table = max(1, max((room - bytes_each) // 8, entry * _LEAST) // (entry * numbers))
+            table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
             taken = entry * numbers * table
-        fit = max(room - taken, 0) // bytes_each
+        fit = max(room - taken, 0) // each
         if not fit:
             raise InputError(
-                f"memory is {self.memory} bytes: completions of {batch.longest} tokens after a prompt "
-                f"of {len(batch.prompt)} take {taken + bytes_each + self.working} at least; raise memory=, "
+                f"memory is {self.memory} bytes: completions of {lengths[1]} tokens after a prompt "
+                f"of {lengths[0]} take {taken + each + self.working} at least; raise memory=, "
                 "score fewer parameters, or take shorter completions"
             )
-        self._tried = min(fit, most, self.most or most)
+        self._tried = min(fit, most)
         return self._tried, table
 
     def within(self, run: Callable[[], T], d: int) -> T:
