@@ -62,11 +62,13 @@ def scored_prompts(monkeypatch):
     """The prompts that are scored, by their tokens."""
     from ustat_pg.llm.scores import Scores
 
-    calls, original = [], Scores.of
+    calls, original = [], Scores.many
 
-    def counted(self, prompt_ids, *arguments, **options):
-        calls.append(tuple(prompt_ids))
-        return original(self, prompt_ids, *arguments, **options)
+    def counted(self, asked, **options):
+        listed = list(asked)
+        for one, made in zip(listed, original(self, listed, **options), strict=True):
+            calls.append(tuple(one.prompt_ids))
+            yield made
 
-    monkeypatch.setattr(Scores, "of", counted)
+    monkeypatch.setattr(Scores, "many", counted)
     return calls

@@ -193,21 +193,24 @@ def test_an_interrupted_scoring_goes_on(tiny, tmp_path, monkeypatch, scored_prom
     pools = pool_of(6)
     whole = score_pool(tiny, pools)
     scored_prompts.clear()
-    counted = Scores.of
+    counted = Scores.many
 
-    def interrupted(self, *arguments, **options):
-        if len(scored_prompts) == 3:
-            raise KeyboardInterrupt
-        return counted(self, *arguments, **options)
+    def interrupted(self, asked, **options):
+        for made in counted(self, asked, **options):
+            if len(scored_prompts) > 3:
+                raise KeyboardInterrupt
+            yield made
 
-    monkeypatch.setattr(Scores, "of", interrupted)
+    monkeypatch.setattr(Scores, "many", interrupted)
     with pytest.raises(KeyboardInterrupt):
         score_pool(tiny, pools, out=tmp_path)
     assert len(list((tmp_path / "scored").iterdir())) == 3
-    monkeypatch.setattr(Scores, "of", counted)
+    monkeypatch.setattr(Scores, "many", counted)
+    first = scored_prompts[:3]
     scored_prompts.clear()
     same(whole, score_pool(tiny, pools, out=tmp_path))
-    assert scored_prompts == [rollouts.prompt_ids for rollouts in pools[3:]]
+    # The rest, and nothing twice.
+    assert sorted(first + scored_prompts) == sorted(rollouts.prompt_ids for rollouts in pools)
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a prompt", "cut"])
@@ -324,12 +327,12 @@ def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monk
 def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(
     tiny, tmp_path, monkeypatch
 ):
-    def without(scores, rollouts, *more):
-        entry = own(scores, rollouts, *more)
+    def without(rollouts, *more):
+        entry = own(rollouts, *more)
         return {name: entry[name] for name in entry if name != "gram" or rollouts is not pools[1]}
 
-    pools, own = pool_of(3), scoring._score
-    monkeypatch.setattr(scoring, "_score", without)
+    pools, own = pool_of(3), scoring._entry
+    monkeypatch.setattr(scoring, "_entry", without)
     assert score_pool(tiny, pools, out=tmp_path).gram is None
-    monkeypatch.setattr(scoring, "_score", None)
+    monkeypatch.setattr(scoring, "_entry", None)
     assert score_pool(tiny, [pools[2], pools[0]], out=tmp_path).gram is not None

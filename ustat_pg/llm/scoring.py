@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from .pool import (
 )
 from .prompts import Task
 from .rollouts import Progress, Rollouts, same_prompts
-from .scores import Scores
+from .scores import Asked, PromptScores, Scores
 
 Array = NDArray[np.float64]
 
@@ -108,21 +108,29 @@ def score_pool(
         "versions": versions("ustat_pg", "numpy", "torch", "transformers"),
         "code": source_digest(Path(__file__).resolve()),
     }
-    entries = []
-    for number, rollouts in enumerate(prompts, start=1):
-        file, entry = None, None
-        if out is not None:
-            name = _key([made_by, scores.names, _content(rollouts, token_weights)])
-            file = out / "scored" / f"prompt-{name}.npz"
-            entry = _read(file)
-        if entry is None:
-            entry = _score(scores, rollouts, gram, by_length, token_weights)
-            if file is not None:
-                _write(file, entry)
-        entries.append(entry)
+    files: list[Path | None] = [None] * len(prompts)
+    if out is not None:
+        names = [
+            _key([made_by, scores.names, _content(rollouts, token_weights)]) for rollouts in prompts
+        ]
+        files = [out / "scored" / f"prompt-{name}.npz" for name in names]
+    read = ((x, _read(file)) for x, file in enumerate(files) if file is not None)
+    entries = {x: entry for x, entry in read if entry is not None}
+    missing = [x for x in range(len(prompts)) if x not in entries]
+    # Neighbours go through the model together: those of about one length, the longest first.
+    missing.sort(key=lambda x: -_longest(prompts[x]))
+    done = len(prompts) - len(missing)
+    if progress is not None and done:
+        progress("scored", done, len(prompts))
+    made = _score(scores, [prompts[x] for x in missing], gram, by_length, token_weights)
+    for number, (x, entry) in enumerate(zip(missing, made, strict=True), start=done + 1):
+        entries[x] = entry
+        if (file := files[x]) is not None:
+            _write(file, entry)
         if progress is not None:
             progress("scored", number, len(prompts))
-    pool = _pool(prompts, entries, {**(config or {}), **made_by, "scored_parameters": scores.d})
+    in_order = [entries[x] for x in range(len(prompts))]
+    pool = _pool(prompts, in_order, {**(config or {}), **made_by, "scored_parameters": scores.d})
     if out is not None:
         pool.save(out / "scored.npz")
     return pool
@@ -130,36 +138,56 @@ def score_pool(
 
 def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
     """The pool of some prompts, scored here and now and kept nowhere."""
-    return _pool(prompts, [_score(scores, rollouts, False) for rollouts in prompts], {})
+    return _pool(prompts, list(_score(scores, prompts, False)), {})
+
+
+def _longest(rollouts: Rollouts) -> int:
+    """Tokens of the prompt and its longest completion."""
+    return len(rollouts.prompt_ids) + max(map(len, rollouts.completion_ids))
 
 
 def _score(
     scores: Scores,
-    rollouts: Rollouts,
+    prompts: Sequence[Rollouts],
     gram: bool,
     by_length: bool = False,
     token_weights: TokenWeights | None = None,
-) -> dict[str, Any]:
-    """A prompt's entries in the arrays of a pool."""
+) -> Iterator[dict[str, Any]]:
+    """Each prompt's entries in the arrays of a pool."""
+    entries: list[dict[str, Any]] = []
+
+    def asked() -> Iterator[Asked]:
+        for rollouts in prompts:
+            rewards, lengths = _facts(rollouts)
+            every = moment_weights(rewards)
+            weights, factors = _few(every, rewards)[0], None
+            entry: dict[str, Any] = {}
+            if by_length:
+                weights = np.concatenate([weights, length_weights(every, lengths)])
+            if token_weights is not None:
+                factors, entry = _stale(scores, rollouts, token_weights)
+            entries.append(entry)
+            ids = rollouts.prompt_ids, rollouts.completion_ids
+            yield Asked(*ids, weights, factors, name=rollouts.prompt.id)
+
+    for x, made in enumerate(scores.many(asked(), gram=gram)):
+        yield entries[x] | _entry(prompts[x], made, by_length)
+
+
+def _facts(rollouts: Rollouts) -> tuple[Array, Array]:
+    """Rewards and lengths of a prompt's completions."""
     rewards = np.asarray(rollouts.rewards, dtype=np.float64)
-    every = moment_weights(rewards)
-    weights, back = _few(every, rewards)
-    few = len(weights)
-    lengths = np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
-    if by_length:
-        weights = np.concatenate([weights, length_weights(every, lengths)])
-    entry: dict[str, Any] = {}
-    factors = None
-    try:
-        if token_weights is not None:
-            factors, entry = _stale(scores, rollouts, token_weights)
-        ids = rollouts.prompt_ids, rollouts.completion_ids
-        made = scores.of(*ids, weights, gram=gram, token_weights=factors)
-    except InputError as error:
-        raise InputError(f"prompt {rollouts.prompt.id!r}: {error}") from None
+    return rewards, np.array([len(ids) for ids in rollouts.completion_ids], dtype=np.float64)
+
+
+def _entry(rollouts: Rollouts, made: PromptScores, by_length: bool) -> dict[str, Any]:
+    """A prompt's entries in the arrays of a pool, but for those of an older policy."""
+    rewards, lengths = _facts(rollouts)
+    back = _few(moment_weights(rewards), rewards)[1]
+    few = back.shape[1]
     assert made.products is not None
     assert made.sketches is not None
-    entry |= {
+    entry = {
         "rewards": rewards,
         "squared_norms": made.squared_norms,
         "sums": back @ made.products[:few, :few] @ back.T,
@@ -183,13 +211,18 @@ def _stale(
     scores: Scores, rollouts: Rollouts, token_weights: TokenWeights
 ) -> tuple[list[Any], dict[str, Any]]:
     """The weights of each completion's tokens, and the pool's entries that compare the two policies."""
-    old = rollouts.log_probs
+    old, name = rollouts.log_probs, rollouts.prompt.id
     if old is None:
-        raise InputError("its rollouts have no log-probabilities of the policy that drew them")
+        raise InputError(
+            f"prompt {name!r}: its rollouts have no log-probabilities of the policy that drew them"
+        )
     lengths = np.array([len(ids) for ids in rollouts.completion_ids])
     mask = np.arange(lengths.max()) < lengths[:, None]
     log_ratio = np.zeros(mask.shape)
-    new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
+    try:
+        new = scores.log_probs(rollouts.prompt_ids, rollouts.completion_ids)
+    except InputError as error:
+        raise InputError(f"prompt {name!r}: {error}") from None
     log_ratio[mask] = np.concatenate(new) - np.concatenate([np.array(logs) for logs in old])
     factors = token_weights.of(log_ratio, mask, rollouts.rewards)
     kinds = [kl_values(log_ratio, kind).sum(axis=1) for kind in KL_KINDS]

@@ -35,7 +35,7 @@ from ..catalogue import catalogue
 from ..estimators import RunningTable, advantages, norm_weighted
 from ..validation import InputError, integer
 from .models import sharded
-from .scores import Scores
+from .scores import Asked, Scores
 from .scores.tokens import of_tokens
 
 TRL = "1.16"
@@ -267,8 +267,12 @@ def _squared_norms(trainer: Any, output: Any) -> Any:
         with torch.enable_grad():
             scores = Scores(model, **trainer.ustat_pg_scores)
             pairs = zip(prompts, completions, strict=True)
-            for prompt, group in groupby(pairs, key=lambda pair: pair[0]):
-                norms.extend(scores.norms(prompt, [completion for _, completion in group]))
+            asked = (
+                Asked(prompt, [completion for _, completion in group])
+                for prompt, group in groupby(pairs, key=lambda pair: pair[0])
+            )
+            for made in scores.many(asked):
+                norms.extend(made.squared_norms)
     finally:
         model.train(training)
     return torch.tensor(norms, dtype=torch.float64, device=output["completion_ids"].device)

@@ -27,8 +27,11 @@ SKETCH = 2**14
 _SUMS = 3
 """Weighted sums that every pool takes of a prompt, at most."""
 
-_TOKENS = 2**15
-"""Tokens of prompts that go through a model at once, padding included: more gain nothing."""
+_TOKENS = {"cuda": 2**15}
+"""Tokens, padding included, up to which several prompts go through a model at once.
+
+Elsewhere one does, so that the last digits of a prompt's scores do not depend on its neighbours.
+"""
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
 
@@ -137,8 +140,8 @@ class Scores:
     def many(self, asked: Iterable[Asked], *, gram: bool = False) -> Iterator[PromptScores]:
         """What :meth:`of` gives of each of some prompts, several of which go through the model at once.
 
-        As many neighbours do as the memory allows, up to 2¹⁵ tokens, where padding them to one length
-        costs little.
+        On a GPU as many neighbours do as its memory allows, up to 2¹⁵ tokens, where padding them to one
+        length costs little; on a CPU each does alone.
 
         Raises:
             InputError: a prompt's scores are refused, named where it has a name, when it is its turn.
@@ -168,7 +171,7 @@ class Scores:
         padded = sum(batch.count for batch in batches) * max(lengths)
         needed = sum(batch.count * length for batch, length in zip(batches, lengths, strict=True))
         weighted = {prompt.weights is None for prompt in prompts}
-        few = padded <= _TOKENS and 5 * needed >= 4 * padded
+        few = padded <= _TOKENS.get(self.device.type, 0) and 5 * needed >= 4 * padded
         return self.method == "hooks" and len(weighted) == 1 and few
 
     def _scored(self, prompts: Sequence[_Prompt], gram: bool) -> Iterator[PromptScores]:

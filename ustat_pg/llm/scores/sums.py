@@ -41,6 +41,10 @@ _PASSES = {"cpu": 64, "cuda": 1024}
 """Operations of a product of matrices in the time in which a number is written and read twice."""
 
 
+_STARTS = 2**22
+"""Operations of a product of matrices in the time that starting the second way takes longer."""
+
+
 def dot(first: Tensor, second: Tensor) -> Tensor:
     """first secondᵀ in float64, in the arrays' precision over short stretches only; (..., r, m) each."""
     total = torch.zeros((), dtype=torch.float64, device=first.device)
@@ -85,7 +89,7 @@ def by_tokens(uses: Uses, sums: int, others: int = 1) -> bool:
     entries = uses[0].rows * columns
     # Of one completion.
     formed = entries * (passes + 2 * (sums + others))
-    never = entries * passes * sums / count
+    never = (entries * passes * sums + _STARTS) / count
     for use in uses:
         dense, tokens = _left(use).ndim == 3, use.right.shape[1]
         once = 2 * tokens * (entries if dense else columns)
@@ -116,7 +120,7 @@ def weighted(
     tokens, columns = uses[0].right.shape[1:]
     each = 2 * len(weights) * columns * weights.dtype.itemsize
     for rows in slices(uses[0].rows, budget // (each * len(prompts))):
-        sums = []
+        sums: list[Tensor] = []
         for prompt in prompts:
             total: Tensor | None = None
             for some in slices(prompt.stop - prompt.start, budget // (each * tokens)):
@@ -124,6 +128,7 @@ def weighted(
                 joined = [_joined(use, part, weights[:, part]) for use in uses]
                 made = _formed(joined, rows, weights.dtype)
                 total = made if total is None else total.add_(made)
+            assert total is not None
             sums.append(total)
         yield rows.start * columns, torch.stack(sums).flatten(2)
 
@@ -248,6 +253,7 @@ class Kept:
         sizes = [prompt.stop - prompt.start for prompt in prompts]
         self.norms = like.new_zeros(sum(sizes), dtype=torch.float64)
         self.grams = [self.norms.new_zeros(n, n) for n in sizes] if gram else []
+        self._few = min(_SHORT, budget // (4 * like.dtype.itemsize))
         self._short: list[tuple[int, Tensor]] = []
         self._final: list[Tensor] = []
         self._products: Tensor | float = 0.0
@@ -259,15 +265,12 @@ class Kept:
     def take(self, part: slice, start: int, uses: Uses) -> None:
         """Take some completions' scores in a parameter, the entries of which begin at ``start``."""
         if uses[0].left is None:
-            self._short.append((start, torch.stack([use.right for use in uses]).sum(dim=0)))
+            self._put_off(part, start, torch.stack([use.right for use in uses]).sum(dim=0))
             return
         sums = 0 if self._weights is None else len(self._weights)
         if not by_tokens(uses, sums, len(self.grams[0]) if self.grams else 1):
             for entry, values in pieces(uses, self._budget, self._dtype):
-                if values.numel() > _SHORT:
-                    self.give(part, (start + entry, values))
-                else:
-                    self._short.append((start + entry, values))
+                self._put_off(part, start + entry, values)
             return
         if self.grams:
             for prompt, gram in zip(self._prompts, self.grams, strict=True):
@@ -294,6 +297,15 @@ class Kept:
             made = torch.stack(sums)
             self._add([start for start, _ in given], made, [rows.shape[1] for _, rows in given])
 
+    def _put_off(self, part: slice, start: int, values: Tensor) -> None:
+        """Add scores, short ones together with others."""
+        if values.numel() > self._few:
+            self.give(part, (start, values))
+            return
+        self._short.append((start, values))
+        if sum(rows.numel() for _, rows in self._short) > self._few:
+            self.flush(part)
+
     def flush(self, part: slice) -> None:
         """Add short scores, which were put off to be added together."""
         if self._short:
@@ -308,7 +320,7 @@ class Kept:
         """Add sums, (P, r, m), which are final where all completions come at once."""
         if self._at_once and not self.grams:
             self._final.append(sums)
-            if sum(made.numel() for made in self._final) > _SHORT:
+            if sum(made.numel() for made in self._final) > self._few:
                 self._multiply()
         flat = sums.flatten(0, 1)
         for start, piece in zip(starts, flat.split(sizes or [flat.shape[1]], dim=1), strict=True):
