@@ -105,4 +105,7 @@ def by_windows(table: Tensor, values: Tensor, start: int, draws: Draws) -> None:
         windows = signed.repeat(1, 1, 2).unfold(2, k, 1)
         stretches = torch.arange(last - first, device=table.device)
         turned = windows[:, stretches, k - turns[first:last]]
-        table.index_add_(1, rows[first:last] % table.shape[1], turned)
+        if table.shape[1] == 1:
+            table[:, 0] += turned.sum(dim=1)
+        else:
+            table.index_add_(1, rows[first:last] % table.shape[1], turned)
