@@ -13,11 +13,12 @@ from torch import nn
 
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
-from ustat_pg.llm.scores import Scores, layers, tokens
-from ustat_pg.llm.scores.sums import Sketch, dot, squares
+from ustat_pg.llm.scores import Asked, Scores, layers, tokens
+from ustat_pg.llm.scores.sums import Sketch, by_tokens, dot, squares
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.noise import loops
 from ustat_pg.noise.sketch import by_windows
+from ustat_pg.noise.uses import Use
 
 VOCABULARY, WIDTH = 40, 24
 COMMON = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 36}
@@ -89,9 +90,19 @@ def gram(scores, completions=COMPLETIONS):
 # Against differentiation.
 
 
+def by(monkeypatch, way):
+    """Scores of matrices that are never formed, or always are."""
+    monkeypatch.setattr("ustat_pg.llm.scores.sums.by_tokens", lambda *_: way == "tokens")
+
+
+WAYS = pytest.mark.parametrize("way", ["tokens", "formed"])
+
+
+@WAYS
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("name", MODELS)
-def test_hooks_and_loop_agree(name, dtype, limit):
+def test_hooks_and_loop_agree(name, dtype, limit, way, monkeypatch):
+    by(monkeypatch, way)
     model = built(name, dtype)
     loop, hooks = (everything(Scores(model, method=method)) for method in ("loop", "hooks"))
     assert max(differences(hooks, loop).values()) < limit
@@ -120,6 +131,155 @@ def test_both_agree_with_plain_differentiation(name, method):
     assert off(result.token_proxy, [proxy for _, _, proxy in listed]) < 1e-12
     alone = scores.of(PROMPT, COMPLETIONS)
     assert alone.products is alone.sketches is alone.gram is None
+
+
+def matrix(count, tokens, rows, columns):
+    return [Use(torch.empty(count, tokens, rows), torch.empty(count, tokens, columns), rows)]
+
+
+def test_the_way_that_takes_less_time_is_taken():
+    """Norms by tokens up to about T = d_in d_out / (d_in + d_out), and later where forming costs more."""
+    for count, rows, columns in ((16, 900, 900), (16, 5000, 900), (4, 2000, 3000)):
+        bend = rows * columns / (rows + columns)
+        taken = [T for T in range(1, 4000, 20) if by_tokens(matrix(count, T, rows, columns), 0)]
+        assert bend < max(taken) < 1.2 * bend
+        assert taken == [*range(1, max(taken) + 1, 20)]
+        # Two sums of one completion cost more than the score that they spare.
+        assert not by_tokens(matrix(1, 1, rows, columns), 2)
+        assert by_tokens(matrix(16, 1, rows, columns), 2)
+        assert max(taken) > max(T for T in taken if by_tokens(matrix(16, T, rows, columns), 2))
+        # All inner products take as many times as long as there are completions.
+        assert not by_tokens(matrix(count, max(taken), rows, columns), 0, count)
+
+
+@pytest.mark.parametrize("tokens", [3, 20])
+def test_both_ways_are_taken_and_agree_with_the_loop(tokens, monkeypatch):
+    """Short completions go by tokens; longer ones are formed in small matrices alone."""
+    monkeypatch.setattr("ustat_pg.llm.scores.sums._STARTS", 0)
+    ways = set()
+
+    def noted(*arguments):
+        ways.add(by_tokens(*arguments))
+        return by_tokens(*arguments)
+
+    monkeypatch.setattr("ustat_pg.llm.scores.sums.by_tokens", noted)
+    model, generator = built(), np.random.default_rng(1)
+    completions = [tuple(generator.integers(0, VOCABULARY, tokens + i % 2)) for i in range(9)]
+    hooks, loop = (
+        Scores(model, method=method).of(PROMPT[:2], completions, np.eye(9)[:1])
+        for method in ("hooks", "loop")
+    )
+    assert max(differences(hooks, loop).values()) < 1e-12
+    assert ways == ({True} if tokens == 3 else {True, False})
+
+
+# Several prompts at once.
+
+
+def asked(*names):
+    """Prompts of different lengths, with as many completions and sums as come."""
+    generator, result = np.random.default_rng(2), []
+    for x, name in enumerate(names):
+        prompt, *rows = (generator.integers(0, VOCABULARY, n) for n in (3 + 2 * x, 4, 1, 6, 9 - x))
+        rows = [*rows[x % 2 :], rows[-1]]
+        factors = [generator.normal(size=len(row)) for row in rows] if x == 1 else None
+        weights = generator.normal(size=(1 + x % 3, len(rows)))
+        result.append(Asked(prompt.tolist(), [r.tolist() for r in rows], weights, factors, name))
+    return result
+
+
+def at_once(monkeypatch, tokens=10**6):
+    """A CPU that takes several prompts as a GPU does."""
+    monkeypatch.setattr("ustat_pg.llm.scores.passes._TOKENS", {"cpu": tokens})
+
+
+def each(scores, prompts, gram):
+    names = ("prompt_ids", "completion_ids", "weights")
+    return [
+        scores.of(*(getattr(p, n) for n in names), gram=gram, token_weights=p.token_weights)
+        for p in prompts
+    ]
+
+
+@WAYS
+@pytest.mark.parametrize("gram", [True, False])
+@pytest.mark.parametrize("name", ["Qwen2 tied", "Llama", "GPT-2"])
+def test_prompts_at_once_give_what_each_does_alone(name, gram, way, monkeypatch):
+    by(monkeypatch, way)
+    model, prompts = built(name), asked("a", "b", "c", "d")
+    # So much longer that padding the others to it would cost more than a pass.
+    prompts.append(Asked(PROMPT * 9, COMPLETIONS, WEIGHTS))
+    expected = each(Scores(model, method="loop"), prompts, gram)
+    scores = Scores(model)
+    scores.norms(PROMPT, COMPLETIONS)
+    tried = out_beyond(monkeypatch, 99)
+    at_once(monkeypatch)
+    found = list(scores.many(iter(prompts), gram=gram))
+    assert tried == [sum(tried) - 6, 6]
+    for one, other in zip(found, expected, strict=True):
+        assert max(differences(one, other).values()) < 1e-12
+        assert one.whole
+
+
+def test_prompts_that_memory_does_not_hold_at_once_are_split(needs, monkeypatch):
+    model, size, sums = needs
+    prompts = [Asked(PROMPT, COMPLETIONS, WEIGHTS, name=name) for name in "abcd"]
+    (whole,) = each(Scores(model), prompts[:1], False)
+    for held, blocks in ((24.5, [24]), (12.5, [12, 12]), (6.5, [6] * 4), (2.1, [2] * 12)):
+        scores = Scores(model, memory=allowing(held * size + sums), sketch=16)
+        scores.norms(PROMPT, COMPLETIONS[:1])
+        with monkeypatch.context() as patch:
+            tried = out_beyond(patch, 99)
+            at_once(patch)
+            found = list(scores.many(prompts))
+        assert tried == blocks
+        for one in found:
+            assert off(one.squared_norms, whole.squared_norms) < 1e-12
+            assert off(one.products, whole.products) < 1e-12
+    # Where it runs out all the same too.
+    scores = Scores(model)
+    scores.norms(PROMPT, COMPLETIONS[:1])
+    tried = out_beyond(monkeypatch, 7)
+    at_once(monkeypatch)
+    with pytest.warns(ChunkWarning) as warned:
+        found = list(scores.many(prompts))
+    assert ["12" in str(w.message) for w in warned] == [True, True]
+    assert tried[-4:] == [6] * 4
+    assert off(found[3].products, whole.products) < 1e-12
+
+
+def test_a_prompt_is_refused_by_its_own_name_when_it_is_its_turn(monkeypatch):
+    model = built("Qwen2")
+    own = min({*range(VOCABULARY)}.difference(PROMPT, *COMPLETIONS))
+    model.model.embed_tokens.weight.data[own] = float("nan")
+    good, bad = (Asked((*PROMPT, last), COMPLETIONS, name=str(last)) for last in (PROMPT[0], own))
+    at_once(monkeypatch)
+    made = Scores(model).many([good, bad, good])
+    assert np.isfinite(next(made).squared_norms).all()
+    refuses(f"prompt '{own}': scores are not finite", next, made)
+
+
+@pytest.mark.parametrize("planted", ["targets", "factors"])
+def test_padding_that_counts_changes_what_is_given(planted, monkeypatch):
+    """The equalities above see it: of one prompt and of several."""
+    from ustat_pg.llm.scores.tokens import Batch
+
+    original = getattr(Batch, planted)
+
+    def unmasked(self):
+        made = original(self)
+        return (made[0], made[1] | True) if planted == "targets" else torch.ones_like(made)
+
+    model, prompts = built(), asked("a", "b")
+    right = each(Scores(model, method="loop"), prompts, False)
+    scores = Scores(model)
+    scores.norms(PROMPT, COMPLETIONS)
+    at_once(monkeypatch)
+    monkeypatch.setattr(Batch, planted, unmasked)
+    field = "token_proxy" if planted == "targets" else "squared_norms"
+    for found in (list(scores.many(prompts)), each(scores, prompts, False)):
+        for one, other in zip(found, right, strict=True):
+            assert off(getattr(one, field), getattr(other, field)) > 1e-3
 
 
 def test_surprise_is_the_log_probability_less_what_it_is_on_average():
@@ -176,6 +336,15 @@ def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
     assert off(gram(Scores(untied)), gram(Scores(untied, method="loop"))) < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tokens_of_two_uses_without_cross_terms_are_refused(monkeypatch, dtype):
+    by(monkeypatch, "tokens")
+    monkeypatch.setattr("ustat_pg.llm.scores.sums.product", zip)
+    text = r"in model.embed_tokens.weight is .* method='loop'"
+    refuses(text, Scores(built("Qwen2 tied", dtype)).of, PROMPT, COMPLETIONS)
+    agrees_with_the_loop(built("Qwen2"), Scores(built("Qwen2")))
+
+
 # Sketches.
 
 
@@ -196,12 +365,13 @@ def test_a_sketch_is_the_same_piece_by_piece_and_its_rows_add_up(rows):
     assert torch.allclose(small.square().sum(dim=(1, 2)), vectors[:, :50].square().sum(dim=1))
 
 
+@pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_cpu_and_a_device_make_the_same_sketch(dtype, monkeypatch):
+def test_a_cpu_and_a_device_make_the_same_sketch(dtype, rows, monkeypatch):
     vectors = torch.randn(2, 1000, dtype=dtype, generator=torch.Generator().manual_seed(0))
     # As a part of a wider array, too.
     sketch, piece = Sketch(1000, 64, vectors), vectors[:, 70:930]
-    tables = torch.zeros(2, 2, 3, 64, dtype=dtype)
+    tables = torch.zeros(2, 2, rows, 64, dtype=dtype)
     sketch.add(tables[0], 70, piece)
     monkeypatch.setattr(loops, "by_loops", by_windows)
     sketch.add(tables[1], 70, piece)
@@ -265,8 +435,10 @@ def test_frozen_parameters_are_left_out():
     refuses("all have requires_grad=False", Scores, model, parameters=["*layers.0*"])
 
 
+@WAYS
 @pytest.mark.filterwarnings("ignore:.*")
-def test_lora():
+def test_lora(way, monkeypatch):
+    by(monkeypatch, way)
     peft = pytest.importorskip("peft")
     random = {"init_lora_weights": False, "lora_dropout": 0.1}
     config = peft.LoraConfig(r=2, target_modules=["q_proj", "up_proj"], **random)
@@ -296,15 +468,17 @@ def test_the_model_is_left_as_it_was():
 # Precision.
 
 
+@WAYS
 @pytest.mark.parametrize("name", ["Qwen2", "Qwen2 tied"])
 @pytest.mark.parametrize("kind", ["weights", "autocast"])
-def test_sixteen_bits(kind, name):
+def test_sixteen_bits(kind, name, way, monkeypatch):
     """bfloat16 rounds every activation by up to 2⁻⁹, which grows along the layers of a random model.
 
     Over seeds 0 to 9 the Gram matrix was off by at most 8% of its largest entry and the gradient by
     10% of its norm; a loop in the same precision by as much. The limit is 15%. What hooks and loop
     differ by is less: they read the same activations, and only the loop rounds its gradients.
     """
+    by(monkeypatch, way)
     exact = everything(Scores(built(name, torch.float32)))
     autocast = kind == "autocast"
     model = built(name, torch.float32 if autocast else torch.bfloat16)
@@ -354,8 +528,10 @@ def allowing(room):
     return int(max(room * 8 / 7, room + 2**16)) + 16
 
 
+@WAYS
 @pytest.mark.parametrize(("held", "blocks"), [(1.1, 6), (2.1, 3), (4.1, 2), (6.1, 1)])
-def test_blocks_give_the_same_in_one_pass(needs, monkeypatch, held, blocks):
+def test_blocks_give_the_same_in_one_pass(needs, monkeypatch, held, blocks, way):
+    by(monkeypatch, way)
     model, each, sums = needs
     whole = Scores(model).of(PROMPT, COMPLETIONS, WEIGHTS, gram=held > 6)
     scores = Scores(model, memory=allowing(held * each + sums))
@@ -399,8 +575,10 @@ def test_too_little_memory_is_refused_before_and_after(needs):
     )
 
 
-def test_what_is_held_stays_within_the_flag(needs):
+@WAYS
+def test_what_is_held_stays_within_the_flag(needs, monkeypatch, way):
     """Tensors that torch has at once, by its own account, in blocks."""
+    by(monkeypatch, way)
     model, each, sums = needs
     memory = allowing(2.1 * each + sums)
     scores = Scores(model, memory=memory, sketch=256)

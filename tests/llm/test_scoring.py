@@ -156,6 +156,21 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
     assert min(z[1:]) > 4
 
 
+def test_prompts_that_are_scored_at_once_make_the_same_pool(tiny, tmp_path, monkeypatch):
+    """As on a GPU: to rounding, in the order that was given, and found again."""
+    pools = pool_of(6)
+    pools[1] = replace(pools[1], rewards=np.ones(N))
+    alone = score_pool(tiny, pools, by_length=True)
+    monkeypatch.setattr("ustat_pg.llm.scores.passes._TOKENS", {"cpu": 2**15})
+    result = score_pool(tiny, pools, by_length=True, out=tmp_path)
+    assert result.prompts == alone.prompts
+    for name in ARRAYS:
+        if (expected := getattr(alone, name)) is not None:
+            largest = np.abs(expected).max()
+            np.testing.assert_allclose(getattr(result, name), expected, rtol=0, atol=1e-5 * largest)
+    same(result, score_pool(tiny, pools, by_length=True, out=tmp_path))
+
+
 # Going on after an interruption.
 
 

@@ -188,7 +188,8 @@ def _formed(uses: Uses, rows: slice, dtype: torch.dtype) -> Tensor:
 
 def _product(first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
     """Products of matrices of 16 bits, or more, summed in float32 at least."""
-    if first.is_cuda and first.dtype == second.dtype != dtype:
+    narrow = first.is_cuda and first.dtype.itemsize == 2 and dtype == torch.float32
+    if narrow and first.dtype == second.dtype:
         return torch.bmm(first, second, out_dtype=dtype)
     return torch.bmm(first.to(dtype), second.to(dtype))
 
