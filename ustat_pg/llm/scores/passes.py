@@ -238,12 +238,7 @@ class Scores:
         if hooks:
             self._check(batch)
         rows = [0 if one.weights is None else len(one.weights) for one in prompts]
-        try:
-            block, table = self._plan(batch, max(rows))
-        except InputError:
-            if len(prompts) == 1:
-                raise
-            block, table = 0, None
+        block, table = self._plan(batch, max(rows))
         if block < batch.count and len(prompts) > 1:
             half = len(prompts) // 2
             return self._run(prompts[:half], gram) + self._run(prompts[half:], gram)

@@ -38,7 +38,10 @@ _SHORT = 2**16
 """Numbers below which the start of an operation takes longer than the operation."""
 
 _PASSES = {"cpu": 64, "cuda": 1024}
-"""Operations of a product of matrices in the time in which a number is written and read twice."""
+"""Operations of a product of matrices in the time in which a number is written and read twice.
+
+Measured on a CPU; of a GPU by data sheets: 12 bytes at 3 to 5 TB a second, and 10¹⁵ operations in 16 bits.
+"""
 
 
 _STARTS = 2**22
@@ -130,7 +133,7 @@ def weighted(
                 total = made if total is None else total.add_(made)
             assert total is not None
             sums.append(total)
-        yield rows.start * columns, torch.stack(sums).flatten(2)
+        yield rows.start * columns, _stacked(sums).flatten(2)
 
 
 def inner_products(uses: Uses, gram: bool, budget: int, dtype: torch.dtype) -> Tensor:
@@ -203,6 +206,11 @@ def _joined(use: Use, part: slice, weights: Tensor | None = None) -> Use:
     # A GPU multiplies numbers of 16 bits several times as fast.
     scaled = scaled.to(right.dtype) if right.is_cuda else scaled
     return Use(left.expand(len(weights), *left.shape[1:]), scaled, use.rows)
+
+
+def _stacked(arrays: list[Tensor]) -> Tensor:
+    """Arrays of one shape in one; no copy is made of a single one."""
+    return arrays[0][None] if len(arrays) == 1 else torch.stack(arrays)
 
 
 def _some(use: Use, part: slice) -> Use:
@@ -295,7 +303,7 @@ class Kept:
         if self._weights is not None:
             weights = self._weights[:, part]
             sums = [weights[:, prompt] @ values[prompt] for prompt in self._inside(part)]
-            made = torch.stack(sums)
+            made = _stacked(sums)
             self._add([start for start, _ in given], made, [rows.shape[1] for _, rows in given])
 
     def _put_off(self, part: slice, start: int, values: Tensor) -> None:
