@@ -13,6 +13,7 @@ import sys
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ from ustat_pg.engines import (
     Gap,
     GradientCell,
     Training,
-    device,
 )
 from ustat_pg.engines.gradients import cuda as gradients
+from ustat_pg.engines.runs import cuda as paths
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
 
@@ -70,11 +71,12 @@ class Job:
             # Products of Philox wrap; the simulator's are NumPy's, which says so.
             warnings.filterwarnings("ignore", "overflow encountered in scalar multiply")
             if self.most is not None:
-                patch.setattr(device, "MOST_THREADS", self.most)
+                patch.setattr(paths, "MOST_THREADS", self.most)
             if self.room is not None:
                 patch.setattr(numba_cuda, "device_array", partial(_small, self.room))
             for name, value in self.shapes.items():
-                patch.setattr(gradients, name, value)
+                engine, _, number = name.rpartition(".")
+                patch.setattr(paths if engine else gradients, number, value)
             gradients._prepared.cache_clear()
             answer = self.call()
         return answer, [str(warning.message) for warning in caught]
@@ -83,11 +85,11 @@ class Job:
 _DEVICE_ARRAY = numba_cuda.device_array
 
 
-def _small(room: int, shape: Any, dtype: Any) -> Any:
-    """An array of a device that holds scratch of so many replications: only scratch has int32."""
-    if np.dtype(dtype) == np.int32 and shape[-1] > room:
+def _small(room: int, shape: Any) -> Any:
+    """An array of a device that holds the snapshots of so many runs."""
+    if shape[-1] > room:
         raise RuntimeError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
-    return _DEVICE_ARRAY(shape, dtype)
+    return _DEVICE_ARRAY(shape)
 
 
 def measure(engine, cell, quantities, replications=REPLICATIONS, first=FAR):
@@ -173,6 +175,9 @@ def all_jobs():
         jobs["shape", name] = Job(call, shapes=shapes)
     for name, options in CHUNKS.items():
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
+    for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
+        shapes = {"paths.BUILT_IN": 0, "paths.SHARED_BYTES": 0}
+        jobs["built-in path", number] = Job(partial(run, "cuda", trajectory), shapes=shapes)
     jobs["training", "gap"] = Job(partial(measure, "cuda", *training()))
     return jobs
 
@@ -243,6 +248,13 @@ def test_the_same_paths(answers):
         off = np.abs(result[number] - theta) / np.maximum(np.abs(theta), 1.0)
         assert off.max() < TOLERANCE, (number, trajectory.description, off.max())
         assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
+
+
+def test_what_is_built_in_changes_no_path(answers):
+    result = of_kind(answers, "built-in path")
+    for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
+        expected = run("cpu", trajectory)
+        assert np.allclose(result[number], expected, rtol=1e-11, atol=1e-11)
 
 
 def test_no_shape_of_a_thread_block_changes_a_number(answers):

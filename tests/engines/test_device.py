@@ -18,9 +18,8 @@ from ustat_pg.engines import (
     SquaredError,
 )
 from ustat_pg.engines.gradients import cuda, warps
-from ustat_pg.engines.runs import cpu as trajectory_cpu
 from ustat_pg.engines.runs import cuda as trajectory_cuda
-from ustat_pg.engines.runs import scalar as path_bodies
+from ustat_pg.engines.runs import scalar as runs
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
@@ -29,23 +28,32 @@ from ustat_pg.validation import InputError
 def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
     """No draw of a test will ever meet an edge: the body is handed the words."""
     quarter, half = 2**30, 2**31
-    edges = [0, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 3 * 2**30, 2**32 - 1]
+    edges = [0, quarter - 1, quarter, half - 1, half, 3 * quarter, 2**32 - 1]
     below, above = half - 1, half
     handed = iter(edge for edge in edges for _ in range(2))
 
     def words(*_):
         return next(handed), below, next(handed), above
 
-    monkeypatch.setattr(path_bodies, "words_at", words)
-    # Four equal weights, and two rewards of one half each.
-    plan = SimpleNamespace(
-        law=np.full((1, 4), half),
-        rewards=np.array([[1.0, 2.0, 3.0, 4.0], [10.0, 20.0, 30.0, 40.0]]),
+    class Plain:
+        """Python in the place of what is compiled."""
+
+        def __getattr__(self, name):
+            made = vars(runs)[name]
+            return getattr(made, "py_func", made)
+
+    plain = Plain()
+    for name in ("words_of_32", "index", "rewards_at", "law_at"):
+        monkeypatch.setattr(runs, name, words if name == "words_of_32" else getattr(plain, name))
+    # Four equal weights, and two rewards of one half each; no features.
+    shape = runs.Shape(
+        **dict.fromkeys(runs.Shape._fields, 1)
+        | {"arms": 4, "d": 0, "values": 2, "group": 2 * len(edges)}
     )
+    table = np.array([0.0] * 4 + [half] * 4 + [1, 2, 3, 4, 10, 20, 30, 40], np.float64)
     arms, rewards = np.zeros(2 * len(edges), np.int32), np.zeros(2 * len(edges))
-    path_bodies._group.py_func(
-        quarter, quarter, [quarter] * 2, plan, 0, np.arange(1.0, 5.0), arms, rewards
-    )
+    room = SimpleNamespace(ends=np.arange(1.0, 5.0), arms=arms, rewards=rewards)
+    plain.draw_group(shape, 0, 0, 0, (0, 0), table, 0, 4.0, room)
     expected = [0, 0, 1, 1, 2, 3, 3]
     assert arms[::2].tolist() == arms[1::2].tolist() == expected
     assert rewards[::2].tolist() == [k + 1.0 for k in expected]
@@ -63,26 +71,25 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         pytest.skip("no NVVM library here")
     fake = SimpleNamespace(compute_capability=(8, 0))
     monkeypatch.setattr("numba.cuda.dispatcher.get_current_device", lambda: fake)
-    monkeypatch.setattr(cuda, "upload", lambda value: value)
+    for engine in (cuda, trajectory_cuda):
+        monkeypatch.setattr(engine, "upload", lambda value: value)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
     shape, asked, there, room = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
     path = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")
-    plan = trajectory_cpu.plan_of(path)
-    *path_room, _, _ = laws.scratch(trajectory_cuda.shapes(path, plan), 2)
+    run, tables = trajectory_cuda._tables(path)
 
-    def array(ndim, dtype=np.float64):
-        return typeof(np.zeros((2,) * ndim, dtype))
+    def array(ndim):
+        return typeof(np.zeros((2,) * ndim))
 
     words = types.UniTuple(uint32, 2)
     call = (int64, int64, words, typeof(there), typeof(room), array(1))
     as_arrays = type(asked)(*(np.array(part, np.int32) for part in asked))
+    runs_call = (typeof(run), int64, int64, words, typeof(tables), array(2), array(3))
     signatures = {
         warps.kernel: (typeof(shape), typeof(as_arrays), *call),
         warps.built_in(shape, asked): call,
-        path_bodies.path_kernel: (
-            *(int64, int64, int64, array(1, np.int64), int64, typeof(plan), array(3)),
-            *(typeof(path_bodies.Room(*path_room)), array(2), array(3)),
-        ),
+        runs.built_in(run): runs_call,
+        runs.roomy(4, 2, 2, 4, 1): runs_call,
     }
     for kernel, signature in signatures.items():
         code, _ = numba_cuda.compile_ptx(kernel.py_func, signature, cc=(8, 0))

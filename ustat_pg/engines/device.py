@@ -6,23 +6,19 @@ its own, with ``NUMBA_ENABLE_CUDASIM=1`` and ``NUMBA_DISABLE_JIT=1``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import ceil, prod
-from threading import Barrier, Lock, current_thread
+from threading import Barrier, Lock, current_thread, local
 from typing import Any
 
 import numpy as np
 from numba import config, cuda
 
-from ..memory import in_slices
 from ..validation import InputError
 
 MOST_THREADS = 2**18
 """The threads of one launch: as many as the largest devices hold at once."""
 
-BLOCK_THREADS = 128
-SCRATCH_SHARE = 0.8
-"""The share of the free memory that scratch may take."""
+SHARED_BYTES = 48 * 1024
+"""The shared memory that every device gives a thread block."""
 
 _FIRST_CALL = Lock()
 """numba calls a driver initialised before it is: a second thread would then find it uninitialised."""
@@ -94,6 +90,12 @@ else:
         return value
 
 
+@device_function
+def index(i):
+    """An index that does not count from the end, which saves a look at its sign."""
+    return np.uint64(i)
+
+
 def require_device() -> None:
     """Refuse to go on without a device or its simulator."""
     if _SETTINGS.ENABLE_CUDASIM:
@@ -118,6 +120,16 @@ def free_bytes() -> float:
     return float(cuda.current_context().get_memory_info().free)
 
 
+_OWN = local()
+
+
+def stream() -> Any:
+    """The thread's own queue of the device: blocks of several threads run side by side."""
+    if not hasattr(_OWN, "stream"):
+        _OWN.stream = cuda.stream()
+    return _OWN.stream
+
+
 def upload(value: Any) -> Any:
     """A tuple of tuples, arrays and numbers with its arrays on the device."""
     if isinstance(value, np.ndarray):
@@ -127,45 +139,10 @@ def upload(value: Any) -> Any:
     return value
 
 
-def launch(kernel: Any, count: int, *arguments: Any) -> None:
-    """Run a kernel on so many threads."""
-    threads = min(BLOCK_THREADS, count)
-    kernel[ceil(count / threads), threads](*arguments)
+def power_of_2(number: int) -> int:
+    """The least power of 2 that is no smaller.
 
-
-def in_chunks(
-    total: int,
-    shapes: Mapping[str, tuple[tuple[int, ...], Any]],
-    run: Callable[[int, int, list[Any]], None],
-) -> None:
-    """``run(start, count, scratch)`` over all replications, as many at once as fit the device.
-
-    Arguments:
-        total: replications.
-        shapes: one thread's scratch by name; ``run`` gets arrays of these shapes with a last axis
-            for the threads.
-        run: leaves results that do not depend on how replications were shared out.
-
-    Warns:
-        ChunkWarning: the device ran out of memory and the chunk was halved.
+    >>> [power_of_2(number) for number in (1, 2, 3, 8, 9)]
+    [1, 2, 4, 8, 16]
     """
-    size = sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values())
-    most = max(1, int(min(total, MOST_THREADS, SCRATCH_SHARE * free_bytes() / size)))
-    scratch: list[Any] = []
-
-    def chunk(rows: slice) -> None:
-        count = rows.stop - rows.start
-        try:
-            if not scratch:
-                scratch.extend(
-                    cuda.device_array((*shape, count), dtype) for shape, dtype in shapes.values()
-                )
-            run(rows.start, count, list(scratch))
-            cuda.synchronize()
-        except Exception:
-            # A smaller chunk has scratch of its own.
-            scratch.clear()
-            raise
-
-    for _ in in_slices(total, most, "replications", chunk):
-        pass
+    return 1 << (number - 1).bit_length()

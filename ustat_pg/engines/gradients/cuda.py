@@ -23,7 +23,7 @@ from ... import rng
 from ...problems import SoftmaxBandit
 from .. import kinds
 from ..base import Array, MomentSums, Replications
-from ..device import require_device, upload
+from ..device import SHARED_BYTES, power_of_2, require_device, stream, upload
 from . import scalar as bodies
 from . import warps
 from .cell import BLOCK, GradientCell, GradientQuantity
@@ -35,9 +35,6 @@ THREADS = 256
 
 BLOCKS = 2048
 """Thread blocks, at most: more than the largest devices hold at once."""
-
-SHARED_BYTES = 48 * 1024
-"""The shared memory that every device gives a thread block."""
 
 STAGED_BYTES = 16 * 1024
 """Tables up to this size are copied to shared memory."""
@@ -73,12 +70,15 @@ def measure(
     first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
     given = block.first, block.count, (first, second), there, room, out
-    launch = blocks, shape.teams * shape.lanes, 0, shared_bytes(shape)
+    queue = stream()
+    launch = blocks, shape.teams * shape.lanes, queue, shared_bytes(shape)
     if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
         warps.built_in(shape, asked)[launch](*given)
     else:
         warps.kernel[launch](shape, _uploaded(asked), *given)
-    return merged(out.copy_to_host().reshape(blocks, -1), block.count, shape)
+    sums = out.copy_to_host(stream=queue)
+    queue.synchronize()
+    return merged(sums.reshape(blocks, -1), block.count, shape)
 
 
 _OWN = local()
@@ -218,9 +218,9 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     """The shape of a call: as many replications to a thread block as its memory holds."""
     group, batch, size = cell.group_size, cell.batch_size, len(asked.quantity)
     contexts, outcomes = problem.arm.shape
-    peers = min(32, _power(ceil(group / 4)))
+    peers = min(32, power_of_2(ceil(group / 4)))
     dense = problem.form == bodies.DENSE
-    lanes = 32 if dense else min(32, peers * _power(batch))
+    lanes = 32 if dense else min(32, peers * power_of_2(batch))
     parts = lanes if dense else lanes // peers
     vectors, products = 3 if asked.weighted else 2, size + size * (size + 1) // 2
     sharers = 1 if products <= SUMS_OF_A_TEAM else 32 // lanes
@@ -281,8 +281,3 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
         first_double=first_double,
         first_integer=2 * (first_double + teams * doubles) + draws + 1,
     )
-
-
-def _power(number: int) -> int:
-    """The least power of 2 that is no smaller."""
-    return 1 << (number - 1).bit_length()

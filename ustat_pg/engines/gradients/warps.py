@@ -22,7 +22,7 @@ import numpy as np
 from numba import cuda, float64, uint32
 
 from ...rng import CONTEXT_SLOT
-from ..device import device_function, meet, total
+from ..device import device_function, index, meet, total
 from ..draws import words_of_32
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 from .scalar import (
@@ -169,12 +169,6 @@ class Place(NamedTuple):
     lane: int
     peer: int
     part: int
-
-
-@device_function
-def index(i):
-    """An index that does not count from the end, which saves a look at its sign."""
-    return np.uint64(i)
 
 
 @device_function

@@ -7,62 +7,105 @@ with probability 1e-15 or so, and its run takes another path from there on.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from math import ceil
 
 import numpy as np
 from numba import cuda
 
 from ... import rng
+from ...memory import in_slices
 from ..base import Array, Replications
-from ..device import in_chunks, launch, require_device, upload
-from . import scalar as bodies
+from ..device import (
+    MOST_THREADS,
+    SHARED_BYTES,
+    free_bytes,
+    power_of_2,
+    require_device,
+    stream,
+    upload,
+)
+from . import scalar
 from .cpu import plan_of
+from .lanes.plan import FREE
 from .trajectory import Trajectory, starts
+
+THREADS = 128
+"""The runs of a thread block."""
+
+BUILT_IN = 2**26
+"""Steps of a call from which on compiling for its shape pays."""
 
 
 def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots, one thread of the device to a run."""
     require_device()
     begin = starts(trajectory, block)
-    plan = plan_of(trajectory)
-    there = upload(plan)
-    key = cuda.to_device(rng.cell_key(block.seed, trajectory.name))
-    bends = np.zeros((0, 0, 0))
-    if trajectory.policy.bends is not None:
-        bends = np.moveaxis(trajectory.policy.bends, 0, 2)
-    bends = upload(bends)
-    out = np.empty((block.count, len(plan.snapshots), trajectory.problem.d))
+    shape, there = _tables(trajectory)
+    key = tuple(np.uint32(word) for word in rng.cell_key(block.seed, trajectory.name))
+    out = np.empty((block.count, shape.kept, shape.d))
+    if block.count * shape.steps >= BUILT_IN:
+        kernel = scalar.built_in(shape)
+    else:
+        sizes = shape.arms, shape.d, shape.group, shape.contexts, max(shape.rank, 1)
+        kernel = scalar.roomy(*map(power_of_2, sizes))
+    queue, shared = stream(), 8 * there.table.size if shape.staged else 0
 
-    def chunk_of_runs(start: int, count: int, scratch: list[Any]) -> None:
-        *rest, theta, kept = scratch
-        chunk = theta.shape[1]
-        room = bodies.Room(*rest)
-        padded = np.zeros((trajectory.problem.d, chunk))
-        padded[:, :count] = begin[start : start + count].T
-        theta.copy_to_device(padded)
-        where = (block.first, start, count, key, trajectory.batch_size, there, bends, room)
-        launch(bodies.path_kernel, count, *where, theta, kept)
-        out[start : start + count] = np.moveaxis(kept.copy_to_host(), -1, 0)[:count]
+    def runs(rows: slice) -> None:
+        count = rows.stop - rows.start
+        first = cuda.to_device(np.ascontiguousarray(begin[rows].T), stream=queue)
+        kept = cuda.device_array((shape.kept, shape.d, count))
+        launch = ceil(count / THREADS), THREADS, queue, shared
+        kernel[launch](shape, block.first + rows.start, count, key, there, first, kept)
+        theta = kept.copy_to_host(stream=queue)
+        queue.synchronize()
+        out[rows] = np.moveaxis(theta, -1, 0)
 
-    in_chunks(block.count, shapes(trajectory, plan), chunk_of_runs)
+    for _ in in_slices(block.count, _most(shape), "replications", runs):
+        pass
     return out
 
 
-def shapes(trajectory: Trajectory, plan: Any) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """The fields of :class:`~ustat_pg.engines.runs.scalar.Room`, θ₀ and the snapshots."""
-    arms, d, _ = plan.features.shape
-    group, reals = trajectory.group_size, np.float64
-    shuffled = trajectory.problem.contexts if trajectory.design == "epochs" else 1
-    return {
-        "theta": ((d,), reals),
-        "total": ((d,), reals),
-        "centre": ((d,), reals),
-        "weights": ((arms,), reals),
-        "ends": ((arms,), reals),
-        "arms": ((group,), np.int32),
-        "rewards": ((group,), reals),
-        "order": ((shuffled,), np.int32),
-        "along": ((plan.basis.shape[1],), reals),
-        "start": ((d,), reals),
-        "snapshots": ((len(plan.snapshots), d), reals),
-    }
+def _most(shape: scalar.Shape) -> int:
+    """The runs of one launch: as many as the device has memory for."""
+    bytes_of_run = 8 * shape.d * (shape.kept + 1)
+    return max(1, int(min(MOST_THREADS, free_bytes() / bytes_of_run)))
+
+
+@lru_cache(maxsize=32)
+def _tables(trajectory: Trajectory) -> tuple[scalar.Shape, scalar.There]:
+    """A trajectory's shape, and its tables on the device."""
+    plan, policy = plan_of(trajectory), trajectory.policy
+    arms, d, contexts = plan.features.shape
+    parts = [plan.features, plan.offset, plan.law, plan.rewards, plan.mean_rewards]
+    if policy.bends is not None:
+        parts.append(np.moveaxis(policy.bends, 0, 2))
+    table = np.concatenate([np.ravel(part).astype(np.float64) for part in parts])
+    shape = scalar.Shape(
+        arms=arms,
+        d=d,
+        contexts=contexts,
+        values=len(plan.rewards),
+        group=trajectory.group_size,
+        batch=trajectory.batch_size,
+        steps=trajectory.steps,
+        kept=len(plan.snapshots),
+        kind=plan.kind,
+        design=plan.design,
+        bent=int(policy.bends is not None),
+        rank=0 if plan.theta_set == FREE else plan.basis.shape[1],
+        staged=int(8 * table.size <= SHARED_BYTES),
+    )
+    arrays = plan.contexts, plan.by_count.ravel(), plan.rates, plan.snapshots
+    contexts_, by_count, rates, snapshots = map(upload, arrays)
+    return shape, scalar.There(
+        table=upload(table),
+        contexts=contexts_,
+        constant=float(plan.constant),
+        by_count=by_count,
+        rates=rates,
+        snapshots=snapshots,
+        centre=upload(plan.centre),
+        basis=upload(plan.basis.ravel()),
+        radius=float(plan.radius),
+    )

@@ -1,49 +1,99 @@
-"""The scalar body of trajectories: one run of the meta-algorithm, one thread of a GPU to each.
+"""The scalar body of trajectories: one run of the meta-algorithm, a thread of a GPU to each.
 
 The arithmetic of :mod:`ustat_pg.engines.runs.lanes`, term by term in the same order, for one
-lane alone: compiled for a CPU it gives the same bits, and a law test holds it to that. The scratch
-is passed in, in arrays whose last axis is the thread. Tables are those of the cpu engine.
+lane alone. A run lives in its thread's own memory, its tables in shared memory.
 
-The kernel is compiled anew in each process: numba keeps none.
+What a kernel is made for is a :class:`Shape`: numbers that it is given, with room for the next powers of
+two (:func:`roomy`), or that are built in (:func:`built_in`), which is faster and compiled for each.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import floor, ldexp, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
-from numpy.typing import NDArray
+from numba import cuda, float64, int32
 
 from ...compiled import body
 from ...rng import CONTEXT_SLOT, MOST_PROMPTS
-from ..draws import swap, words_at
+from ..device import device_function, index
+from ..draws import words_of_32
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, VALUE
-from .lanes.plan import FREE, IID, UNIT
+from .lanes.plan import IID, UNIT
 from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E
 
 
-class Room(NamedTuple):
-    """Scratch of n threads, the last axis n: what a thread reads before it has written is order.
+class Shape(NamedTuple):
+    """What a kernel is made for.
 
     Arguments:
-        theta, total, centre: θ, the sum of the step, and f̄, (d, n).
-        weights, ends: exp(logit - max) and its sums up to each arm, (K, n).
-        arms: arms of a group, (G, n); rewards, then advantages, (G, n).
-        order: order of an epoch's prompts, (X, n).
-        along: a projection's coordinates, (r, n).
+        arms, d, contexts, values: K, d, X, and M, the rewards of an arm.
+        group, batch, steps, kept: G, B, T, and the snapshots.
+        kind, design: numbered as in :mod:`~ustat_pg.engines.kinds` and
+            :mod:`~ustat_pg.engines.runs.lanes.plan`.
+        bent: whether logits bend. rank: the directions in which a ball bounds θ, 0 without one.
+        staged: whether tables are copied to shared memory.
     """
 
-    theta: NDArray[np.float64]
-    total: NDArray[np.float64]
-    centre: NDArray[np.float64]
-    weights: NDArray[np.float64]
-    ends: NDArray[np.float64]
-    arms: NDArray[np.int32]
-    rewards: NDArray[np.float64]
-    order: NDArray[np.int32]
-    along: NDArray[np.float64]
+    arms: int
+    d: int
+    contexts: int
+    values: int
+    group: int
+    batch: int
+    steps: int
+    kept: int
+    kind: int
+    design: int
+    bent: int
+    rank: int
+    staged: int
+
+
+class There(NamedTuple):
+    """A trajectory on the device.
+
+    Arguments:
+        table: flat, in this order: φ(x, k) (K, d, X), offset (K, X), thresholds of the rewards but the last
+            (M - 1, X, K), rewards (M, X, K), their means (K, X), bends (K, d, X) where there are any.
+        contexts: thresholds of ρ, (X,).
+        constant: the number that PROMPT_ONLY subtracts. by_count: (2 (G+1)), as the plan's.
+        rates: (T,). snapshots: (S,).
+        centre (d), basis (d r) and radius of a ball.
+    """
+
+    table: Any
+    contexts: Any
+    constant: float
+    by_count: Any
+    rates: Any
+    snapshots: Any
+    centre: Any
+    basis: Any
+    radius: float
+
+
+class Room(NamedTuple):
+    """A run's own memory: what is read before it is written is the order of an epoch's prompts.
+
+    Arguments:
+        theta, total, centre: θ, the sum of the step, and f̄, (d).
+        weights, ends: exp(logit - max) and its sums up to each arm, (K).
+        arms, rewards: of a group, rewards then advantages, (G).
+        order: (X). along: a projection's coordinates, (r).
+    """
+
+    theta: Any
+    total: Any
+    centre: Any
+    weights: Any
+    ends: Any
+    arms: Any
+    rewards: Any
+    order: Any
+    along: Any
 
 
 @body(inline=True)
@@ -78,213 +128,277 @@ def exponential(x):
     return ldexp(e, n) if x >= LEAST_EXPONENT else 0.0
 
 
-@body
-def _feature(plan, bends, theta, x, k, j):
+# Where tables begin.
+
+
+@device_function
+def offsets_at(n):
+    return n.arms * n.d * n.contexts
+
+
+@device_function
+def law_at(n):
+    return n.arms * (n.d + 1) * n.contexts
+
+
+@device_function
+def rewards_at(n):
+    return n.arms * (n.d + n.values) * n.contexts
+
+
+@device_function
+def means_at(n):
+    return n.arms * (n.d + 2 * n.values) * n.contexts
+
+
+@device_function
+def bends_at(n):
+    return n.arms * (n.d + 2 * n.values + 1) * n.contexts
+
+
+@device_function
+def feature(n, table, theta, x, k, j):
     """φ(x, k)ⱼ, less ψ(x, k)ⱼ θⱼ where logits bend."""
-    if bends.shape[0] > 0:
-        return plan.features[k, j, x] - bends[k, j, x] * theta[j]
-    return plan.features[k, j, x]
+    at = (k * n.d + j) * n.contexts + x
+    if n.bent:
+        return table[index(at)] - table[index(bends_at(n) + at)] * theta[index(j)]
+    return table[index(at)]
 
 
-@body
-def _prompt(word, n, plan, order):
-    """The context of prompt n of the run."""
-    ends = plan.contexts
-    total = len(ends)
-    if plan.design == IID:
-        low, high = 0, total - 1
+@device_function
+def choose_prompt(n, word, place, t, order):
+    """The context of a prompt by its place in the run."""
+    if n.design == IID:
+        low, high = 0, n.contexts - 1
         while low < high:
             middle = (low + high) // 2
-            if word >= ends[middle]:
+            if word >= t.contexts[index(middle)]:
                 low = middle + 1
             else:
                 high = middle
         return low
-    place = n % total
+    place %= n.contexts
     if place == 0:
-        for x in range(total):
-            order[x] = x
-    swap(order, place, word)
-    return np.int64(order[place])
+        for x in range(n.contexts):
+            order[index(x)] = x
+    other = place + ((np.int64(word) * (n.contexts - place)) >> 32)
+    taken = order[index(other)]
+    order[index(other)] = order[index(place)]
+    order[index(place)] = taken
+    return np.int64(taken)
 
 
-@body
-def _softmax(plan, bends, x, theta, weights, ends):
-    """exp(logit - max) and its sums up to each arm, (K,) both."""
-    arms, d, _ = plan.features.shape
-    bent = bends.shape[0] > 0
-    most = -np.inf
-    for k in range(arms):
-        logit = plan.offset[k, x]
-        for j in range(d):
-            logit += plan.features[k, j, x] * theta[j]
-        if bent:
-            for j in range(d):
-                off = bends[k, j, x] * theta[j]
-                logit -= 0.5 * off * theta[j]
-        weights[k] = logit
+@device_function
+def softmax(n, table, x, room):
+    """exp(logit - max) and its sums up to each arm; their whole."""
+    most = 0.0
+    for k in range(n.arms):
+        logit = table[index(offsets_at(n) + k * n.contexts + x)]
+        for j in range(n.d):
+            logit += table[index((k * n.d + j) * n.contexts + x)] * room.theta[index(j)]
+        if n.bent:
+            for j in range(n.d):
+                off = (
+                    table[index(bends_at(n) + (k * n.d + j) * n.contexts + x)]
+                    * room.theta[index(j)]
+                )
+                logit -= 0.5 * off * room.theta[index(j)]
+        room.weights[index(k)] = logit
         if k == 0 or logit > most:
             most = logit
-    total = 0.0
-    for k in range(arms):
-        weight = exponential(weights[k] - most)
-        weights[k] = weight
-        total = weight if k == 0 else total + weight
-        ends[k] = total
+    whole = 0.0
+    for k in range(n.arms):
+        weight = exponential(room.weights[index(k)] - most)
+        room.weights[index(k)] = weight
+        whole = weight if k == 0 else whole + weight
+        room.ends[index(k)] = whole
+    return whole
 
 
-@body
-def _group(rep, slot, key, plan, x, ends, arms, rewards):
-    """Arms and rewards of one prompt's group, (G,)."""
-    last = len(ends) - 1
-    law, values = plan.law, plan.rewards
-    w0, w1, w2, w3 = 0, 0, 0, 0
-    for i in range(len(arms)):
-        if i % 2 == 0:
-            w0, w1, w2, w3 = words_at(i // 2, slot, rep, key)
-        level = np.float64(w0) * UNIT * ends[last]
-        # A count, as in the lanes, but of sums that never fall: it stops at the first above.
-        k = 0
-        while k < last and level >= ends[k]:
-            k += 1
-        column = x * len(ends) + k
-        reward = values[0, column]
-        for m in range(len(law)):
-            if w1 >= law[m, column]:
-                reward = values[m + 1, column]
-        arms[i] = k
-        rewards[i] = reward
-        w0, w1 = w2, w3
+@device_function
+def draw_group(n, low, high, slot, key, table, x, whole, room):
+    """Arms and rewards of one prompt's group."""
+    for pair in range((n.group + 1) // 2):
+        w0, w1, w2, w3 = words_of_32(pair, slot, low, high, key)
+        for second in range(2):
+            i = 2 * pair + second
+            if i < n.group:
+                level = np.float64(w2 if second else w0) * UNIT * whole
+                word = np.float64(w3 if second else w1)
+                # Sums never fall: those that a level reaches are the first ones.
+                k = 0
+                for m in range(n.arms - 1):
+                    k += 1 if level >= room.ends[index(m)] else 0
+                column = x * n.arms + k
+                reward = table[index(rewards_at(n) + column)]
+                for m in range(n.values - 1):
+                    after = (m * n.contexts * n.arms) + column
+                    if word >= table[index(law_at(n) + after)]:
+                        reward = table[index(rewards_at(n) + after + n.contexts * n.arms)]
+                room.arms[index(i)] = k
+                room.rewards[index(i)] = reward
 
 
-@body
-def _centre(plan, bends, theta, x, weights, total, out):
-    """f̄, (d,)."""
-    for j in range(len(out)):
+@device_function
+def find_centre(n, table, x, whole, room):
+    """f̄."""
+    for j in range(n.d):
         s = 0.0
-        for k in range(len(weights)):
-            s += weights[k] * _feature(plan, bends, theta, x, k, j)
-        out[j] = s / total
+        for k in range(n.arms):
+            s += room.weights[index(k)] * feature(n, table, room.theta, x, k, j)
+        room.centre[index(j)] = s / whole
 
 
-@body
-def _value(plan, x, weights, total):
+@device_function
+def value_of(n, table, x, whole, weights):
     """V(x)."""
     value = 0.0
-    for k in range(len(weights)):
-        value += weights[k] * plan.mean_rewards[k, x]
-    return value / total
+    for k in range(n.arms):
+        value += weights[index(k)] * table[index(means_at(n) + k * n.contexts + x)]
+    return value / whole
 
 
-@body
-def _advantages(kind, baseline, by_count, rewards):
-    """Advantages in place of rewards, (G,)."""
-    group = len(rewards)
-    if kind in (PROMPT_ONLY, VALUE):
-        for i in range(group):
-            rewards[i] -= baseline
+@device_function
+def find_advantages(n, baseline, by_count, rewards):
+    """Advantages in place of rewards."""
+    if n.kind in (PROMPT_ONLY, VALUE):
+        for i in range(n.group):
+            rewards[index(i)] -= baseline
         return
     whole = 0.0
-    for i in range(group):
-        whole += rewards[i]
-    if kind == GRPO:
-        share = 1.0 / (group - 1)
-        for i in range(group):
-            rewards[i] -= (whole - rewards[i]) * share
-    elif kind == BY_COUNT:
-        for i in range(group):
-            rewards[i] = by_count[int(rewards[i]), int(whole)]
+    for i in range(n.group):
+        whole += rewards[index(i)]
+    if n.kind == GRPO:
+        share = 1.0 / (n.group - 1)
+        for i in range(n.group):
+            rewards[index(i)] -= (whole - rewards[index(i)]) * share
+    elif n.kind == BY_COUNT:
+        for i in range(n.group):
+            rewards[index(i)] = by_count[index(int(rewards[index(i)]) * (n.group + 1) + int(whole))]
     else:
-        share = 1.0 / group
-        for i in range(group):
-            rewards[i] -= whole * share
+        share = 1.0 / n.group
+        for i in range(n.group):
+            rewards[index(i)] -= whole * share
 
 
-@body
-def _project(plan, theta, along):
-    """θ of one run to the nearest point of Θ, (d,), with room for its coordinates ``along`` (r,)."""
-    d = len(theta)
+@device_function
+def project(n, t, theta, along):
+    """θ to the nearest point of Θ."""
     square = 0.0
-    for v in range(plan.basis.shape[1]):
+    for v in range(n.rank):
         s = 0.0
-        for j in range(d):
-            s += (theta[j] - plan.centre[j]) * plan.basis[j, v]
+        for j in range(n.d):
+            s += (theta[index(j)] - t.centre[j]) * t.basis[j * n.rank + v]
         along[v] = s
         square += s * s
     norm = sqrt(square)
-    if norm > plan.radius:
-        excess = 1.0 - plan.radius / norm
-        for j in range(d):
+    if norm > t.radius:
+        excess = 1.0 - t.radius / norm
+        for j in range(n.d):
             back = 0.0
-            for v in range(plan.basis.shape[1]):
-                back += along[v] * plan.basis[j, v]
-            theta[j] -= excess * back
+            for v in range(n.rank):
+                back += along[v] * t.basis[j * n.rank + v]
+            theta[index(j)] -= excess * back
 
 
-@body
-def path(rep, i, key, batch, plan, bends, room, begin, out):
-    """Run ``rep`` from θ₀ (d,): θ at the snapshots, (S, d), with column i of the scratch.
+@device_function
+def step_total(n, table, x, room):
+    """Add a prompt's part to the sum of a step."""
+    sure = n.kind in (GRPO, GROUP_MEAN)
+    whole = 0.0
+    for g in range(n.group):
+        whole += room.rewards[index(g)]
+    for j in range(n.d):
+        s = room.total[index(j)]
+        for g in range(n.group):
+            s += room.rewards[index(g)] * feature(n, table, room.theta, x, room.arms[index(g)], j)
+        # The advantages of grpo and the group mean sum to 0, and f̄ drops out.
+        room.total[index(j)] = s if sure else s - whole * room.centre[index(j)]
 
-    ``bends`` is ψ(x, k), (K, d, X), or (0, 0, 0) where logits are linear.
-    """
-    theta, total, centre = room.theta[:, i], room.total[:, i], room.centre[:, i]
-    weights, ends, rewards = room.weights[:, i], room.ends[:, i], room.rewards[:, i]
-    arms, order = room.arms[:, i], room.order[:, i]
-    kind = plan.kind
-    group, d, last = len(arms), len(theta), len(ends) - 1
-    contexts, kept = len(plan.contexts), len(plan.snapshots)
-    for j in range(d):
-        theta[j] = begin[j]
+
+@device_function
+def path(n, rep, i, key, t, table, room, begin, out):
+    """Run ``rep`` from column i of θ₀ (d, n): column i of θ at the snapshots, (S, d, n)."""
+    low, high = np.uint32(rep & 0xFFFFFFFF), np.uint32((rep >> 32) & 0xFFFFFFFF)
+    for j in range(n.d):
+        room.theta[index(j)] = begin[j, i]
     place = 0
-    if plan.snapshots[0] == 0:
-        for j in range(d):
-            out[0, j] = theta[j]
+    if t.snapshots[0] == 0:
+        for j in range(n.d):
+            out[0, j, i] = room.theta[index(j)]
         place = 1
-    w0, w1, w2, w3 = 0, 0, 0, 0
-    x = np.int64(0)
-    for t in range(1, len(plan.rates) + 1):
-        for j in range(d):
-            total[j] = 0.0
-        for b in range(batch):
-            if contexts > 1:
-                n = (t - 1) * batch + b
-                if n % 4 == 0:
-                    w0, w1, w2, w3 = words_at(n // 4, CONTEXT_SLOT, rep, key)
-                x = _prompt(w0, n, plan, order)
+    w0, w1, w2, w3 = low, low, low, low
+    x = 0
+    for step in range(1, n.steps + 1):
+        for j in range(n.d):
+            room.total[index(j)] = 0.0
+        for b in range(n.batch):
+            if n.contexts > 1:
+                prompt = (step - 1) * n.batch + b
+                if prompt % 4 == 0:
+                    w0, w1, w2, w3 = words_of_32(prompt // 4, CONTEXT_SLOT, low, high, key)
+                x = choose_prompt(n, w0, prompt, t, room.order)
                 w0, w1, w2 = w1, w2, w3
-            _softmax(plan, bends, x, theta, weights, ends)
-            slot = t * MOST_PROMPTS + b
-            _group(rep, slot, key, plan, x, ends, arms, rewards)
-            sure = kind in (GRPO, GROUP_MEAN)
-            if not sure:
-                _centre(plan, bends, theta, x, weights, ends[last], centre)
-            baseline = plan.constant
-            if kind == VALUE:
-                baseline = _value(plan, x, weights, ends[last])
-            _advantages(kind, baseline, plan.by_count, rewards)
-            # The advantages of grpo and the group mean sum to 0, and f̄ drops out.
-            whole = 0.0
-            for g in range(group):
-                whole += rewards[g]
-            for j in range(d):
-                s = total[j]
-                for g in range(group):
-                    s += rewards[g] * _feature(plan, bends, theta, x, arms[g], j)
-                total[j] = s if sure else s - whole * centre[j]
-        step = plan.rates[t - 1] / (group * batch)
-        for j in range(d):
-            theta[j] += step * total[j]
-        if plan.theta_set != FREE:
-            _project(plan, theta, room.along[:, i])
-        if place < kept and plan.snapshots[place] == t:
-            for j in range(d):
-                out[place, j] = theta[j]
+            whole = softmax(n, table, x, room)
+            draw_group(n, low, high, step * MOST_PROMPTS + b, key, table, x, whole, room)
+            if n.kind not in (GRPO, GROUP_MEAN):
+                find_centre(n, table, x, whole, room)
+            baseline = t.constant
+            if n.kind == VALUE:
+                baseline = value_of(n, table, x, whole, room.weights)
+            find_advantages(n, baseline, t.by_count, room.rewards)
+            step_total(n, table, x, room)
+        rate = t.rates[index(step - 1)] / (n.group * n.batch)
+        for j in range(n.d):
+            room.theta[index(j)] += rate * room.total[index(j)]
+        if n.rank > 0:
+            project(n, t, room.theta, room.along)
+        if place < n.kept and t.snapshots[place] == step:
+            for j in range(n.d):
+                out[place, j, i] = room.theta[index(j)]
             place += 1
 
 
-@cuda.jit
-def path_kernel(first, start, count, key, batch, plan, bends, room, begin, out):
-    """Fill out (S, d, n) from begin (d, n), ``count`` columns of each: one run a thread."""
-    i = cuda.grid(1)
-    if i < count:
-        path(first + start + i, i, key, batch, plan, bends, room, begin[:, i], out[:, :, i])
+def _kernel(
+    fixed: Shape, is_fixed: bool, arms: int, d: int, group: int, order: int, rank: int
+) -> Any:
+    """A kernel with so much room, of a shape that is fixed, or given to it first."""
+
+    @cuda.jit
+    def kernel(given, first, count, key, t, begin, out):
+        n = fixed if is_fixed else given
+        room = Room(
+            cuda.local.array(d, float64),
+            cuda.local.array(d, float64),
+            cuda.local.array(d, float64),
+            cuda.local.array(arms, float64),
+            cuda.local.array(arms, float64),
+            cuda.local.array(group, int32),
+            cuda.local.array(group, float64),
+            cuda.local.array(order, int32),
+            cuda.local.array(rank, float64),
+        )
+        table = t.table
+        copy = cuda.shared.array(0, float64)
+        if n.staged:
+            for j in range(cuda.threadIdx.x, len(table), cuda.blockDim.x):
+                copy[index(j)] = table[index(j)]
+            cuda.syncthreads()
+            table = copy
+        i = cuda.grid(1)
+        if i < count:
+            path(n, first + i, i, key, t, table, room, begin, out)
+
+    return kernel
+
+
+@lru_cache(maxsize=64)
+def roomy(arms: int, d: int, group: int, order: int, rank: int) -> Any:
+    """A kernel with so much room, whose shape is its first argument."""
+    return _kernel(Shape(*(0,) * len(Shape._fields)), False, arms, d, group, order, rank)
+
+
+@lru_cache(maxsize=64)
+def built_in(n: Shape) -> Any:
+    """A kernel of one shape."""
+    return _kernel(n, True, n.arms, n.d, n.group, n.contexts, max(n.rank, 1))
