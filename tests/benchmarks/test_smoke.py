@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from benchmarks import configs, mse_kernel, seeds, trajectories, weighted_chi2
+from benchmarks import configs, gpu, mse_kernel, seeds, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -34,6 +37,38 @@ def test_trajectories(monkeypatch, capsys):
     monkeypatch.setattr(trajectories, "peers", lambda _: {"planted": slower})
     with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
         trajectories.measure(case, 10_000, 60, 1)
+
+
+def test_gpu_says_that_there_is_no_device(monkeypatch, capsys):
+    monkeypatch.setattr("numba.cuda.is_available", lambda: False)
+    assert gpu.main(["--quick"]) == 2
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("engine cuda finds no CUDA device")
+
+
+IN_SIMULATOR = """
+import sys
+from benchmarks import gpu
+def wrong(cell, asked, replications):
+    return 1e-11
+if sys.argv[1] == "planted":
+    gpu.off = wrong
+sys.exit(gpu.main(["--quick"]))
+"""
+
+
+@pytest.mark.parametrize("case", ["true", "planted"])
+def test_gpu_compares_numbers_before_it_takes_times(case):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IN_SIMULATOR, case],
+        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == (case == "planted"), done.stderr
+    times = [line for line in done.stdout.splitlines() if "| cuda " in line]
+    assert len(times) == (0 if case == "planted" else 7)
+    assert ("not the same" in done.stdout) == (case == "planted")
 
 
 def test_weighted_chi2(monkeypatch, capsys):
