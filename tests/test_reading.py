@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import unicodedata
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from tests.support.refusals import refuses
 from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.problems import example_problem
-from ustat_pg.reading import read_arrays, read_yaml
+from ustat_pg.reading import printable, read_arrays, read_yaml
 from ustat_pg.results import load_curves
 from ustat_pg.validation import InputError
 
@@ -294,3 +295,12 @@ def test_nothing_in_a_file_steers_the_terminal(capsys, tmp_path):
     assert "\x1b" not in text
     assert guarded("prints", lambda: print(STEERING, "ε\n\tω") or 0) == 0
     assert capsys.readouterr().out == r"\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e" + " ε\n\tω\n"
+
+
+def test_controls_line_ends_and_marks_of_direction_are_written_out_and_nothing_else():
+    words = ("-TO-RIGHT", "-TO-LEFT", "DIRECTIONAL", "STRONG ISOLATE")
+    for character in map(chr, range(0x2100)):
+        kind, name = unicodedata.category(character), unicodedata.name(character, "")
+        steers = kind in ("Cc", "Zl", "Zp") or kind == "Cf" and any(word in name for word in words)
+        written_out = steers and character not in "\n\t"
+        assert (printable(character) != character) == written_out, name

@@ -154,7 +154,7 @@ def test_the_command_prints_a_table_or_json(capsys, tmp_path):
     [
         ("a=.9", "of 1 rewards: write from 2 to 8"),
         ("a=.9,b=x", "the rate of b is 'x': it must be a number in [0, 1]"),
-        ("a=.9,b=1.2", "the rate of b is 1.2"),
+        ("a=.9,b=1.01", "the rate of b is 1.01"),
         ("a=.9,b=.2,a+b=.5", "the chance of b alone would be -0.3"),
         ("a=.9,b=.2,a+c=.1", "name 'a+c'"),
         ("a=.9,b=.2,a+a=.1", "name 'a+a'"),

@@ -153,7 +153,8 @@ def test_the_plan_is_what_the_run_does(tmp_path):
 
 def test_results_load_as_a_tidy_frame(tmp_path):
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "blocks"))
-    (tmp_path / "verdicts.json").write_text(document(run, Options("smoke")).json())
+    written = document(run, Options("smoke"))
+    (tmp_path / "verdicts.json").write_text(written.json())
     frame = load_results(tmp_path)
     assert len(frame) == 4
     assert set(frame["kind"]) == {"exact", "simulation"}
@@ -164,6 +165,8 @@ def test_results_load_as_a_tidy_frame(tmp_path):
     drawn = frame[frame["kind"] == "simulation"]
     assert (drawn["low"] < drawn["prediction"]).all()
     assert (drawn["replications"] > 0).all()
+    counts = [(n,) for n in drawn["replications"]]
+    assert [*written.draws[run.claims[0].stem].values()] == counts
 
 
 @pytest.mark.parametrize(

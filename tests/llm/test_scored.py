@@ -101,3 +101,14 @@ def test_surprise_is_given_in_its_standard_errors():
         given = parts(one, surprise=np.full((6, 5), surprise))
         given["surprise_variance"] = np.full((6, 5), variance)
         assert ScoredPool(**given).on_policy_z == pytest.approx(z)
+    nothing = parts(pool(), **dict.fromkeys(("lengths", "surprise", "surprise_variance"), np.zeros((6, 5))))
+    assert ScoredPool(**nothing).on_policy_z == 0.0
+
+
+@pytest.mark.parametrize("name", ["sums", "gram"])
+def test_inner_products_are_symmetric_whatever_their_last_digits(name):
+    given = parts(pool())
+    apart = given[name] * (1 + 1e-9 * np.triu(np.ones_like(given[name])))
+    held = getattr(ScoredPool(**given | {name: apart}), name)
+    np.testing.assert_array_equal(held, held.swapaxes(1, 2))
+    np.testing.assert_allclose(held, (apart + apart.swapaxes(1, 2)) / 2, rtol=1e-12)

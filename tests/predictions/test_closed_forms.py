@@ -29,6 +29,7 @@ from ustat_pg.predictions import (
     gradient_mse,
     grpo_beats_vanilla,
     known_rates_bound,
+    leading_ratio_bias,
     learned_values,
     minimum_variance_gain,
     one_step_gap,
@@ -44,6 +45,7 @@ from ustat_pg.problems import (
     TokenProblem,
     WeightedBandit,
     random_problem,
+    token_outcomes,
 )
 
 GRADED = random_problem(4, "plain").moments()
@@ -71,6 +73,8 @@ def test_a_critic_at_par_costs_as_much_as_not_knowing_the_value():
     assert excess[0] == pytest.approx(
         mse("critic", batch_size=3, critic=GRADED.value + error) - mse("oracle", batch_size=3)
     )
+    sure = SoftmaxBandit.tabular([1.0], [[0.0, -800.0]], [[[1.0], [0.0]]], np.ones((1, 2, 1)))
+    assert np.isnan(critic_error_at_par(sure.moments(), 5))
     rollouts = critic_rollouts_at_par(GRADED, 5)
     assert 2 <= rollouts <= 4
     noise = GRADED.reward_variance / rollouts
@@ -182,6 +186,22 @@ def test_the_leading_bias_of_a_token_mean():
         assert np.linalg.norm(exact - lead) < 0.03 * np.linalg.norm(exact)
         left.append(exact - lead)
     assert np.linalg.norm(left[0] - 4 * left[1]) < 0.1 * np.linalg.norm(left[0])
+
+
+def test_the_leading_ratio_bias_grows_with_the_steps_of_the_variance_and_their_square_of_the_bias():
+    task = TokenProblem(OutputSpace(2, 2), [(), (0,)], lambda x, y: float(y[-1] == len(x)))
+    outcomes = token_outcomes(task.at(PrefixSoftmax.random(task.space, 2, seed=3)))
+
+    def bias(steps, batch):
+        words = {"learning_rate": 0.1, "minibatch": steps + 1}
+        return leading_ratio_bias(outcomes, "std", 4, batch, **words)
+
+    variance = 2 * (bias(1, 1) - bias(1, 2))
+    squared = bias(1, 1) - variance
+    assert squared > 0.01 * variance
+    for steps, batch in ((2, 1), (3, 2), (5, 7)):
+        expected = steps / batch * variance + steps**2 * squared
+        assert bias(steps, batch) == pytest.approx(expected, rel=1e-9)
 
 
 # What is climbed.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.support.advantages import (
@@ -77,6 +78,22 @@ def test_degenerate_groups():
     assert "all scores zero: " in message
     one_over = failure(assert_finite, lambda z: rloo(z) / z.sum(axis=-1, keepdims=True))
     assert "all rewards zero" in one_over
+
+
+@pytest.mark.parametrize(
+    ("corner", "fails"),
+    [
+        ("a large offset", lambda z: z.min() > 1e5),
+        ("negative rewards", lambda z: z.max() < 0),
+        ("a tiny spread", lambda z: 0 < np.ptp(z) < 1e-5),
+    ],
+)
+def test_groups_far_from_0_and_1_are_among_the_degenerate_ones(corner, fails):
+    def function(z):
+        return estimators.grpo(z) * (np.nan if fails(z) else 1.0)
+
+    message = failure(assert_finite, function, layout="group")
+    assert f"{corner}: function is not finite" in message
 
 
 def test_rtol_is_how_far_a_group_may_be_from_itself_beside_others():

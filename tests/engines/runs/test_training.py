@@ -312,6 +312,7 @@ def test_a_parameter_is_enumerated_and_simulated_within_bounds():
     where = Coordinate(GRPO, 3, 0)
     with pytest.raises(InfeasibleError, match="within a bounded set only"):
         cell().measure("exact", (where,))
+    assert cell().range(where) == (-np.inf, np.inf)
     within = cell(projection=ball(ONE, 4.0))
     assert within.range(where) == (ONE.maximiser[0] - 4.0, ONE.maximiser[0] + 4.0)
     both = (Gap(GRPO, 2), where)
