@@ -334,6 +334,20 @@ def test_a_launch_script(source, before):
     assert resolve(f"{source('run.sh', SCRIPT)} rollout.n=2").group_size == 2
 
 
+def test_an_option_that_names_a_file_is_read_and_others_are_not(source):
+    path = source("run.yaml", "num_generations: 4\nscale_rewards: false\n")
+    assert short(resolve(f"trl --config={path}")) == ("trl", "group-mean", 4)
+    meaning = resolve(f"trl --dataset_name={path}")
+    assert (meaning.group_size, meaning.passed_over) == (8, ("--dataset_name",))
+
+
+def test_an_option_that_was_a_variable_once_is_not_known(source):
+    script = "trl grpo --num_generations 4 --num_iterations 2 --num_iterations $STEPS\n"
+    meaning = resolve(source("run.sh", script))
+    assert meaning.values["num_iterations"] == "none"
+    assert "num_iterations" in " ".join(meaning.passed_over)
+
+
 def test_options_and_values_apart(source):
     typed = "openrlhf --advantage_estimator group_norm --n_samples_per_prompt 8"
     for spec in (source("run.sh", OPENRLHF), f"{typed} --init_kl_coef 1e-3"):

@@ -11,8 +11,9 @@ from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.commands.explanation import as_text
+from ustat_pg.commands.predict import enumerated_mse
 from ustat_pg.predictions import best_table, gradient_mse, silent_share
-from ustat_pg.problems import named_problem
+from ustat_pg.problems import SoftmaxBandit, named_problem
 
 UNEVEN = named_problem("uneven").problem.moments()
 RATES = [0.07, 0.41, 0.88]
@@ -59,6 +60,13 @@ def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(nam
         w @ square / np.sqrt(w**2 @ square * square.sum()), rel=1e-9
     )
     assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in as_text(result)
+
+
+def test_a_gradient_of_zero_has_no_direction():
+    equal = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
+    found = enumerated_mse(equal, "grpo", 3)
+    assert found.cosine is None
+    assert found.mse == pytest.approx(gradient_mse(equal.moments(), "grpo", 3).mse, rel=1e-12)
 
 
 def test_the_usual_prompts_and_the_grid():

@@ -6,7 +6,7 @@ from math import log, sqrt
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, chi2
 
 from simulations.problems.landscapes import triple
 from ustat_pg.checks import Verdict, decide, equal
@@ -30,6 +30,13 @@ DISTANCE = LawDistance(CELL, PIT)
 EXCESS = LawExcess(CELL, PIT, OTHER)
 SHARE = LawShare(CELL, PIT, 0.125)
 SEEDS = 2000
+
+
+def test_a_gap_of_two_equal_weights_is_a_chi_square_of_two_degrees():
+    gaps = np.array([0.0, 0.001, 0.02, 0.3])
+    for count in (1, 2):
+        pit = Pit(GRPO, 10, (0.05,) * count)
+        np.testing.assert_allclose(pit.of(gaps, gaps), chi2.cdf(gaps / 0.05, count), atol=1e-9)
 
 
 def sums_of(*samples, cell=CELL):

@@ -498,6 +498,10 @@ def test_rewards_alone(small, tmp_path, store):
     ids, rewards = load_rewards(path)
     assert ids == ("a", "b")
     assert rewards.tolist() == lists
+    other = tmp_path / "other.json"
+    for names in ("ab", ["a"], ["a", "b", "c"]):
+        other.write_text(json.dumps({"rewards": lists, "ids": names}))
+        refuses("one id for each of its lists of rewards", load_rewards, other)
     each = jsonl(tmp_path / "each.jsonl", *({"rewards": row} for row in lists))
     assert load_rewards(each)[1].tolist() == lists
     mine = jsonl(tmp_path / "mine.jsonl", {**GOOD, "id": "x"}, {**GOOD, "id": "y"})

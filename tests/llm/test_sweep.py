@@ -21,7 +21,14 @@ from trl import TrlParser  # noqa: E402
 
 from ustat_pg.cli import main  # noqa: E402
 from ustat_pg.llm import training  # noqa: E402
-from ustat_pg.llm.results import TABLE_2, differences, figure5, results, table2  # noqa: E402
+from ustat_pg.llm.results import (  # noqa: E402
+    TABLE_2,
+    differences,
+    figure5,
+    results,
+    say_results,
+    table2,
+)
 from ustat_pg.llm.sweep import PRESETS, Sweep  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -239,7 +246,7 @@ def test_a_small_sweep_from_end_to_end(settings, tmp_path, capsys):
         )
 
 
-def test_results_of_several_seeds(tmp_path):
+def test_results_of_several_seeds(tmp_path, capsys):
     """Means, t intervals and the best group size, on written records."""
     for size, accuracies in {2: (0.58, 0.62), 4: (0.8, 0.9)}.items():
         for seed, accuracy in enumerate(accuracies):
@@ -253,6 +260,9 @@ def test_results_of_several_seeds(tmp_path):
     assert drawn["high"][4, 2] - 0.6 == pytest.approx(0.25412, abs=1e-4)
     assert (drawn["low"][2, 2], drawn["high"][2, 2]) == (0.7, 0.7)
     assert table2(results(tmp_path))["runs"].to_list() == [2, 2]
+    say_results(tmp_path)
+    assert f"figure5.csv, differences.csv in {tmp_path}" in capsys.readouterr().out
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "figure5.csv"), figure5(results(tmp_path)))
     refuses("no finished run", results, tmp_path / "nothing")
 
 

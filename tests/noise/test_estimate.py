@@ -33,6 +33,9 @@ def test_a_step_with_two_groups_of_one_prompt_leaves_the_others_their_constants(
         assert getattr(found, f"{name}_interval") == pytest.approx(
             getattr(wanted, f"{name}_interval"), rel=1e-12
         )
+    low, high = wanted.g_star_interval
+    assert 1 <= low < wanted.g_star < high
+    assert wanted.phi_over_tau == 1.0
     # Its signal and noise count: pairs of one prompt are known as such.
     assert found.signal != wanted.signal
     assert found.metrics()["constant_steps"] == 20
@@ -65,6 +68,13 @@ def test_the_error_of_the_signal_is_that_of_a_mean_over_steps():
     found = estimate_noise(sums)
     assert found.signal == pytest.approx(np.mean(alone))
     assert found.signal_se == pytest.approx(np.std(alone, ddof=1) / 3)
+
+
+def test_the_error_of_a_ratio_is_that_of_a_jackknife():
+    rng = np.random.default_rng(6)
+    sums = np.array([step(rng, range(8), signal=5.0) for _ in range(60)])
+    without = [estimate_noise(np.delete(sums, t, axis=0)).k_crit for t in range(60)]
+    assert estimate_noise(sums).k_crit_se == pytest.approx(np.std(without) * 59**0.5, rel=0.03)
 
 
 def test_what_one_step_carries_is_said():

@@ -65,6 +65,12 @@ def test_invariances_of_functions_of_norms_and_of_minibatches():
     assert "mixes the groups" in failure(assert_invariances, batch_normalised, kept)
 
 
+def test_advantages_that_grow_with_the_square_are_not_called_normalised():
+    message = failure(assert_invariances, lambda z: estimators.grpo(z * np.abs(z)), "scale")
+    assert "is not scale-equivariant" in message
+    assert "normalised" not in message
+
+
 def test_degenerate_groups():
     for function in (rloo, dr_grpo, normalised):
         for layout in testing.LAYOUTS:

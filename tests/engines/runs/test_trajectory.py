@@ -13,6 +13,7 @@ from tests.support.problems import RUN_ESTIMATORS
 from tests.support.refusals import refusals
 from ustat_pg import rng
 from ustat_pg.engines import Ball, Constant, Decay, Estimator
+from ustat_pg.engines.runs.cpu import shared_directions
 from ustat_pg.engines.runs.lanes.softmax import exponential
 from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.predictions import gradient_covariance
@@ -305,6 +306,16 @@ def test_a_projected_point_is_the_nearest():
 
 
 # The compiled body's parts.
+
+
+def test_directions_are_shared_where_every_arm_is_along_them():
+    generator, places = np.random.default_rng(5), np.array([0.0, 0.3, -1.0, 2.0])
+    first, way = generator.normal(size=(2, 2, 1, 3))
+    features = first + places[:, None] * way
+    found = np.multiply.outer(*shared_directions(features)).swapaxes(0, 1)
+    np.testing.assert_allclose(found, features - features[:, :1], atol=1e-12)
+    features[1, 2, 0] += 1e-3
+    assert shared_directions(features) is None
 
 
 def test_the_exponential_is_numpys_to_two_units_in_the_last_place():
