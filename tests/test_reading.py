@@ -301,6 +301,8 @@ def test_controls_line_ends_and_marks_of_direction_are_written_out_and_nothing_e
     words = ("-TO-RIGHT", "-TO-LEFT", "DIRECTIONAL", "STRONG ISOLATE")
     for character in map(chr, range(0x2100)):
         kind, name = unicodedata.category(character), unicodedata.name(character, "")
-        steers = kind in ("Cc", "Zl", "Zp") or kind == "Cf" and any(word in name for word in words)
+        steers = kind in ("Cc", "Zl", "Zp") or (
+            kind == "Cf" and any(word in name for word in words)
+        )
         written_out = steers and character not in "\n\t"
         assert (printable(character) != character) == written_out, name

@@ -101,7 +101,9 @@ def test_surprise_is_given_in_its_standard_errors():
         given = parts(one, surprise=np.full((6, 5), surprise))
         given["surprise_variance"] = np.full((6, 5), variance)
         assert ScoredPool(**given).on_policy_z == pytest.approx(z)
-    nothing = parts(pool(), **dict.fromkeys(("lengths", "surprise", "surprise_variance"), np.zeros((6, 5))))
+    nothing = parts(
+        pool(), **dict.fromkeys(("lengths", "surprise", "surprise_variance"), np.zeros((6, 5)))
+    )
     assert ScoredPool(**nothing).on_policy_z == 0.0
 
 
