@@ -54,6 +54,8 @@ def test_estimates_are_of_what_backward_accumulates(small, task, tmp_path, run):
 def test_of_several_iterations_the_first_is_measured(small, task, tmp_path):
     monitor, _, _ = watched(small, task, tmp_path, **GRPO, num_iterations=2, max_steps=4)
     assert monitor.estimate().steps == 2
+    # Not measured where advantages are not leave-one-out.
+    assert monitor.estimate().phi_over_tau == 1.0
 
 
 def test_a_missing_reward_stops_nothing(small, task, tmp_path):
