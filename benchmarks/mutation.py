@@ -36,9 +36,11 @@ from scipy.stats import beta
 ROOT = Path(__file__).resolve().parents[1]
 
 OTHER_TESTS = {
-    "catalogue": "catalogue_texts catalogue_choice commands/test_choice conformance explain",
+    "catalogue": "catalogue_texts catalogue_choice catalogue_releases sources commands/test_choice "
+    "conformance explain",
     "commands": "cli explain catalogue_texts terminal",
-    "engines": "independent ustatistics predictions/test_practical agreement laws",
+    "engines": "independent ustatistics predictions/test_practical predictions/test_lengths agreement laws",
+    "testing": "sequential",
     "estimators": "sequential ratios penalties aggregation running_table baselines ustatistics",
     "predictions": "independent independent_plans independent_tables penalties",
     "designs": "ustatistics comparison",

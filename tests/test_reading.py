@@ -298,7 +298,7 @@ def test_nothing_in_a_file_steers_the_terminal(capsys, tmp_path):
 
 
 def test_controls_line_ends_and_marks_of_direction_are_written_out_and_nothing_else():
-    words = ("-TO-RIGHT", "-TO-LEFT", "DIRECTIONAL", "STRONG ISOLATE")
+    words = ("-TO-RIGHT", "-TO-LEFT", "DIRECTIONAL", "STRONG ISOLATE", "LETTER MARK")
     for character in map(chr, range(0x2100)):
         kind, name = unicodedata.category(character), unicodedata.name(character, "")
         steers = kind in ("Cc", "Zl", "Zp") or (

@@ -37,6 +37,7 @@ MOST_NESTED = 64
 _STEERING = (
     *range(32),
     *range(127, 160),
+    0x061C,
     0x200E,
     0x200F,
     *range(0x2028, 0x202F),
