@@ -468,7 +468,10 @@ def checks(suite: Suite) -> Iterator[Check]:
     generated ones of both kinds, and digits.
     """
     uniform = Entry("uniform", "made-up", two_valued([0.25] * 4, [1, 0, 0, 0]))
-    yield from outside(suite.skewed, 4)
+    # 0 < V/2 < b* < V, which no drawn problem need have: twice b* decides, not b*.
+    likely = Entry("likely", "made-up", two_valued([0.5, 0.25, 0.25], [1, 0, 0]))
+    for entry in (suite.skewed, likely):
+        yield from outside(entry, 4)
     yield from _figures(suite.skewed)
     for entry in (suite.balanced, uniform):
         yield from inside(entry, 4)
