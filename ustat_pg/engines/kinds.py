@@ -17,7 +17,7 @@ KERNELS = {
     "norm-weighted": NORM_WEIGHTED,
     "standardised": STANDARDISED,
 }
-"""The number of each :attr:`~ustat_pg.baselines.Baseline.kernel`."""
+"""The number of each baseline's ``kernel``."""
 
 
 def kind_of(record: Baseline, binary: bool) -> int | None:

@@ -110,18 +110,19 @@ class Shape(NamedTuple):
 
 
 class There(NamedTuple):
-    """Tables on the device, flat.
+    """Tables on the device, all of them flat.
 
     Arguments:
         context_ends, context_guide: thresholds of ρ and where a search begins.
-        ends (X M), guide (X, places): those of outcomes.
-        last: the outcome that no threshold ends, of prompts' draw and of each prompt's, (1 + X).
-        span: the first outcome of an arm, and the one behind its last, (X, K, 2).
-        arm: (X M).
-        row (X M, 4), prompt (X, 3).
-        probs: π (X, K). features: (X, m). dense: s (X, K, d). along: ⟨s, u⟩ (J, X M).
-        baselines (E, X), by_count (E, 2, G+1).
-        added: what each quantity ends with, (Q).
+        ends, guide: those of each prompt's outcomes.
+        last: the outcome that no threshold ends, of prompts' draw and then of each prompt's.
+        span: the first outcome of each prompt's arm, and the one behind its last.
+        arm: that of each outcome.
+        row, prompt: the rows of each outcome, and of each prompt.
+        probs, features, dense: π, φ and s of each prompt.
+        along: ⟨s, u⟩ of each direction and outcome.
+        baselines, by_count: of each estimator, by prompt and by the number of successes.
+        added: what each quantity ends with.
     """
 
     context_ends: Any
@@ -146,8 +147,8 @@ class Asked(NamedTuple):
     """What is measured, in arrays or in tuples that are built in.
 
     Arguments:
-        kinds: of estimators, (E).
-        quantity, first, second: kind and two numbers of each quantity, (Q).
+        kinds: of estimators.
+        quantity, first, second: kind and two numbers of each quantity.
         left, right: the quantities whose product is added up; right is -1 where it is one alone.
     """
 

@@ -29,11 +29,12 @@ class Shape(NamedTuple):
     """What a kernel is made for.
 
     Arguments:
-        arms, d, contexts, values: K, d, X, and M, the rewards of an arm.
+        arms, d, contexts, values: K, the parameters, X, and the rewards of an arm.
         group, batch, steps, kept: G, B, T, and the snapshots.
         kind, design: numbered as in :mod:`~ustat_pg.engines.kinds` and
             :mod:`~ustat_pg.engines.runs.lanes.plan`.
-        bent: whether logits bend. rank: the directions in which a ball bounds θ, 0 without one.
+        bent: whether logits bend.
+        rank: the directions in which a ball bounds θ, 0 without one.
         staged: whether tables are copied to shared memory.
     """
 
@@ -56,12 +57,13 @@ class There(NamedTuple):
     """A trajectory on the device.
 
     Arguments:
-        table: flat, in this order: φ(x, k) (K, d, X), offset (K, X), thresholds of the rewards but the last
+        table: flat, in this order: features (K, d, X), offset (K, X), thresholds of the rewards but the last
             (M - 1, X, K), rewards (M, X, K), their means (K, X), bends (K, d, X) where there are any.
-        contexts: thresholds of ρ, (X,).
-        constant: the number that PROMPT_ONLY subtracts. by_count: (2 (G+1)), as the plan's.
-        rates: (T,). snapshots: (S,).
-        centre (d), basis (d r) and radius of a ball.
+        contexts: thresholds of ρ.
+        constant: the number that PROMPT_ONLY subtracts.
+        by_count: the advantages of failures, then of successes, by the number of successes.
+        rates, snapshots: those of the trajectory.
+        centre, basis, radius: of a ball.
     """
 
     table: Any
@@ -79,10 +81,11 @@ class Room(NamedTuple):
     """A run's own memory: what is read before it is written is the order of an epoch's prompts.
 
     Arguments:
-        theta, total, centre: θ, the sum of the step, and f̄, (d).
-        weights, ends: exp(logit - max) and its sums up to each arm, (K).
-        arms, rewards: of a group, rewards then advantages, (G).
-        order: (X). along: a projection's coordinates, (r).
+        theta, total, centre: θ, the sum of the step, and f̄.
+        weights, ends: exp(logit - max) and its sums up to each arm.
+        arms, rewards: of a group, rewards then advantages.
+        order: of an epoch's prompts.
+        along: a projection's coordinates.
     """
 
     theta: Any
