@@ -74,7 +74,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
     for engine in (cuda, trajectory_cuda):
         monkeypatch.setattr(engine, "upload", lambda value: value)
     cell = GradientCell(random_problem(1, "linear", contexts=3), 3)
-    shape, asked, there, room = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
+    shape, asked, there = cuda._prepared.__wrapped__(cell, tuple(laws.quantities_for(3)))
     path = Trajectory(smooth(6, 5, 3, 4), 2, 5, Constant(0.3), Estimator("oracle"), 3, "epochs")
     run, tables = trajectory_cuda._tables(path)
 
@@ -82,6 +82,7 @@ def test_the_kernels_compile_for_a_device(monkeypatch):
         return typeof(np.zeros((2,) * ndim))
 
     words = types.UniTuple(uint32, 2)
+    room = np.zeros(1), np.zeros(1, np.uint32)
     call = (int64, int64, words, typeof(there), typeof(room), array(1))
     as_arrays = type(asked)(*(np.array(part, np.int32) for part in asked))
     runs_call = (typeof(run), int64, int64, words, typeof(tables), array(2), array(3))

@@ -65,11 +65,11 @@ def measure(
     """
     require_compiled("cuda", cell, quantities)
     require_device()
-    shape, asked, there, room = _prepared(cell, tuple(quantities))
+    shape, asked, there = _prepared(cell, tuple(quantities))
     blocks = _blocks(shape, block.count)
     first, second = (np.uint32(word) for word in rng.cell_key(block.seed, cell.name))
     out = _sums(blocks * (shape.quantities + shape.products))
-    given = block.first, block.count, (first, second), there, room, out
+    given = block.first, block.count, (first, second), there, _room(shape), out
     queue = stream()
     launch = blocks, shape.teams * shape.lanes, queue, shared_bytes(shape)
     if block.count > BLOCK and block.count * cell.outputs >= BUILT_IN:
@@ -89,6 +89,21 @@ def _sums(size: int) -> Any:
     if getattr(_OWN, "sums", np.empty(0)).size < size:
         _OWN.sums = cuda.device_array(size)
     return _OWN.sums[:size]
+
+
+def _room(shape: Shape) -> tuple[Any, Any]:
+    """The device's memory in place of shared memory that is too small; each thread's own, for blocks of
+    one cell run side by side.
+    """
+    blocks = _most_blocks(shape) * shape.roomy
+    sizes = (
+        blocks * (shape.first_double + shape.teams * shape.doubles),
+        blocks * (shape.first_integer + shape.teams * shape.integers),
+    )
+    if getattr(_OWN, "sizes", None) != sizes:
+        _OWN.sizes = sizes
+        _OWN.room = cuda.device_array(sizes[0]), cuda.device_array(sizes[1], np.uint32)
+    return _OWN.room
 
 
 def merged(sums: Array, count: int, shape: Shape) -> MomentSums:
@@ -169,8 +184,8 @@ def _tables(problem: SoftmaxBandit) -> dict[str, Any]:
 @lru_cache(maxsize=64)
 def _prepared(
     cell: GradientCell, quantities: tuple[GradientQuantity, ...]
-) -> tuple[Shape, Asked, There, tuple[Any, Any]]:
-    """The shape of a call, its tables on the device, and a place there where shared memory is too small."""
+) -> tuple[Shape, Asked, There]:
+    """The shape of a call, what it asks, and its tables on the device."""
     problem, asked = problem_tables(cell.problem), quantity_tables(cell, quantities)
     shape = shape_of(cell, problem, asked)
     ends = {
@@ -201,12 +216,7 @@ def _prepared(
         left=np.append(range(len(quantities)), lower[0]),
         right=np.append([-1] * len(quantities), lower[1]),
     )
-    blocks = _most_blocks(shape) * shape.roomy
-    room = (
-        upload(np.zeros(blocks * (shape.first_double + shape.teams * shape.doubles))),
-        upload(np.zeros(blocks * (shape.first_integer + shape.teams * shape.integers), np.uint32)),
-    )
-    return shape, Asked(*(tuple(map(int, part)) for part in numbers)), there, room
+    return shape, Asked(*(tuple(map(int, part)) for part in numbers)), there
 
 
 @lru_cache(maxsize=64)
