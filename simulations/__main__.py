@@ -39,8 +39,8 @@ ALL = (*STEMS, *ON_LANGUAGE_MODELS)
 
 ENGINES = ("cpu", "reference", "exact", "cuda", "autograd")
 
-APART = ("cpu", "reference", "exact")
-"""Engines that run in several processes side by side; a device is one."""
+APART = ("cpu", "reference", "exact", "cuda")
+"""Engines that run in several processes side by side."""
 
 # Everything heavy is imported inside the commands: a usage message need not wait for it, and an
 # interruption meets the handler in main.
@@ -116,10 +116,10 @@ def _add_suite(command: Any) -> None:
     """Add the options of a suite: its problems, size, engine and seed."""
     command.add_argument(
         "--size",
-        choices=("smoke", "quick", "full"),
+        choices=(*DURATIONS, "card"),
         default="quick",
         help="how much is asked: of all claims, smoke takes {smoke} on two cores, quick (default) {quick}; "
-        "full {full}; plan says it of each".format(**DURATIONS),
+        "full {full}; card is for a GPU; plan says it of each".format(**DURATIONS),
     )
     command.add_argument("--engine", choices=ENGINES, default="cpu")
     command.add_argument(
@@ -235,7 +235,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
         ]
         print(json.dumps(rows))
     else:
-        print(plan_table(plans, how.budget))
+        print(plan_table(plans, how.drawn.budget))
         print(
             "\nReplications are estimates, by short pilots; seconds are those of one processor, this one, "
             "by\nthe pilots and a sample of what is enumerated, for checks and figures where nothing is "
@@ -268,9 +268,9 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from ustat_pg.report import exit_code, power_table, remarks, summary, verdict_table
     from ustat_pg.results import MARKDOWN_FILE
 
-    from .processes import settle, settle_apart
+    from .processes import processes_of, settle, settle_apart
 
-    if options.on == "bandit" and sys.stderr.isatty():
+    if options.on == "bandit" and options.size in DURATIONS and sys.stderr.isatty():
         took = DURATIONS[options.size]
         print(f"all claims take {took} on two cores; what is done is kept", file=sys.stderr)
     began = time.perf_counter()
@@ -283,7 +283,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         how = _options(options, cluster)
         # Networks load torch, which one process does for all claims.
         together = options.on != "bandit" or options.engine not in APART or cluster is not None
-        if together or min(how.workers, len(stems)) == 1:
+        if together or processes_of(stems, how) == 1:
             settled = settle(stems, suite, how, store.folder, cluster)
         else:
             settled = settle_apart(stems, suite, how, store.folder)

@@ -89,7 +89,7 @@ def wrong_objectives(group_size: int) -> dict[str, Objective]:
 
 def checks(suite: Suite) -> Iterator[Check]:
     """Work along paths, maximisers, ends of runs, the rate, and penalties."""
-    size = {"smoke": 4, "quick": 8, "full": 8}[suite.size]
+    size = suite.sized(4, 8, 8)
     for entry in suite.unequal_rates:
         # Groups of ten arms are enumerated up to G = 4.
         yield from climbs(entry, size if entry.problem.arms < 5 else 4)

@@ -62,7 +62,7 @@ def by_rates(m: Moments, group_size: int) -> CountTable:
 
 def checks(suite: Suite) -> Iterator[Check]:
     """Errors on prompts of unequal pass rates, and whole training runs."""
-    sizes = {"smoke": (2, 4), "quick": (2, 4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
+    sizes = suite.sized((2, 4), (2, 4, 8), (2, 3, 4, 8, 16), (2, 3, 4, 8, 16, 64, 256))
     for entry in suite.unequal_rates:
         yield _alone(entry)
         for group_size in sizes:

@@ -109,7 +109,7 @@ def wrong_errors(m: Moments, name: str, group_size: int) -> dict[str, float]:
 
 def checks(suite: Suite) -> Iterator[Check]:
     """The errors at single prompts, the means over several."""
-    sizes = {"smoke": (8,), "quick": (4, 8), "full": (2, 3, 4, 8, 16)}[suite.size]
+    sizes = suite.sized((8,), (4, 8), (2, 3, 4, 8, 16), (2, 3, 4, 8, 16, 64, 256))
     for entry in suite.binary_prompts:
         for group_size in sizes:
             yield from errors(entry, group_size)

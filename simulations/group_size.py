@@ -459,7 +459,7 @@ def checks(suite: Suite) -> Iterator[Check]:
     """The curve and its least value by enumeration, the curve on training runs, and each rival's choice
     of a group size against the best.
     """
-    landscapes, full = suite.landscapes, suite.size == "full"
+    landscapes, full = suite.landscapes, suite.sized(False, False, True)
     for entry in landscapes["lopsided"]:
         for part in (_constants, _lowest, _advice):
             yield from part(entry)

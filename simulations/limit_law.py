@@ -514,6 +514,9 @@ def checks(suite: Suite) -> Iterator[Check]:
         for entry in landscapes["ring"]:
             yield _extrapolated_transform(scaled(entry, 2, 1.2, 90.0, 60), 3)
     yield _distribution(near(landscapes["diabetes"][0], 2, 16.0, 400.0, 400))
+    if suite.size == "card":
+        for entry in (landscapes["disagreement"][0], landscapes["twisted"][0]):
+            yield _distribution(scaled(entry, 2, 1.2, 300.0, 100_000))
     for entry in landscapes["twisted, r = 3"]:
         runs = scaled(entry, 2, 0.9, 960.0, 640)
         yield _transform(runs)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from .problems import Suite
 
-__all__ = ["Settled", "designs", "settle", "settle_apart"]
+__all__ = ["Settled", "designs", "processes_of", "settle", "settle_apart"]
 
 HERE = Path(__file__).parent
 LIBRARY = Path(ustat_pg.__file__).parent
@@ -52,6 +52,11 @@ FORMULAS = {
     "experiment",
 }
 """Rooms of the library whose errors in the design of a claim refute it, on the suite's own problems."""
+
+THREADS = {"cuda": 4}
+"""Threads of each process by engine, one unless given: blocks of one process run on a device side by side,
+those of several take turns.
+"""
 
 PATIENCE_SECONDS = 20.0
 """Seconds in which a process whose parent has died finishes its block."""
@@ -81,13 +86,18 @@ def settle(
     return Settled(run, points)
 
 
+def processes_of(stems: Sequence[str], options: Options) -> int:
+    """The number of processes that claims are settled in."""
+    return min(max(options.workers // THREADS.get(options.engine, 1), 1), len(stems))
+
+
 def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: Path) -> Settled:
-    """Settle each claim in one of as many processes as there are workers.
+    """Settle each claim in one of several processes.
 
     Raises:
         LostWorkers: a process died; finished blocks are kept, and the same call continues.
     """
-    count = min(options.workers, len(stems))
+    count = processes_of(stems, options)
     share = replace(options, workers=options.workers // count, progress=False)
     start, others = time.perf_counter(), set(active_children())
     pool = ProcessPoolExecutor(count, get_context("spawn"), _obey)

@@ -479,6 +479,10 @@ CASES = ((4, 2, "grpo"), (8, 4, "grpo"), (4, 4, "oracle"), (8, 1, "vanilla"))
 """B, G and baseline."""
 
 
+LONG = (1000, 100_000)
+"""Steps of the runs of a GPU."""
+
+
 def _under(
     entry: LandscapeEntry,
     radius: float,
@@ -527,6 +531,8 @@ def checks(suite: Suite) -> Iterator[Check]:
     if suite.size != "smoke":
         yield from _under(slopes, 0.6, CASES, (5, 30), ("decay",))
     yield from _under(diabetes, 0.6, CASES[:1], (5, 20), ("decay",))
+    if suite.size == "card":
+        yield from _under(shoulder, WIDE, ((1, 2, "grpo"),), LONG, ("decay",))
 
 
 def curves(suite: Suite) -> Iterator[Point]:

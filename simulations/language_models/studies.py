@@ -65,10 +65,13 @@ class Size:
     members: tuple[str, ...] = MEMBERS
 
 
+FULL = Size(500, 64, (2, 4, 16), 32, 2, 0.2, 0.2)
+
 SIZES = {
     "smoke": Size(80, 24, (2, 4, 16), 12, 2, 0.5, 0.2, ("embedded:base", "embedded:short")),
     "quick": Size(500, 32, (2, 4, 16), 16, 2, 0.4, 0.3),
-    "full": Size(500, 64, (2, 4, 16), 32, 2, 0.2, 0.2),
+    "full": FULL,
+    "card": FULL,
 }
 
 

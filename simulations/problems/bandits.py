@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from ustat_pg.problems import (
 from .entry import Entry
 
 BanditEntry = Entry[SoftmaxBandit]
+
+T = TypeVar("T")
 
 
 def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
@@ -95,21 +97,34 @@ class Bandits:
     """The bandits of a suite.
 
     Arguments:
-        size: smoke, quick or full: how many problems and group sizes.
+        size: smoke, quick, full or card: how many problems and group sizes.
         seed: seed of the generated problems.
     """
 
     size: str = "quick"
     seed: int = 0
 
+    def sized(self, smoke: T, quick: T, full: T, card: T | None = None) -> T:
+        """What the suite's size has; the size card has what full has, unless it is given."""
+        values = {"smoke": smoke, "quick": quick, "full": full}
+        return values.get(self.size, full if card is None else card)
+
     @property
     def group_sizes(self) -> tuple[int, ...]:
         """Small ones are the sharpest: the second-order part is largest there."""
-        return {"smoke": (2,), "quick": (2, 3, 8), "full": (2, 3, 4, 8, 16, 32)}[self.size]
+        full = (2, 3, 4, 8, 16, 32)
+        return self.sized((2,), (2, 3, 8), full, (*full, 64, 128, 256))
 
     @property
     def generated(self) -> int:
-        return {"smoke": 1, "quick": 2, "full": 10}[self.size]
+        return self.sized(1, 2, 10)
+
+    def wide(self) -> Iterator[BanditEntry]:
+        """Prompts of a thousand arms, at the size card: their groups cannot be listed."""
+        for number in range(self.sized(0, 0, 0, 2)):
+            seed = 1000 * self.seed + number
+            problem = random_problem(seed, "plain", contexts=1, arms=1000)
+            yield Entry(f"wide#{seed}", "generated", problem)
 
     # The problems of the figures of Corollary 5 (optimality), and some with several prompts.
     skewed = cached_property(lambda self: shipped("skewed"))
@@ -301,4 +316,4 @@ class Bandits:
         for kind in ("plain", "negative-rewards", "linear", "shared-linear"):
             for entry in self.random(kind):
                 entries += prompts(entry, 1)
-        return [*entries, *self.coins(), *prompts(self.digits, few)]
+        return [*entries, *self.coins(), *prompts(self.digits, few), *self.wide()]

@@ -110,7 +110,10 @@ class Suite(Bandits):
     @property
     def curve_sizes(self) -> tuple[int, ...]:
         """The group sizes that figures show; few on token problems, whose size is open."""
-        return (2, 4, 8, 16) if self.token_problems else (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+        if self.token_problems:
+            return (2, 4, 8, 16)
+        most = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+        return self.sized(most, most, most, (*most, 96, 128, 192, 256))
 
     @property
     def shown(self) -> tuple[tuple[BanditEntry, int], ...]:

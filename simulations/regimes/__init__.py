@@ -42,9 +42,6 @@ digits, a law of the gap twelve; the others are for what is made of them.
 Known = tuple[Any, Any]
 """What is reckoned, a number or an array, and how far it may be off."""
 
-DRAWS = {"smoke": 1, "quick": 2, "full": 8}
-"""Regimes of each kind, by the size of a run."""
-
 _BESIDE = GradientCell(two_valued([0.5, 0.5], [0.8, 0.2]), 2)
 """The cell that a run measures beside a number that needs no measuring; it is not read."""
 
@@ -117,5 +114,5 @@ def checks(stem: str, suite: Suite) -> Iterator[Check]:
     for module in MODULES:
         inputs: Asked = import_module(f".{module}", __name__).ASKED
         for question in inputs.get(stem, ()):
-            for number in range(DRAWS[suite.size]):
+            for number in range(suite.sized(1, 2, 8)):
                 yield from question(drawn(question, suite.seed, number))

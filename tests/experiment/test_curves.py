@@ -10,8 +10,8 @@ from simulations.problems import mse_of
 from ustat_pg.checks import Evidence, Interval
 from ustat_pg.engines import GradientCell
 from ustat_pg.experiment import Options, Point, Store, load_curves, mean_of, run_points
-from ustat_pg.experiment.curves import POINT_BLOCKS, _interval, tidy
-from ustat_pg.experiment.options import LARGEST_BLOCK
+from ustat_pg.experiment.curves import _interval, tidy
+from ustat_pg.experiment.options import LARGEST_BLOCK, SIZES
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.results import CURVE_COLUMNS, CURVES_FILE
 
@@ -33,7 +33,7 @@ def points(problem, enumerate=True):
 
 def test_a_point_is_what_the_engine_measures(problem, tmp_path):
     frame = run_points(points(problem), Options("smoke"), Store(tmp_path))
-    many = int(POINT_BLOCKS["smoke"] * LARGEST_BLOCK)
+    many = int(SIZES["smoke"].point_blocks * LARGEST_BLOCK)
     drawn = GradientCell(problem, 3).measure("cpu", (mse_of("grpo"),), replications=many)
     row = frame.iloc[0]
     assert row.estimate == drawn.mean[0]

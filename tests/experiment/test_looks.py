@@ -133,3 +133,17 @@ def test_a_check_that_no_draw_can_confirm_asks_a_block_of_each_cell():
     check = Check("slope", "made-up", slope, equal(float("nan")))
     made = plan.make_plan(Claim("mse", (), (check,)), {}, Options("smoke"))
     assert made.needed == {"slope": LongBlocks.block}
+
+
+def test_the_size_of_a_gpu_draws_ten_times_what_a_check_needs():
+    """Where both sizes can afford it."""
+    check = Check(
+        "one", "made-up", Linear(Normals(1), ((Draw(), 1.0),)), equal(0.0, {"off": 1.0}, scale=1.0)
+    )
+    claim = Claim("mse", ("off",), (check,))
+
+    def needed(size):
+        pilots = {Normals(1).name: ((Draw(),), MomentSums.of(np.arange(256.0)[:, None] % 2))}
+        return plan.make_plan(claim, pilots, Options(size)).needed["one"]
+
+    assert needed("card") == pytest.approx(10 * needed("full"), rel=0.01)

@@ -23,7 +23,7 @@ from simulations.problems.tokens import bandits
 from tests.support.mutants import mutated
 from ustat_pg.checks import Verdict
 from ustat_pg.experiment import Claim, Options, Store, options, run_claims
-from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.experiment.options import SIZES, Size
 
 STEMS = ("mse", "minibatch")
 ENDINGS = (": grpo", ": vanilla", ": minimum-variance")
@@ -68,7 +68,7 @@ KINDS = ["tokens", pytest.param("transformer", marks=needs_torch)]
 def _small_blocks(monkeypatch):
     """The reference engine is slow, and these errors are far from the truth."""
     monkeypatch.setattr(options, "LARGEST_BLOCK", 4_096)
-    monkeypatch.setitem(BUDGETS, "smoke", 131_072)
+    monkeypatch.setitem(SIZES, "smoke", Size(131_072, 0.125))
 
 
 def results(stems, on, engine, folder):

@@ -10,7 +10,7 @@ import pytest
 from simulations import Suite, claim
 from simulations.__main__ import main
 from ustat_pg.experiment import Options, Store, options, run_claims
-from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.experiment.options import SIZES, Size
 from ustat_pg.experiment.provenance import document
 from ustat_pg.experiment.runner import check_alone
 from ustat_pg.report import check_command
@@ -74,7 +74,7 @@ def test_a_line_alone_is_the_runs_to_the_last_bit(smoke, stem, name, capsys):
 
 def test_cells_of_unequal_replications_and_the_reference_engine(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(options, "LARGEST_BLOCK", 256)
-    monkeypatch.setitem(BUDGETS, "smoke", 1024)
+    monkeypatch.setitem(SIZES, "smoke", Size(1024, 0.125))
     run = stored_run(tmp_path, ["oracle"], Suite("smoke"), Options("smoke", "reference"))
     slopes = [check for check in run.claims[0].checks if "order of" in check.name]
     # All cells of a slope are drawn as often as it needs, but a ratio may need one oftener.

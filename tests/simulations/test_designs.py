@@ -12,6 +12,7 @@ import pytest
 
 from simulations import STEMS, Suite, claim
 from simulations.problems import Entry
+from simulations.processes import processes_of
 from simulations.regimes import checks as drawn
 from simulations.ustatistic import SHARED
 from tests.support.claims import GRADIENTS
@@ -140,3 +141,25 @@ def test_anchors_of_every_problem_that_a_claim_runs_on():
                 problem.objective(theta + step * unit) - problem.objective(theta - step * unit)
             ) / (2 * step)
             assert gradient @ unit == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+def test_the_size_of_a_gpu_has_large_groups_wide_problems_and_long_runs():
+    names = [check.name for check in claim_of("mse", "card").checks]
+    assert {"wide#0 G=256: grpo", "skewed G=256: grpo"} <= set(names)
+    assert not [check.name for check in claim_of("mse").checks if "wide" in check.name]
+    steps = [
+        cell.steps
+        for check in claim_of("suboptimality", "card").checks
+        for cell in check.functional.cells
+        if isinstance(cell, Training)
+    ]
+    assert max(steps) == 100_000
+
+
+def test_claims_of_a_device_share_few_processes():
+    def processes(engine, workers, stems=STEMS):
+        return processes_of(stems, Options("smoke", engine, workers=workers))
+
+    assert processes("cpu", 16) == 16
+    assert processes("cuda", 16) == 4
+    assert processes("cuda", 3) == processes("cpu", 16, STEMS[:1]) == 1

@@ -24,7 +24,7 @@ from tests.support.commands import ROOT
 from tests.support.kills import blocks, claims_in, interruptible, kill_in_mid_run
 from tests.support.readme import printed_table, verdict_table
 from ustat_pg.experiment import Options, load_results, options
-from ustat_pg.experiment.options import BUDGETS
+from ustat_pg.experiment.options import SIZES, Size
 from ustat_pg.results import load_curves, load_run
 
 COMMAND = [sys.executable, "-m", "simulations", "verify", "--size", "smoke", "normalised"]
@@ -229,7 +229,7 @@ def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
         patch.setattr(minibatch, "gradient_mse", wrong)
         assert main([*words, str(tmp_path / "a"), "minibatch", "--engine", "exact"]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
-    monkeypatch.setitem(BUDGETS, "smoke", 2)
+    monkeypatch.setitem(SIZES, "smoke", Size(2, 0.125))
     monkeypatch.setattr(options, "LARGEST_BLOCK", 1024)
     assert main([*words, str(tmp_path / "b"), "oracle"]) == 3
     assert "it would need" in capsys.readouterr().out

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
 
-POINT_BLOCKS = {"smoke": 0.125, "quick": 2.0, "full": 64.0}
-"""Blocks of every measured point, by size."""
-
-
 MEASURES = ("prediction", "exact", "estimate", "standard_error", "low", "high", "replications")
 """Columns of a curve that are no coordinates."""
 
@@ -80,7 +76,7 @@ def measurements_of(
     wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
     measured = Measurements(functionals, options, enumerated=wanted)
     return measured, {
-        name: int(cell.shown(POINT_BLOCKS[options.size]) * block_of(cell))
+        name: int(cell.shown(options.drawn.point_blocks) * block_of(cell))
         for name, cell in measured.cells.items()
     }
 

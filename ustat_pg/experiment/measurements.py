@@ -137,9 +137,9 @@ class Measurements:
 
     def first_wave(self) -> list[Block]:
         """The enumerations and pilots that a plan is made from."""
-        names = dict.fromkeys([*self.exact_tasks, *self.pilot_tasks])
-        waves = (self.exact_tasks, self.pilot_tasks)
-        return [wave[name] for name in names for wave in waves if name in wave]
+        pilots = list(self.pilot_tasks.values())
+        # The first pilot compiles for a device what the others call: enumerations run beside it.
+        return [*pilots[:1], *self.exact_tasks.values(), *pilots[1:]]
 
     def exact(self, work: Work) -> Sums:
         """The enumerated means of each cell."""

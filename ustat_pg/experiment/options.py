@@ -11,8 +11,29 @@ from ..validation import MOST_WORKERS, device_name, integer, one_of
 LARGEST_BLOCK = 65_536
 """The most replications in a block, of any cell."""
 
-BUDGETS = {"smoke": 6_000_000, "quick": 20_000_000, "full": 500_000_000}
-"""The most replications of one check, by size."""
+
+@dataclass(frozen=True)
+class Size:
+    """How much is drawn.
+
+    Arguments:
+        budget: the most replications of one check.
+        point_blocks: blocks of every measured point of a figure.
+        times: how many times the replications that a check needs are drawn.
+    """
+
+    budget: int
+    point_blocks: float
+    times: int = 1
+
+
+SIZES = {
+    "smoke": Size(6_000_000, 0.125),
+    "quick": Size(20_000_000, 2.0),
+    "full": Size(500_000_000, 64.0),
+    "card": Size(5_000_000_000, 640.0, times=10),
+}
+"""The sizes of a run; the last one is for a GPU."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +41,7 @@ class Options:
     """How to run.
 
     Arguments:
-        size: smoke, quick or full: sets the most replications of one check.
+        size: one of :data:`SIZES`.
         engine: cpu, cuda, reference or autograd; or exact for enumeration alone.
         seed: seed of every draw.
         workers: number of threads.
@@ -36,7 +57,7 @@ class Options:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        one_of("size", self.size, BUDGETS)
+        one_of("size", self.size, SIZES)
         require_engine(self.engine)
         integer("seed", self.seed, 0)
         integer("workers", self.workers, maximum=MOST_WORKERS)
@@ -48,9 +69,9 @@ class Options:
         return self.engine != "exact"
 
     @property
-    def budget(self) -> int:
-        """The most replications of one check."""
-        return BUDGETS[self.size]
+    def drawn(self) -> Size:
+        """How much is drawn."""
+        return SIZES[self.size]
 
 
 def block_of(cell: Cell) -> int:

@@ -103,7 +103,7 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             # The sums of one block say all that is to be said.
             return max(map(block_of, check.functional.cells))
         wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
-        reserve = max(cell.reserve for cell in check.functional.cells)
+        reserve = options.drawn.times * max(cell.reserve for cell in check.functional.cells)
         return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in claim.checks}
@@ -121,14 +121,14 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             work_needed, i = min(candidates)
             check = claim.checks[i]
             # On real data a rival too near to be told apart is reported, not pursued.
-            if origin != "real" or work_needed <= options.budget * _cost(check):
+            if origin != "real" or work_needed <= options.drawn.budget * _cost(check):
                 required[check.name].append(rival)
     for check in claim.checks:
         plan.required[check.name] = tuple(required[check.name])
         wanted = needed(check, check.statement.margin_for(plan.required[check.name]))
         plan.needed[check.name] = wanted
         for cell in check.functional.cells:
-            block, budget = block_of(cell), cell.budget(options.budget)
+            block, budget = block_of(cell), cell.budget(options.drawn.budget)
             # Far over the budget no verdict is to be had: a few blocks give the estimate.
             affordable = budget if wanted <= 10 * budget else 4 * block
             # The last block may be a part of one, of a thousand replications or more.

@@ -30,13 +30,16 @@ holds for every reward. All others are drawn from continuous laws and lie outsid
 """
 
 
-def random_problem(seed: int, kind: str = "plain", *, contexts: int = 3) -> SoftmaxBandit:
+def random_problem(
+    seed: int, kind: str = "plain", *, contexts: int = 3, arms: int | None = None
+) -> SoftmaxBandit:
     """A random problem of the kind asked for; the same seed gives the same problem.
 
     Arguments:
         seed: a whole number, at least 0.
         kind: one of :data:`KINDS`.
         contexts: X (1 for the kind ``one-context``).
+        arms: K; 2 for the kind ``two-arms``, else 3 or 4 unless given.
 
     >>> random_problem(1, "two-arms").arms
     2
@@ -45,6 +48,7 @@ def random_problem(seed: int, kind: str = "plain", *, contexts: int = 3) -> Soft
     rng = np.random.default_rng([integer("seed", seed, 0), KINDS.index(kind)])
     x = 1 if kind == "one-context" else integer("contexts", contexts)
     k = 2 if kind == "two-arms" else int(rng.integers(3, 5))
+    k = k if arms is None else integer("arms", arms, 2)
     logits = rng.normal(0.0, 0.8, (x, k))
     context_probs = rng.dirichlet(np.full(x, 4.0))
     values = rng.uniform(0.0, 1.0, (x, k, 2))
