@@ -100,6 +100,8 @@ def _drawn(suite: Suite) -> Iterator[Case]:
     if suite.size != "smoke":
         yield suite.digits, 2, 4, "without-replacement"
         yield suite.digits, 4, 4, "iid"
+    for entry in suite.wide(contexts=4):
+        yield entry, 16, 8, "iid"
 
 
 def errors(cases: Iterable[Case]) -> Iterator[Check]:

@@ -150,6 +150,7 @@ def _of_bandits(suite: Suite) -> list[Check]:
     made: list[Check] = []
     for entry in (*suite.single_prompts, *repeated):
         made += _anchors(entry, 8)
+    made += [_grpo(entry, size) for entry in suite.wide() for size in suite.group_sizes]
     made += map(_bounded, (suite.skewed, *coins, *repeated))
     for entry in (suite.several, *repeated):
         for x, baseline in product(range(entry.problem.contexts), ("grpo", "group-mean")):

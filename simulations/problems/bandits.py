@@ -119,11 +119,11 @@ class Bandits:
     def generated(self) -> int:
         return self.sized(1, 2, 10)
 
-    def wide(self) -> Iterator[BanditEntry]:
+    def wide(self, contexts: int = 1) -> Iterator[BanditEntry]:
         """Prompts of a thousand arms, at the size card: their groups cannot be listed."""
         for number in range(self.sized(0, 0, 0, 2)):
             seed = 1000 * self.seed + number
-            problem = random_problem(seed, "plain", contexts=1, arms=1000)
+            problem = random_problem(seed, "plain", contexts=contexts, arms=1000)
             yield Entry(f"wide#{seed}", "generated", problem)
 
     # The problems of the figures of Corollary 5 (optimality), and some with several prompts.
@@ -316,4 +316,4 @@ class Bandits:
         for kind in ("plain", "negative-rewards", "linear", "shared-linear"):
             for entry in self.random(kind):
                 entries += prompts(entry, 1)
-        return [*entries, *self.coins(), *prompts(self.digits, few), *self.wide()]
+        return [*entries, *self.coins(), *prompts(self.digits, few)]
