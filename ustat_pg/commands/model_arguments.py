@@ -123,14 +123,15 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         add("--scored", type=Path, required=True, metavar="FILE", help="a scored pool, .npz, alone")
         doubt()
         return
-    text = "a hub id, a local folder, or embedded:NAME (base, strong, ...)"
+    text = "smollm2, a .gguf file, a local folder, embedded:NAME (base, strong, ...) or a hub id"
     add("--model", required=True, metavar="M", help=text)
     add(
         "--prompts",
         metavar="P",
-        help="gsm8k, math, embedded:NAME, each with options (math:source=FOLDER), or a .jsonl file; an "
-        "embedded model has its own",
+        help="gsm8k, math, reasoning-gym:NAME, embedded:NAME, each with options (math:source=FOLDER, "
+        "reasoning-gym:chain_sum,max_terms=2), or a .jsonl file; an embedded model has its own",
     )
+    add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
     add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
     add("--seed", type=int, metavar="S", help="of prompts and rollouts (default: 0)")

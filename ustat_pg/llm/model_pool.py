@@ -44,8 +44,8 @@ class ModelPool:
     """A model, prompts and rollouts, sampled or one's own, and how they are scored.
 
     Arguments:
-        model: a hub id, a local folder, or embedded:NAME.
-        prompts, verifier, max_new_tokens: those of :func:`~ustat_pg.llm.tasks.load_task`.
+        model: as :func:`~ustat_pg.llm.models.model_source` takes it.
+        prompts, verifier, max_new_tokens, shots: those of :func:`~ustat_pg.llm.tasks.load_task`.
         rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.files.load_rollouts`; sampled unless given.
         limit: the number of prompts to take, drawn by the seed; None for all.
         samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
@@ -61,6 +61,7 @@ class ModelPool:
     prompts: str | None = None
     verifier: str | None = None
     max_new_tokens: int | None = None
+    shots: int | None = None
     rollouts: Path | None = None
     group_by: Sequence[str] = ()
     reward: str | None = None
@@ -106,7 +107,12 @@ class ModelPool:
             prompts = self.model
         # Refused before the model is loaded.
         if prompts is not None:
-            task = load_task(prompts, verifier=self.verifier, max_new_tokens=self.max_new_tokens)
+            task = load_task(
+                prompts,
+                verifier=self.verifier,
+                max_new_tokens=self.max_new_tokens,
+                shots=self.shots,
+            )
         elif self.rollouts is None:
             raise InputError(f"which prompts: --prompts, {self.model} has none of its own")
         elif self.verifier is not None:

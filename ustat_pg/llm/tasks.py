@@ -17,7 +17,7 @@ import numpy as np
 
 from ..memory import refused
 from ..reading import regular
-from ..validation import InputError, integer
+from ..validation import InputError, integer, nearest
 from .prompts import Prompt, Task, Text, Verifier, load_verifier
 from .rollouts import lines
 
@@ -213,16 +213,18 @@ def load_task(
     verifier: str | Verifier | None = None,
     max_new_tokens: int | None = None,
     limit: int | None = None,
+    shots: int | None = None,
 ) -> Task:
     """The task that a command names.
 
     Arguments:
-        spec: a name with options, as ``gsm8k:split=train``, ``math:source=FOLDER,chat=no`` or
-            ``embedded:NAME`` (a model that ships with the library); or the path of a ``.jsonl`` file of your
-            own.
+        spec: a name with options, as ``gsm8k:split=train``, ``math:source=FOLDER,chat=no``,
+            ``reasoning-gym:chain_sum,max_terms=2`` (:mod:`ustat_pg.llm.reasoning`) or ``embedded:NAME`` (a
+            model that ships with the library); or the path of a ``.jsonl`` file of your own.
         verifier: ``module:function``, for a ``.jsonl`` file only.
         max_new_tokens: the longest completion, where it is not the task's own.
         limit: take this many prompts, the first ones.
+        shots: worked examples in each prompt of a task of reasoning-gym.
 
     >>> load_task("embedded:short:problems=2").prompts[0].text
     '9*4?'
@@ -239,19 +241,27 @@ def load_task(
             f"a verifier is given for the task {name!r}, which has its own: it goes with a "
             ".jsonl file of prompts"
         )
+    if shots is not None and name != "reasoning-gym":
+        raise InputError(f"shots are of tasks reasoning-gym:NAME, and the task is {spec!r}")
     if local:
         task = jsonl_task(spec, verifier or "")
     elif name in _DATA:
-        task = mathematics(name, **_options(name, rest, mathematics))
+        task = mathematics(name, **options(name, rest, _defaults(mathematics)))
     elif name == "embedded":
         from . import embedded
 
         model, _, rest = rest.partition(":")
         make = functools.partial(embedded.task, model)
-        task = make(**_options(name, rest, make))
+        task = make(**options(name, rest, _defaults(make)))
+    elif name == "reasoning-gym":
+        from . import reasoning
+
+        kind, _, rest = rest.partition(",")
+        task = reasoning.task(kind, rest, shots)
     else:
         raise InputError(
-            f"the task is {spec!r}: it must be gsm8k, math, embedded:NAME or the path of a .jsonl file"
+            f"the task is {spec!r}: it must be gsm8k, math, reasoning-gym:NAME, embedded:NAME or the path of "
+            "a .jsonl file"
         )
     first = task.prompts[: None if limit is None else integer("limit", limit)]
     longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
@@ -272,35 +282,53 @@ def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
     return [items[i] for i in np.random.default_rng(seed).permutation(len(items))[:limit]]
 
 
-def _options(task: str, text: str, function: Callable[..., Task]) -> dict[str, Any]:
-    """Options ``key=value,...`` as the arguments of a function, by the type of its defaults.
-
-    >>> _options("gsm8k", "split=train,max_new_tokens=5,chat=no", mathematics)
-    {'split': 'train', 'max_new_tokens': 5, 'chat': False}
-    """
+def _defaults(function: Callable[..., Task]) -> dict[str, Any]:
+    """The defaults of a function's arguments, of those that have one."""
     parameters = inspect.signature(function).parameters
-    defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-    options: dict[str, Any] = {}
+    return {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+
+
+def options(task: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Options ``key=value,...``, by the types of their defaults; of a list, with spaces between.
+
+    >>> options("gsm8k", "split=train,max_new_tokens=5,chat=no", _defaults(mathematics))
+    {'split': 'train', 'max_new_tokens': 5, 'chat': False}
+    >>> options("a", "chats=no", {"chat": True, "shots": 0})
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: the task 'a' has no option 'chats=no', did you mean chat? options are ...
+    """
+    read: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         key, equals, value = item.partition("=")
         if not equals or key not in defaults:
+            near = nearest(key, defaults)
             raise InputError(
-                f"the task {task!r} has no option {item!r}: options are "
-                + ", ".join(f"{name}=..." for name in defaults)
+                f"the task {task!r} has no option {item!r}{f', did you mean {near[0]}?' if near else ':'} "
+                "options are " + ", ".join(f"{name}=..." for name in defaults)
             )
-        read = _READERS.get(type(defaults[key]), int)
         try:
-            options[key] = read(value)
-        except (ValueError, KeyError):
-            kind = "yes or no" if isinstance(defaults[key], bool) else "a whole number"
+            read[key] = _read(value, defaults[key])
+        except (ValueError, TypeError, KeyError):
+            kind = _KINDS.get(type(defaults[key]), f"of the kind of {defaults[key]!s}")
             raise InputError(
                 f"{key} of the task {task!r} is {value!r}: it must be {kind}"
             ) from None
-    return options
+    return read
 
 
-_READERS: dict[type, Callable[[str], Any]] = {
-    str: str,
-    bool: {"yes": True, "no": False}.__getitem__,
+def _read(text: str, default: Any) -> Any:
+    """The value of an option's text; where the default is None a whole number."""
+    if isinstance(default, list | tuple):
+        return type(default)(_read(word, default[0]) for word in text.split())
+    if isinstance(default, bool):
+        return {"yes": True, "no": False}[text]
+    return int(text) if default is None else type(default)(text)
+
+
+_KINDS: dict[type, str] = {
+    bool: "yes or no",
+    **dict.fromkeys((int, type(None)), "a whole number"),
+    float: "a number",
 }
-"""How an option is read, by the type of its default; others are whole numbers."""
+"""What an option must be, by the type of its default."""
