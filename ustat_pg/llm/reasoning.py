@@ -212,7 +212,7 @@ def _examples(asked: Asked, name: str, seed: int) -> list[tuple[str, str]]:
 def _defaults(kind: str) -> dict[str, Any]:
     """The options of a data set, and their defaults."""
     with refused(
-        "tasks of reasoning-gym need pip install --no-deps reasoning-gym, and what that imports"
+        "tasks of reasoning-gym need pip install 'ustat_pg[real]', and pip install --no-deps reasoning-gym"
     ):
         from reasoning_gym.factory import DATASETS
     if kind not in DATASETS:
