@@ -65,6 +65,11 @@ if SIMULATED:
             value, offset = value + other, offset // 2
         return value
 
+    def add(array: Any, place: Any, value: Any) -> None:
+        """Add to a place that other threads add to."""
+        with _MADE:
+            array[place] += value
+
 else:
     device_function = cuda.jit(device=True)
 
@@ -88,6 +93,11 @@ else:
             value += cuda.shfl_xor_sync(_mask(lanes), value, offset)
             offset //= 2
         return value
+
+    @device_function
+    def add(array, place, value):
+        """Add to a place that other threads add to."""
+        cuda.atomic.add(array, place, value)
 
 
 @device_function

@@ -5,10 +5,9 @@ from __future__ import annotations
 from math import sqrt
 
 import numpy as np
-from numba import cuda
 
 from ....rng import CONTEXT_SLOT
-from ...device import device_function, index, meet, total
+from ...device import add, device_function, index, meet, total
 from ...draws import words_of_32
 from ...kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 from ..scalar import FIXED, IID, MIXED, PROJECTION, SQUARED_ERROR, SQUARED_PROJECTION
@@ -101,7 +100,7 @@ def draw_group(n, rep, b, x, key, t, draws, at, ints):
                     ints[index(chosen + 4 * quad + i)] = o
                     if n.counted:
                         one = np.uint32(1 << (o % n.counts * bits))
-                        cuda.atomic.add(ints, index(counts + o // n.counts), one)
+                        add(ints, index(counts + o // n.counts), one)
 
 
 @device_function

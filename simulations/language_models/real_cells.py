@@ -1,0 +1,291 @@
+"""Cells of a language model that somebody else trained, on prompts that are named.
+
+One replication draws, at each of the prompts, two groups of every size, and takes half the squared
+distance of their gradients: over all parameters, each baseline's by one backward pass of the
+loss of the first group less that of the second. The oracle knows V from two samples of its own, and its
+error is the product of the two distances that these give: a gradient is linear in its baseline, so that
+this is the oracle's error on average, exactly. No completion's gradient is formed, and nothing is read of the
+code that scores pools.
+
+The prompts are the same in all replications: what is measured is the mean error at these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import version
+from math import inf
+from pathlib import Path
+from threading import Lock, local
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ustat_pg.digests import source_digest
+from ustat_pg.engines import Cell, InfeasibleError, MomentSums, Quantity
+from ustat_pg.engines.base import Replications
+from ustat_pg.estimators import advantages
+from ustat_pg.validation import InputError
+
+from .cells import BASELINES, LmQuantity, drawn
+
+if TYPE_CHECKING:
+    from ustat_pg.llm.models import LanguageModel
+    from ustat_pg.llm.prompts import Task
+
+Array = NDArray[np.float64]
+
+_WORK = 2**16
+"""Outputs of a bandit that take the time of one completion and its part of three backward passes."""
+
+_BLOCK = 2
+"""Replications in a block."""
+
+_THREAD = local()
+_LOADING = Lock()
+"""Loading sets torch's default type, which all threads share."""
+
+
+def _model(name: str, device: str) -> LanguageModel:
+    """A model of this thread's own: drawing changes its settings for a while."""
+    import torch
+
+    from ustat_pg.llm.models import load_model
+
+    if not hasattr(_THREAD, "models"):
+        _THREAD.models = {}
+        torch.set_num_threads(1)
+    if (name, device) not in _THREAD.models:
+        with _LOADING:
+            _THREAD.models[name, device] = load_model(name, device=device)
+    model: LanguageModel = _THREAD.models[name, device]
+    return model
+
+
+@lru_cache
+def task_of(name: str, prompts: int) -> Task:
+    """The first prompts of a task."""
+    from ustat_pg.llm.tasks import load_task
+
+    return load_task(name, limit=prompts)
+
+
+@lru_cache
+def _digest(model: str, tasks: tuple[str, ...], prompts: int) -> str:
+    """A digest of the weights, the prompts, and the files and libraries that make a replication."""
+    from ustat_pg.llm.models import load_model, weights_digest
+
+    with _LOADING:
+        weights = weights_digest(load_model(model).model)
+    texts = [
+        (prompt.text, prompt.columns) for name in tasks for prompt in task_of(name, prompts).prompts
+    ]
+    salt = f"{weights} {texts} {version('transformers')} {version('tokenizers')}"
+    return source_digest(Path(__file__).resolve(), salt=salt)
+
+
+@dataclass(frozen=True)
+class GroupCell(Cell):
+    """A model on the same prompts of some tasks.
+
+    Arguments:
+        model: the model, as :func:`~ustat_pg.llm.models.load_model` takes it.
+        tasks: the tasks, as :func:`~ustat_pg.llm.tasks.load_task` takes them.
+        prompts: number of each task's prompts, the first ones.
+        group_sizes: sizes of the groups, increasing; there are two of each size at every prompt.
+        values: number of other rollouts that an oracle knows V from, of which there are two samples.
+        device: where torch computes.
+    """
+
+    model: str
+    tasks: tuple[str, ...]
+    prompts: int
+    group_sizes: tuple[int, ...] = (2, 4)
+    values: int = 6
+    device: str = "cpu"
+
+    steps = batch_size = 1
+    block = _BLOCK
+    engines = ("autograd",)
+    bounded = False
+    looks = 4
+
+    def on(self, device: str) -> GroupCell:
+        """The cell with its passes on a device."""
+        return replace(self, device=device)
+
+    @property
+    def quantities(self) -> tuple[LmQuantity, ...]:
+        return tuple(
+            drawn(task, baseline, size)
+            for task in self.tasks
+            for baseline in BASELINES
+            for size in self.group_sizes
+        )
+
+    @property
+    def group_size(self) -> int:  # type: ignore[override]
+        return self.group_sizes[-1]
+
+    @property
+    def name(self) -> str:
+        """Everything that a replication depends on but its number, the seed and the device."""
+        words = (
+            _digest(self.model, self.tasks, self.prompts),
+            *(self.tasks, self.prompts, self.group_sizes, self.values),
+        )
+        return "groups-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
+
+    @property
+    def outputs(self) -> int:
+        """The cost of a replication, in outputs of a bandit."""
+        return self.prompts * len(self.tasks) * 2 * sum(self.group_sizes) * _WORK
+
+    def pilot(self, replications: int) -> int:
+        """A few blocks: errors are skewed, and one block would not see it."""
+        return 4 * _BLOCK
+
+    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
+        """All that there is: rollouts and passes are what costs."""
+        return self.quantities
+
+    def shown(self, blocks: float) -> float:
+        """At least the blocks that verdicts take."""
+        return max(blocks, 8.0)
+
+    def engine(self, name: str) -> str:
+        return "autograd"
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        return -inf, inf
+
+    def rounding(self, quantity: Quantity) -> float:
+        """Rounding of float32 sums is next to nothing beside the sampling error."""
+        return 0.0
+
+    def require_quantity(self, quantity: Quantity) -> None:
+        if quantity not in self.quantities:
+            raise InputError(f"{quantity.label!r} is no quantity of {self.model}")
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        raise InfeasibleError("the completions of a language model cannot be listed")
+
+    def _measure(
+        self, engine: str, quantities: Sequence[LmQuantity], block: Replications
+    ) -> MomentSums:
+        rows = []
+        # Blocks are the only parallel layer. This limit is the calling thread's own.
+        with threadpool_limits(1, user_api="openmp"):
+            for row in range(block.count):
+                measured = _replication(self, block.seed, block.first + row)
+                rows.append([measured[quantity.label] for quantity in quantities])
+        return MomentSums.of(rows)
+
+
+def _replication(cell: GroupCell, seed: int, number: int) -> dict[str, float]:
+    """The mean error over prompts of each baseline in groups of each size, by label."""
+    from ustat_pg.llm.generation import transformers_draw
+    from ustat_pg.llm.models import tokenise
+    from ustat_pg.llm.rollouts import decoded
+
+    model = _model(cell.model, cell.device)
+    sums = dict.fromkeys((quantity.label for quantity in cell.quantities), 0.0)
+    apart = 2 * cell.values
+    total = apart + 2 * cell.group_size
+    for name in cell.tasks:
+        task = task_of(name, cell.prompts)
+        # Tasks of one data set name their prompts alike: each task has draws of its own.
+        rows = [(f"{number}.{name}.{p.id}", tokenise(model, p)) for p in task.prompts]
+        draws = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
+        for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
+            rewards = task.rewards(prompt, decoded(model, tokens), tokens)
+            values = rewards[:apart].reshape(2, -1).mean(axis=1)
+            for size in cell.group_sizes:
+                groups = slice(apart, apart + 2 * size)
+                errors = group_errors(model.model, ids, tokens[groups], rewards[groups], values)
+                for baseline, error in errors.items():
+                    sums[drawn(name, baseline, size).label] += error / cell.prompts
+    return sums
+
+
+def group_errors(
+    model: Any,
+    prompt: Sequence[int],
+    answers: Sequence[Sequence[int]],
+    rewards: Array,
+    values: Sequence[float],
+) -> dict[str, float]:
+    """Half the squared distance of the gradients of two groups at a prompt, by baseline.
+
+    Arguments:
+        model: the torch module, in eval mode.
+        prompt: its tokens.
+        answers: the tokens of each completion, those of the first group before those of the second.
+        rewards: of the completions, (2G,).
+        values: two estimates of V that are independent of the groups, and of each other.
+    """
+    import torch
+
+    size = len(answers) // 2
+    weights = [p for p in model.parameters() if p.requires_grad]
+    logs = log_probs(model, prompt, answers)
+    sides = np.repeat([1.0, -1.0], size) / (2**0.5 * size)
+
+    def distance(advantage: Array) -> tuple[Any, ...]:
+        """The gradient of the first group's loss less that of the second's, over √2."""
+        factors = torch.as_tensor(advantage * sides, dtype=logs.dtype, device=logs.device)
+        parts: tuple[Any, ...] = torch.autograd.grad(logs @ factors, weights, retain_graph=True)
+        return parts
+
+    def product(one: tuple[Any, ...], other: tuple[Any, ...]) -> float:
+        pairs = zip(one, other, strict=True)
+        return float(sum((a.flatten() @ b.flatten()).double() for a, b in pairs))
+
+    grpo = np.asarray(advantages("grpo", rewards.reshape(2, size))).ravel()
+    errors = {"grpo": 0.0}
+    if grpo.any():
+        of_grpo = distance(grpo)
+        errors["grpo"] = product(of_grpo, of_grpo)
+        del of_grpo
+    vanilla, ones = distance(rewards), distance(np.ones(2 * size))
+    first, second = map(float, values)
+    errors["vanilla"] = product(vanilla, vanilla)
+    # Of (vanilla - V ones) with the two estimates of V.
+    errors["oracle"] = errors["vanilla"] - (first + second) * product(vanilla, ones)
+    errors["oracle"] += first * second * product(ones, ones)
+    return errors
+
+
+def log_probs(model: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> Any:
+    """log π of each answer to a prompt, (n,), in one pass: the answers share the prompt, and do not see
+    each other.
+    """
+    import torch
+
+    start, device = len(prompt), model.device
+    places = [[start + t for t in range(len(answer))] for answer in answers]
+    owners = torch.tensor([-1] * start + [i for i, place in enumerate(places) for _ in place])
+    tokens = torch.tensor([*prompt, *(token for answer in answers for token in answer)])
+    positions = torch.tensor([*range(start), *(t for place in places for t in place)])
+    seen = (owners == -1) | (owners == owners[:, None])
+    hidden = ~seen.tril()
+    mask = torch.zeros(hidden.shape, dtype=model.dtype)
+    mask = mask.masked_fill(hidden, torch.finfo(model.dtype).min)
+    # A first token is told by the prompt's last one, any other by the one before it.
+    rows = torch.arange(start, len(tokens))
+    before = torch.where(positions[rows] == start, start - 1, rows - 1)
+    logits = model(
+        input_ids=tokens[None].to(device),
+        position_ids=positions[None].to(device),
+        attention_mask=mask[None, None].to(device),
+        use_cache=False,
+    ).logits[0, before.to(device)]
+    logs = torch.log_softmax(logits.float(), dim=-1)
+    chosen = logs.gather(1, tokens[rows, None].to(device))[:, 0]
+    return torch.zeros(len(answers), device=device).index_add(0, owners[rows].to(device), chosen)
