@@ -101,3 +101,68 @@ def every_output(model, prompts):
     return tuple(
         np.reshape(part, (*shape, *np.shape(part[0]))) for part in zip(*result, strict=True)
     )
+
+
+def permuted(weights, heads):
+    """Rows of a query's or key's weights in GGUF's order: what rotates together are neighbours."""
+    return weights.reshape(heads, 2, -1, weights.shape[1]).swapaxes(1, 2).reshape(weights.shape)
+
+
+def save_gguf(path, kind="Q4_1", *, seed=0):
+    """Write a random Llama of two layers and a tokenizer of characters and "12" into a GGUF file.
+
+    Returns:
+        the same Llama with the weights that the file's matrices, of this type of GGUF, stand for.
+    """
+    import gguf
+    import torch
+    from transformers import LlamaForCausalLM
+
+    symbols = ["<pad>", "<eos>", *map(byte_level, CHARACTERS), "12"]
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 1}
+    sizes |= {"rms_norm_eps": 1e-5, "tie_word_embeddings": True, "vocab_size": len(symbols)}
+    model = random_model("Llama", seed=seed, **sizes)
+    config, writer = model.config, gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10_000.0)
+    writer.add_vocab_size(len(symbols))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(symbols)
+    writer.add_token_types([3, 3] + [1] * (len(symbols) - 2))
+    writer.add_token_merges(["1 2"])
+    writer.add_pad_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+    stored = gguf.GGMLQuantizationType[kind]
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    with torch.no_grad():
+        for name, weights in LlamaForCausalLM.named_parameters(model):
+            values, where = weights.numpy(), names.get_name(name, try_suffixes=(".weight",))
+            if values.ndim == 1:
+                writer.add_tensor(where, values)
+                continue
+            count = heads.get(name.split(".")[-2])
+            packed = gguf.quants.quantize(
+                values if count is None else permuted(values, count), stored
+            )
+            writer.add_tensor(where, packed, raw_dtype=stored)
+            weights.copy_(
+                torch.from_numpy(
+                    gguf.quants.dequantize(gguf.quants.quantize(values, stored), stored)
+                )
+            )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return model

@@ -120,8 +120,9 @@ def task(kind: str, text: str = "", shots: int | None = None) -> Task:
     own = vars(Asked())
     given = options(f"reasoning-gym:{kind}", text, own | _defaults(kind))
     if shots is not None:
-        given["shots"] = integer("shots", shots, 0)
+        given["shots"] = shots
     asked = Asked(**{name: value for name, value in given.items() if name in own})
+    integer("shots", asked.shots, 0)
     size, seed = integer("size", given.get("size", 500)), integer("seed", given.get("seed", 0), 0)
     words = [word for word in text.split(",") if word]
     kept = [word for word in words if word.partition("=")[0] not in (*own, "size", "seed")]
