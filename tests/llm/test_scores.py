@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement as pairs
+
 import numpy as np
 import pytest
 
@@ -314,11 +316,11 @@ def test_a_padding_row_has_no_gradient_through_the_embedding():
 # A parameter with two uses.
 
 
-def uses_apart(self, key, slope):
+def uses_apart(self, key, slope, right=layers.Hooks._backward):
     """Planted: the uses of a parameter taken one by one, so that their cross terms are lost."""
-    layer, read, _ = self._reads.pop(key)
-    for k, make in layer.items():
-        self._sink(k, [make(read, slope)])
+    opened, self._open = self._open, dict.fromkeys(self._open, 1)
+    right(self, key, slope)
+    self._open = opened
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -339,7 +341,10 @@ def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tokens_of_two_uses_without_cross_terms_are_refused(monkeypatch, dtype):
     by(monkeypatch, "tokens")
-    monkeypatch.setattr("ustat_pg.llm.scores.sums.product", zip)
+    monkeypatch.setattr(
+        "ustat_pg.llm.scores.sums.combinations_with_replacement",
+        lambda uses, _: (two for two in pairs(uses, 2) if two[0].left.ndim == two[1].left.ndim),
+    )
     text = r"in model.embed_tokens.weight is .* method='loop'"
     refuses(text, Scores(built("Qwen2 tied", dtype)).of, PROMPT, COMPLETIONS)
     agrees_with_the_loop(built("Qwen2"), Scores(built("Qwen2")))
@@ -762,3 +767,37 @@ def test_scores_that_are_not_finite_are_refused(method):
     model.model.embed_tokens.weight.data[own] = float("nan")
     completions = [*COMPLETIONS, (own, *COMPLETIONS[0][:1])]
     refuses("scores are not finite", Scores(model, method=method).of, PROMPT, completions)
+
+
+# What all completions begin with.
+
+
+def test_a_model_in_which_a_prompt_sees_its_completion_is_refused(monkeypatch):
+    """Its prompt is not the same beside every completion, so that it cannot be made once for all."""
+    from transformers.models.qwen2 import modeling_qwen2
+
+    model = built("Qwen2")
+    model.set_attn_implementation("eager")
+    agrees_with_the_loop(model, Scores(model))
+    monkeypatch.setattr(modeling_qwen2, "create_causal_mask", lambda *_, **__: None)
+    # Of one length, since nothing masks padding either.
+    refuses("method='loop'", Scores(model).of, PROMPT, [(1, 2, 3), (4, 5, 6)])
+    Scores(model).of(PROMPT, [(1, 2, 3)])
+
+
+def test_what_completions_share_is_multiplied_once(monkeypatch):
+    """A prompt of 5 tokens and 7 different completions of up to 9 after it."""
+    model, seen = built("Qwen2"), []
+    scores = Scores(model)
+    scores.norms(PROMPT, COMPLETIONS)
+    original = nn.Linear.forward
+
+    def noted(self, read):
+        seen.append(read.shape[0] * read.shape[1])
+        return original(self, read)
+
+    monkeypatch.setattr(nn.Linear, "forward", noted)
+    scores.norms(PROMPT, COMPLETIONS)
+    different = len(set(COMPLETIONS))
+    assert {len(PROMPT), different * (max(LENGTHS) - 1)} <= {*seen}
+    assert max(seen) < different * (len(PROMPT) + max(LENGTHS) - 1)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...memory import slices
 from ...validation import InputError, integer, one_of
-from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
+from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, made_once, selected
 from .sums import Kept, PromptScores, Sketch, dot, firsts, squares
 from .tokens import Batch, Room, forward, of_tokens
 
@@ -31,6 +31,12 @@ _TOKENS = {"cuda": 2**15}
 """Tokens, padding included, up to which several prompts go through a model at once.
 
 Elsewhere one does, so that the last digits of a prompt's scores do not depend on its neighbours.
+"""
+
+_ONCE = ("cpu",)
+"""Devices on which a product of the tokens that all completions share is made once.
+
+On a GPU several prompts go through a model at once, and a copy takes as long as such a product.
 """
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
@@ -228,7 +234,7 @@ class Scores:
         most = getattr(self.model.get_input_embeddings(), "num_embeddings", 3)
         few = [1 % most, 2 % most]
         if self.method == "hooks":
-            self.room.within(lambda: self._check(Batch.of(few, [few[::-1]])), self.d)
+            self.room.within(lambda: self._check(Batch.of(few, [few[:1], few[::-1]])), self.d)
         long = Batch.of(few[:1] * prompt, [few[:1] * completion])
         # Others may come in further blocks, between which sums are held.
         self.room.within(lambda: self._plan(long, _SUMS + more, blocks=True), self.d)
@@ -339,9 +345,8 @@ class Scores:
                 seen[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        hooks = Hooks(self._layers, self._number, 1, lambda k, uses: None)
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            logits = self._logits(batch, hooks)
+            logits, hooks = self._logits(batch, lambda k, uses: None)
         written = 0
         for layer_input, output_bytes in hooks.held():
             pack(layer_input)
@@ -389,23 +394,29 @@ class Scores:
         if self._checked:
             return
         # The longest: an error that takes several tokens shows there. Weights may be 0, and then there
-        # is nothing to compare.
-        longest = max(range(batch.count), key=lambda k: len(batch.completions[k]))
-        batch = replace(batch, weights=None).some(slice(longest, longest + 1))
+        # is nothing to compare. Another stands beside it, which may not change it.
+        longest = max(range(batch.count), key=lambda k: (len(batch.completions[k]), k))
+        places = [*{0: None, longest: None}]
+        pair = replace(
+            batch,
+            prompts=[batch.prompts[k] for k in places],
+            completions=[batch.completions[k] for k in places],
+            weights=None,
+        )
         ours, theirs = (np.zeros(len(self._parameters)) for _ in range(2))
+        both = slice(0, len(places))
 
         def take(k: int, uses: Uses) -> None:
-            one = slice(0, 1)
-            kept = Kept([one], None, self._sketch, self.d, self._like, self.room.working)
-            kept.take(one, 0, uses)
-            kept.flush(one)
-            ours[k] = float(kept.norms)
+            kept = Kept([both], None, self._sketch, self.d, self._like, self.room.working)
+            kept.take(both, 0, uses)
+            kept.flush(both)
+            ours[k] = float(kept.norms[-1])
 
         def streamed(k: int, row: Tensor) -> None:
             theirs[k] += float(squares(row))
 
-        self._pass(batch, take)
-        self._streamed(batch, streamed)
+        self._pass(pair, take)
+        self._streamed(pair.some(slice(len(places) - 1, None)), streamed)
         if not np.isfinite(theirs.sum()):
             raise InputError(_NOT_FINITE)
         narrow = self.autocast_bf16 or any(p.dtype not in TOLERANCE for p in self._parameters)
@@ -422,8 +433,7 @@ class Scores:
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
         """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
-        hooks = Hooks(self._layers, self._number, batch.count, sink)
-        logits = self._logits(batch, hooks)
+        logits, hooks = self._logits(batch, sink)
         uncalled = hooks.uncalled(self.names)
         if uncalled:
             raise InputError(
@@ -435,11 +445,23 @@ class Scores:
         hooks.finish()
         return tokens
 
-    def _logits(self, batch: Batch, hooks: Hooks) -> Tensor:
-        """Logits at the positions that precede sampled tokens, (n, T, v), with hooks in place."""
-        ids, mask = (rows.to(self.device) for rows in batch.inputs())
-        with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
-            return forward(self.model, self._accepted, ids, mask, batch.longest)
+    def _logits(self, batch: Batch, sink: Sink) -> tuple[Tensor, Hooks]:
+        """Logits at the positions that precede sampled tokens, (n, T, v), and the hooks of their pass."""
+        ids, mask = batch.inputs()
+        length, shared = ids.shape[1], 0
+        if self.device.type in _ONCE and len(ids) > 1:
+            same = (ids == ids[0]).all(dim=0) & mask.all(dim=0)
+            shared = int(same.long().cumprod(dim=0).sum())
+        hooks = Hooks(self._layers, self._number, batch.count, sink, length, shared)
+        with (
+            frozen(self.model),
+            made_once(self.model, length, shared),
+            hooks,
+            torch.enable_grad(),
+            self._autocast(),
+        ):
+            rows = ids.to(self.device), mask.to(self.device)
+            return forward(self.model, self._accepted, *rows, batch.longest), hooks
 
     def _slopes(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """∂ log π / ∂ logits, and sums over tokens, a few completions at a time."""
