@@ -126,6 +126,24 @@ def test_other_architectures_with_padding(small, kind):
     draws_its_completions(language_model, together[0], 0, 5)
 
 
+@pytest.mark.parametrize("texts", [["11 + 22 =", "3 ="], ["7"]])
+def test_a_prompt_is_read_once_for_all_its_rollouts(small, texts, monkeypatch):
+    """Its last token, and those that are drawn, are each completion's own."""
+    read, embedding = [], small.model.get_input_embeddings()
+    original = type(embedding).forward
+
+    def counted(self, ids):
+        read.append(tuple(ids.shape))
+        return original(self, ids)
+
+    monkeypatch.setattr(type(embedding), "forward", counted)
+    task, width = task_of(texts, length=3), max(map(len, texts))
+    sample(small, task, 6)
+    once = [(len(texts), width - 1)] if width > 1 else []
+    assert read[: len(once) + 1] == [*once, (6 * len(texts), 1)]
+    assert {*read[len(once) :]} == {(6 * len(texts), 1)}
+
+
 SEEN = {"repetition_penalty": 5.0, "suppress_tokens": [3, 4, 5]}
 LEAKS = SEEN | {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.2}
 LEAKS |= {"no_repeat_ngram_size": 1, "num_beams": 2, "num_return_sequences": 2}
