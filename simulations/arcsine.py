@@ -232,7 +232,8 @@ class Pull:
         return float(self.landscape.context_probs @ objective(self.rates(u)))
 
     def slope(self, objective: Objective, u: float, order: int = 1) -> Approximate:
-        return derivative(partial(self.height, objective), u, REACH, order)
+        height = np.vectorize(partial(self.height, objective), otypes=[float])
+        return derivative(height, u, REACH, order)
 
     def wrong_slopes(self, u: float) -> dict[str, float]:
         return {rival: self.slope(objective, u).value for rival, objective in self.afar.items()}

@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Chebyshev
+from numpy.typing import NDArray
 
 __all__ = ["Approximate", "derivative", "later_terms"]
+
+Array = NDArray[np.float64]
 
 EPSILON = float(np.finfo(float).eps)
 
@@ -39,7 +42,7 @@ class Approximate(NamedTuple):
 
 
 def derivative(
-    function: Callable[[float], float], at: float, reach: float, order: int = 1
+    function: Callable[[Array], Array], at: float, reach: float, order: int = 1
 ) -> Approximate:
     """A derivative at a point, of a polynomial through values on both sides.
 
@@ -48,7 +51,7 @@ def derivative(
     the slope would allow anything.
 
     Arguments:
-        function: an analytic function.
+        function: an analytic function, of many numbers at once.
         at: the point.
         reach: half the length of the first interval.
         order: 1 for the slope.
@@ -59,9 +62,7 @@ def derivative(
     """
     best = Approximate(np.nan, np.inf)
     for _ in range(HALVINGS):
-        curve = Chebyshev.interpolate(
-            np.vectorize(function, otypes=[float]), DEGREE, [at - reach, at + reach]
-        )
+        curve = Chebyshev.interpolate(function, DEGREE, [at - reach, at + reach])
         # In the middle |dᵐT_k| is at most kᵐ, and the coefficients go on to fall as they did.
         most, sizes = (DEGREE / reach) ** order, np.abs(curve.coef)
         left_out = 2 * most * float(sizes[-2:].sum())

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
+from scipy.special import softmax
 
 from ustat_pg.checks import Statement, equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
@@ -144,17 +145,31 @@ def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
     return max(*left, 1e-6 * cancels**2)
 
 
+KEPT_SLOPES = 64
+"""Derivatives that are kept: all baselines of a problem ask for the same one."""
+
+
 def slope(problem: SoftmaxBandit, unit: np.ndarray) -> Approximate:
     """The derivative of J along u, by values of J: no score takes part but in the choice of a step.
 
     A network's tables hold at their own parameters alone: there it is ⟨∇J, u⟩.
     """
-    if getattr(problem.policy, "source", problem.policy) is None:
+    return _slope(problem, unit.tobytes())
+
+
+@lru_cache(KEPT_SLOPES)
+def _slope(problem: SoftmaxBandit, vector: bytes) -> Approximate:
+    policy, unit = problem.policy, np.frombuffer(vector)
+    if getattr(policy, "source", policy) is None:
         return Approximate(float(problem.gradient() @ unit), 0.0)
-    theta, along = problem.policy.theta, problem.policy.inner(unit)
+
+    def objectives(steps: np.ndarray) -> np.ndarray:
+        probs = softmax(policy.logits_at(policy.theta + np.multiply.outer(steps, unit)), axis=-1)
+        return np.asarray((probs * problem.mean_rewards).sum(axis=-1) @ problem.context_probs)
+
     # A softmax whose logits differ by s·t has its nearest poles at |t| = π/s.
-    reach = 1 / max(float(np.ptp(along, axis=1).max()), 1e-3)
-    return derivative(lambda step: problem.objective(theta + step * unit), 0.0, reach)
+    reach = 1 / max(float(np.ptp(policy.inner(unit), axis=1).max()), 1e-3)
+    return derivative(objectives, 0.0, reach)
 
 
 DIRECTIONS = 16

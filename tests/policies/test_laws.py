@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.policies import FORMS, LINEAR, dense, policy_of
-from ustat_pg.policies import ArmLinearSoftmax, TabularSoftmax
+from ustat_pg import memory as limits
+from ustat_pg.policies import ArmLinearSoftmax, TabularSoftmax, TabulatedPolicy
 
 MOVING = [name for name in FORMS if not name.startswith("tables")]
 
@@ -160,6 +161,17 @@ def test_large_logits_do_not_overflow():
     policy = TabularSoftmax(np.array([[1000.0, 999.0, -1000.0]]))
     assert policy.probs[0] == pytest.approx([1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0.0])
     assert np.isfinite(policy.scores(0)).all()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_logits_at_many_parameters_are_those_of_each(policy, monkeypatch):
+    if isinstance(policy, TabulatedPolicy) and policy.source is None:
+        pytest.skip("tables hold at their own parameters alone")
+    theta = policy.theta + 0.1 * np.random.default_rng(3).normal(size=(5, policy.d))
+    wanted = np.stack([policy.with_theta(row).logits for row in theta])
+    for allowed in (limits.MEMORY, 1):
+        monkeypatch.setattr(limits, "MEMORY", allowed)
+        assert np.allclose(policy.logits_at(theta), wanted, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["linear", "offset", "bent", "bent-plain"])

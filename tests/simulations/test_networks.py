@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from simulations.problems import tokens
+from simulations.shared.peers import slope
+from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import TokenBandit
 
@@ -31,3 +33,24 @@ def test_dense_bandits_keep_their_parameters_and_the_same_moments():
         # Draws of the one are draws of the other; names say which is which.
         assert np.array_equal(short.policy.probs, dense.policy.probs)
         assert short.digest != dense.digest
+
+
+@needs_torch
+def test_a_return_s_slope_takes_few_passes_and_is_found_once(monkeypatch):
+    from ustat_pg.policies.network import CausalTransformer
+
+    passes, forward = [], CausalTransformer.forward
+
+    def counted(self, read):
+        passes.append(read)
+        return forward(self, read)
+
+    monkeypatch.setattr(CausalTransformer, "forward", counted)
+    problem = next(tokens.bandits("transformer", 0, dense=True)).problem
+    for number in (0, 1):
+        unit = direction(problem, number)
+        for most in (3 * problem.contexts, 0):
+            passes.clear()
+            value, error = slope(problem, unit)
+            assert abs(value - problem.gradient() @ unit) <= error < 1e-11
+            assert len(passes) <= most

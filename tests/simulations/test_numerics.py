@@ -17,7 +17,7 @@ from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum
 
 SLOPES = {
-    "steep": (lambda t: 1 / (1 + exp(-30 * t - 1)), 30 * exp(-1) / (1 + exp(-1)) ** 2),
+    "steep": (lambda t: 1 / (1 + np.exp(-30 * t - 1)), 30 * exp(-1) / (1 + exp(-1)) ** 2),
     "flat": (lambda t: 0.3 + 1e-9 * np.sin(3 * t), 3e-9),
     "far from 0": (lambda t: 1e6 + np.sin(2 * t), 2.0),
     "of no slope": (lambda t: np.cos(5 * t), 0.0),
@@ -33,7 +33,7 @@ def test_a_derivative_is_off_by_its_error_at_most(name, reach):
 
 
 def test_values_of_no_smooth_function_have_no_derivative():
-    slope, error = derivative(lambda t: float(t > 0), 0.0, 1.0)
+    slope, error = derivative(lambda t: np.where(t > 0, 1.0, 0.0), 0.0, 1.0)
     assert np.isnan(slope)
     assert error == np.inf
 

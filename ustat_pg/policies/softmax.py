@@ -107,6 +107,10 @@ class SoftmaxPolicy(ABC):
     def with_theta(self, theta: Array) -> SoftmaxPolicy:
         """The policy at other parameters (d,)."""
 
+    def logits_at(self, theta: Array) -> Array:
+        """The logits at parameters (n, d): (n, X, K)."""
+        return np.stack([self.with_theta(row).logits for row in theta])
+
     @abstractmethod
     def restrict(self, contexts: NDArray[np.intp]) -> SoftmaxPolicy:
         """The policy on some of the contexts only, in the given order."""
@@ -447,7 +451,6 @@ class ArmLinearSoftmax(ScoreTable):
         return -np.einsum("xk,xkd->d", weights * context_probs[:, None], self.bends)
 
     def logits_at(self, theta: Array) -> Array:
-        """The logits at parameters (n, d): (n, X, K)."""
         logits = np.einsum("xkd,nd->nxk", self.features, theta)
         if self.bends is not None:
             logits -= np.einsum("xkd,nd->nxk", self.bends, theta**2) / 2

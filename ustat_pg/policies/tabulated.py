@@ -150,6 +150,9 @@ class TabulatedPolicy(_Table):
             )
         return self.source.with_theta(theta)
 
+    def logits_at(self, theta: Array) -> Array:
+        return super().logits_at(theta) if self.source is None else self.source.logits_at(theta)
+
     def restrict(self, contexts: NDArray[np.intp]) -> TabulatedPolicy:
         source = None if self.source is None else self.source.restrict(contexts)
         origin = self._origin_of(contexts)

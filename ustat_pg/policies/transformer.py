@@ -198,11 +198,17 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(self.space.outputs), device=self.device)
 
     def _tables(self, run: Callable[[int, slice], Array]) -> Array:
-        """A number of every output of every prompt, (X, K): the sum of those of its choices."""
+        """A number of every output of every prompt, (X, K): the sum of those of its choices.
+
+        Arguments:
+            run: a prompt and a part of the ways to numbers of their choices, (w, l, A) or (w, l, A, n),
+                which make (X, K, n).
+        """
         rows = []
         for x in range(len(self.prompts)):
             parts = [run(x, part) for part in self._chunks(len(self._ways), 0)]
-            choices = np.concatenate(parts).reshape(-1, self.space.symbols)
+            choices = np.concatenate(parts)
+            choices = choices.reshape(-1, *choices.shape[2:])
             rows.append(self.space.along(choices[self.space.first_visits]))
         return np.stack(rows)
 
@@ -210,8 +216,10 @@ class TransformerPolicy(SoftmaxPolicy):
     def _ways(self) -> Tensor:
         return torch.tensor(np.array(self.space.ways), device=self.device)
 
-    def _chunks(self, total: int, parameters: int) -> Iterator[slice]:
-        """0 to total in slices that the memory allows, with gradients in so many parameters each."""
+    def _chunks(self, total: int, parameters: int, outputs: int = 1) -> Iterator[slice]:
+        """0 to total in slices that the memory allows, each of so many outputs with gradients in so many
+        parameters.
+        """
         # Some 20 vectors of the width live at each position of each layer, and in a derivative
         # of a gradient twice as many.
         activity = (
@@ -220,7 +228,8 @@ class TransformerPolicy(SoftmaxPolicy):
             * self.shape.positions
             * (self.shape.width + self.shape.heads * self.shape.positions // 4)
         )
-        yield from slices(total, at_once(torch.device(self.device), activity, parameters))
+        device = torch.device(self.device)
+        yield from slices(total, at_once(device, activity * outputs, parameters))
 
     def _score_chunks(self, context: int) -> Iterator[tuple[slice, Tensor]]:
         """Scores of the outputs, (n, d), chunk by chunk."""
@@ -245,14 +254,21 @@ class TransformerPolicy(SoftmaxPolicy):
                 log_probs = self.choice_log_probs(self.state, self.sequences(x, self._ways[part]))
             return log_probs.cpu().numpy()
 
-        out = self._tables(run)
-        if not np.isfinite(out).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
-            raise InputError(
-                f"the network's log-probabilities hold {out[where]} at {list(where)}: its "
-                "parameters are too large or its training has diverged"
-            )
-        return frozen(out)
+        return frozen(_finite(self._tables(run)))
+
+    def logits_at(self, theta: Array) -> Array:
+        """The logits at parameters (n, d), of many of them in one pass: (n, X, K)."""
+        many = vmap(self.choice_log_probs, (0, None), -1)
+        parts = []
+        for rows in self._chunks(len(theta), self.d, len(self._ways)):
+            states = self.unflatten(self._tensor(theta[rows]))
+
+            def run(x: int, part: slice, states: dict[str, Tensor] = states) -> Array:
+                with torch.no_grad():
+                    return many(states, self.sequences(x, self._ways[part])).cpu().numpy()
+
+            parts.append(np.moveaxis(self._tables(run), -1, 0))
+        return _finite(np.concatenate(parts))
 
     @property
     def theta(self) -> Array:
@@ -339,3 +355,14 @@ class TransformerPolicy(SoftmaxPolicy):
         require_scores_size(contexts * self.space.count, self.d, memory or limits.MEMORY)
         scores = np.stack([self.scores(x) for x in range(contexts)])
         return TabulatedPolicy(self.logits, scores, self.parameters, self, self.arrays())
+
+
+def _finite(log_probs: Array) -> Array:
+    """Log-probabilities; those that are not finite are refused."""
+    if not np.isfinite(log_probs).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(log_probs))[0])
+        raise InputError(
+            f"the network's log-probabilities hold {log_probs[where]} at {list(where)}: its "
+            "parameters are too large or its training has diverged"
+        )
+    return log_probs
