@@ -293,8 +293,8 @@ class PracticalCell(Cell):
         policy = self.problem.policy.with_theta(theta)
         chance = self.problem.context_probs[:, None] * policy.probs
         scale = np.ones(len(chance)) if self.weights is None else np.array(self.weights)
-        won = chance * scale[:, None] * self.problem.mean_rewards
-        target = np.asarray(sum(won[x] @ policy.scores(x) for x in range(len(won))))
+        won = policy.probs * self.problem.mean_rewards
+        target = policy.mean_combination(won, self.problem.context_probs * scale)
         spanning = np.vstack([outcomes.scores.reshape(-1, d), target])
         frame = np.linalg.qr(spanning.T)[0] if len(spanning) < d else np.eye(d)
         scores = outcomes.scores @ frame
