@@ -14,7 +14,7 @@ from math import comb
 from array_api_compat import device
 
 from ..validation import InputError, finite_array, integer, number
-from .arrays import Array, rewards_of
+from .arrays import Array, require, rewards_of
 
 __all__ = [
     "best",
@@ -169,8 +169,10 @@ def count_table(rewards: Array, *, values: Sequence[float]) -> Array:
             f"the table has {len(table)} values: a group of {size} needs {2 * size}, those of "
             "successes first"
         )
-    if not bool(xp.all((rewards == 0) | (rewards == 1))):
-        raise InputError("a table by counts takes rewards that are 0 or 1")
+    require(
+        lambda: xp.all((rewards == 0) | (rewards == 1)),
+        "a table by counts takes rewards that are 0 or 1",
+    )
     count = xp.astype(xp.sum(rewards, axis=-1), xp.int64)
     flat = xp.reshape(count, (-1,))
     won, lost = (

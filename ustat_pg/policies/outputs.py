@@ -165,7 +165,7 @@ class OutputSpace:
         return csr_array(self.choices.T), csr_array(self.visits.T)
 
     def along(self, per_choice: Array) -> Array:
-        """Σ_t c(prefix_t, token_t) of each output, for a table (N, A): (K,); for several, (N, A, n): (K, n)."""
+        """Σ_t c(prefix_t, token_t) of each output for a table (N, A), (K,); of n tables (N, A, n), (K, n)."""
         return np.asarray(self.choices @ per_choice.reshape(-1, *per_choice.shape[2:]))
 
     def by_token(self, log_probs: Array, scores: Array | None = None) -> tuple[Array, Array | None]:

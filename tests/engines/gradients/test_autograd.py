@@ -18,7 +18,7 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import reference
 from ustat_pg.policies import TabularSoftmax
 from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem
-from ustat_pg.validation import changed
+from ustat_pg.validation import InputError, changed
 
 torch = pytest.importorskip("torch")
 
@@ -144,12 +144,76 @@ def test_a_gpu_takes_a_block_at_once_where_its_memory_holds_it(monkeypatch):
             patch.setattr(autograd, "at_once", lambda device, *size: memory.at_once(gpu, *size))
             pieces[free] = passes_of(patch, autograd.Prepared, "values", cell, 200)
     assert pieces[2**36] == 1 < pieces[2**22] < pieces[1] == 200
-    # Of outputs on their way there this machine holds no more than its own share.
-    here = autograd.Prepared(NETWORK, autograd.model_of(POLICY))
-    here.model.device = gpu
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**50, 2**50))
-    drawn = here.at_once(1, 64, differentiated=False) * 64 * autograd.NUMBERS_OF_AN_OUTPUT
-    assert drawn * memory.BYTES == autograd.DRAWN_BYTES
+
+
+def test_draws_are_the_integers_of_the_reference():
+    """Also at addresses beyond 2³², in every design, and of outcomes that one prompt has more of."""
+    far, even = 2**40 + 2**32 - 5, LINEAR.restrict(range(3), uniform=True)
+    for problem, batch, design in (
+        (NETWORK, 2, "iid"), (LINEAR, 5, "iid"), (even, 3, "fixed"),
+        (even, 2, "without-replacement"), (even, 3, "without-replacement"),
+    ):  # fmt: skip
+        for group in (1, 4, 7):
+            cell = GradientCell(problem, group, batch, design)
+            wanted = reference.draw(cell, seed=3, first=far, replications=11)
+            here = autograd.prepared(problem, "cpu")
+            result = here.outcomes.draw(cell, 3, far, 11)
+            arms = result.places - result.contexts[..., None] * problem.arms
+            for name, one in (("contexts", result.contexts), ("arms", arms)):
+                assert np.array_equal(one.numpy(), getattr(wanted, name))
+            assert np.array_equal(result.rewards.numpy(), wanted.rewards)
+
+
+READS = (
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+    "item",
+    "tolist",
+    "cpu",
+    "numpy",
+    "__array__",
+)
+
+
+@pytest.mark.parametrize("share", [0.0, autograd.KEPT_SHARE])
+def test_nothing_of_a_block_is_read_but_its_sums(monkeypatch, share):
+    """What a first block looks at, of a problem and its estimators, no later one does."""
+    monkeypatch.setattr(autograd, "KEPT_SHARE", share)
+    quantities = [*MANY, *(SquaredError(Estimator(name)) for name in ("std", "pass-at-k:2"))]
+    for cell in (GradientCell(NETWORK, 3, 2), GradientCell(LINEAR, 3, 4)):
+        here = autograd.prepared(cell.problem, "cpu")
+        first = here.sums(cell, quantities, Replications(2, 0, 30))
+        with monkeypatch.context() as patch:
+            for name in READS:
+                patch.setattr(torch.Tensor, name, None)
+            again = here.sums(cell, quantities, Replications(2, 0, 30))
+            here.sums(cell, quantities, Replications(2, 30, 30))
+        assert torch.equal(first, again)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_is_waited_for_once_a_block():
+    cell = GradientCell(changed(NETWORK), 3, 2, device="cuda")
+    here, block = autograd.prepared(cell.problem, "cuda"), Replications(2, 0, 30)
+    here.sums(cell, MANY, block)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sums = here.sums(cell, MANY, block)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    there = autograd.prepared(cell.problem, "cpu").sums(cell, MANY, block)
+    assert sums.cpu().numpy()[1:] == pytest.approx(there.numpy()[1:], rel=1e-11)
+
+
+def test_rewards_that_an_estimator_does_not_take_are_refused_in_the_first_block():
+    problem = random_problem(2, "plain")
+    assert not problem.binary
+    table = Estimator("count-table:0.5,0,0,-0.5")
+    for _ in range(2):
+        with pytest.raises(InputError, match="a table by counts takes rewards that are 0 or 1"):
+            GradientCell(problem, 2).measure("autograd", [SquaredError(table)], replications=5)
 
 
 # Devices.

@@ -8,11 +8,12 @@ with advantages A held constant. A surrogate is linear in its advantages: where 
 all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them. Of
 each block a few surrogates are differentiated as they stand, and must agree; where the gradients do not fit,
 all are. The target g is the gradient of the return enumerated over all outputs. None reads the policy's own
-scores, so that what this engine finds is evidence of its own; only draws and the baselines of the prompt are
-shared with the other engines. This module needs torch.
+scores, so that what this engine finds is evidence of its own; only the words of draws, their thresholds and
+the baselines of the prompt are shared with the other engines. This module needs torch.
 
-A GPU takes as many replications at once as its free memory holds. A block's values stay there, and their sums
-come back in one piece. Threads take turns, since each would count the same memory as free.
+A GPU takes as many replications at once as its free memory holds. It draws them itself, and of a block only
+the sums leave it, in one piece: what an advantage function would refuse is looked for once a problem.
+Threads take turns, since each would count the same memory as free.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from threading import Lock
 
 import numpy as np
 
+from ...estimators.arrays import trusted
 from ...memory import BYTES, allowance, at_once, in_slices, slices
 from ...problems import SoftmaxBandit
 from ...validation import InputError
-from ..base import Array, Draws, Estimator, Integers, MomentSums, Replications
+from ..base import Draws, Estimator, MomentSums, Replications
 from .cell import GradientCell, GradientQuantity, columns, direction, estimators_of
-from .reference import draw_outcomes
 
 try:
     import torch
@@ -40,13 +41,11 @@ try:
 except ImportError:
     raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
 
+from .drawn import Drawn, Outcomes
 from .models import Model, model_of
 
 NUMBERS_OF_AN_OUTPUT = 32
 """About how many numbers live while an output is drawn."""
-
-DRAWN_BYTES = 2**30
-"""Bytes of this machine's memory that draws on their way to a GPU may take."""
 
 KEPT_PROBLEMS = 16
 """Problems whose model, gradients and target are kept."""
@@ -63,9 +62,6 @@ ROUNDING = 1e-9
 _TURN = Lock()
 """Held while a GPU works."""
 
-Drawn = tuple[Integers, Integers, Array]
-"""Contexts (r, B), arms and rewards (r, B, G)."""
-
 
 @dataclass(eq=False)
 class Prepared:
@@ -77,6 +73,19 @@ class Prepared:
     def __post_init__(self) -> None:
         self.theta = self.model.theta()
         self.turn = nullcontext() if self.model.device.type == "cpu" else _TURN
+        self._allowed: set[tuple[Estimator, int]] = set()
+        self._of_prompts: dict[Estimator, Tensor] = {}
+        self._directions: dict[int, Tensor] = {}
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        return Outcomes(self.problem, self.model)
+
+    def direction(self, number: int) -> Tensor:
+        """The unit vector of that number, (d,)."""
+        if number not in self._directions:
+            self._directions[number] = self.model.floats(direction(self.problem, number))
+        return self._directions[number]
 
     # The target.
 
@@ -126,10 +135,6 @@ class Prepared:
         parts = self._gradients() if self.gradients is None else [self.gradients]
         return torch.cat([part.square().sum(-1) for part in parts]).reshape(-1, self.problem.arms)
 
-    @cached_property
-    def _norms_on_host(self) -> Array:
-        return np.asarray(self.squared_norms.cpu())
-
     def _log_prob(self, theta: Tensor, context: Tensor, output: Tensor) -> Tensor:
         return self.model.log_prob(theta, context[None], output[None])[0]
 
@@ -141,13 +146,10 @@ class Prepared:
 
     def at_once(self, estimators: int, outputs: int, *, differentiated: bool) -> int:
         """The replications that fit at once, by their surrogates or by sums of gradients."""
-        device, numbers = self.model.device, NUMBERS_OF_AN_OUTPUT + 3 * estimators
+        numbers = NUMBERS_OF_AN_OUTPUT + 3 * estimators
         if differentiated:
             numbers += self.model.activity * (1 + estimators)
-        most = at_once(device, outputs * numbers, estimators * self.model.d)
-        if device.type == "cpu":
-            return most
-        return max(1, min(most, DRAWN_BYTES // (BYTES * NUMBERS_OF_AN_OUTPUT * outputs)))
+        return at_once(self.model.device, outputs * numbers, estimators * self.model.d)
 
     def surrogates(self, places: Tensor, weights: Tensor) -> Tensor:
         """The gradient of each surrogate, (r, E, d); see :meth:`estimates`."""
@@ -170,63 +172,103 @@ class Prepared:
         sums = functional.embedding_bag(bags, self.gradients, mode="sum", per_sample_weights=shares)
         return sums.unflatten(0, weights.shape[:2])
 
-    def advantages(
-        self, estimator: Estimator, draws: Draws, places: Tensor, rewards: Tensor
-    ) -> Tensor:
-        """Advantages of the drawn outputs (r, B, G)."""
-        if estimator.function is not None:
-            return self.model.floats(estimator.advantages(self.problem, draws))
+    def require(self, estimators: Sequence[Estimator], group_size: int) -> None:
+        """Refuse, once, what an advantage function refuses of the problem's rewards or norms."""
+        for estimator in estimators:
+            if estimator.function is None and (estimator, group_size) not in self._allowed:
+                (possible,) = self.problem.outcomes.probs.ravel().nonzero()
+                some = self.model.integers(
+                    np.resize(possible, (-(-len(possible) // group_size), 1, group_size))
+                )
+                places = self.outcomes.places[some]
+                contexts = places[..., 0] // self.problem.arms
+                self._weighed(estimator, Drawn(contexts, places, self.outcomes.rewards[some]))
+                self._allowed.add((estimator, group_size))
+
+    def _weighed(self, estimator: Estimator, drawn: Drawn) -> Tensor:
+        """Advantages of drawn outputs, (r, B, G), by an estimator that has a name."""
 
         def of_prompt() -> Tensor:
-            values = estimator.baseline_values(self.problem)
-            assert values is not None
-            return self.model.floats(values)[places[..., 0] // self.problem.arms]
+            if estimator not in self._of_prompts:
+                values = estimator.baseline_values(self.problem)
+                assert values is not None
+                self._of_prompts[estimator] = self.model.floats(values)
+            return self._of_prompts[estimator][drawn.contexts]
 
         weighed: Tensor = estimator.weigh(
-            rewards,
+            drawn.rewards,
             value=of_prompt,
             optimal_baseline=of_prompt,
             predicted_value=of_prompt,
-            squared_norms=lambda: self.squared_norms.flatten()[places],
+            squared_norms=lambda: self.squared_norms.flatten()[drawn.places],
         )
         return weighed
 
-    def weighed(
-        self, estimators: Sequence[Estimator], drawn: Drawn
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards (r, B, G), outputs and advantages as :meth:`estimates` takes them, of what was drawn."""
-        contexts, arms, rewards = drawn
-        rows, norms = contexts[..., None], rewards
-        if any(estimator.function for estimator in estimators):
-            norms = self._norms_on_host[rows, arms]
-        draws = Draws(contexts, arms, rewards, norms)
-        places = self.model.integers(rows * self.problem.arms + arms)
-        there = self.model.floats(rewards)
-        weights = [self.advantages(each, draws, places, there).flatten(1) for each in estimators]
-        return there, places.flatten(1), torch.stack(weights, dim=1)
+    def weighed(self, estimators: Sequence[Estimator], drawn: Drawn) -> tuple[Tensor, Tensor]:
+        """Outputs and advantages as :meth:`estimates` takes them, of what was drawn."""
+        shown: Draws | None = None
+        weights = []
+        for estimator in estimators:
+            if estimator.function is None:
+                with trusted():
+                    weights.append(self._weighed(estimator, drawn).flatten(1))
+                continue
+            shown = shown or self._shown(drawn)
+            weights.append(self.model.floats(estimator.advantages(self.problem, shown)).flatten(1))
+        return drawn.places.flatten(1), torch.stack(weights, dim=1)
+
+    def _shown(self, drawn: Drawn) -> Draws:
+        """What was drawn, as functions of one's own read it."""
+        norms = self.squared_norms.flatten()[drawn.places]
+        arms = drawn.places % self.problem.arms
+        parts = (drawn.contexts, arms, drawn.rewards, norms)
+        return Draws(*(part.cpu().numpy() for part in parts))
 
     def values(self, quantities: Sequence[GradientQuantity], drawn: Drawn) -> Tensor:
         """The quantities of each replication, (r, Q)."""
         estimators = estimators_of(quantities)
-        rewards, places, weights = self.weighed(estimators, drawn)
-        unequal = rewards.amin(-1) < rewards.amax(-1)
+        places, weights = self.weighed(estimators, drawn)
+        unequal = drawn.rewards.amin(-1) < drawn.rewards.amax(-1)
         values = columns(
             quantities,
             dict(zip(estimators, self.estimates(places, weights).unbind(1), strict=True)),
             self.target,
             unequal.double().mean(-1),
-            lambda number: self.model.floats(direction(self.problem, number)),
+            self.direction,
         )
         return torch.stack(list(values), dim=-1)
 
     def differences(self, quantities: Sequence[GradientQuantity], drawn: Drawn) -> Tensor:
         """The most that an estimate is off its surrogate's gradient, against what it is made of, (r,)."""
-        _, places, weights = self.weighed(estimators_of(quantities), drawn)
+        places, weights = self.weighed(estimators_of(quantities), drawn)
         off = (self.surrogates(places, weights) - self.estimates(places, weights)).abs()
         # Where all gradients cancel to rounding, that of numbers of about 1 is left.
         longest = 1 + self.squared_norms.amax().sqrt()
         largest = longest * weights.abs().amax((1, 2))
         return off.amax((1, 2)) / (largest + (largest == 0))
+
+    def sums(
+        self, cell: GradientCell, quantities: Sequence[GradientQuantity], block: Replications
+    ) -> Tensor:
+        """The largest of a block's :meth:`differences`, then the means and centred products of its values,
+        (1 + Q + Q²,).
+        """
+        estimators = estimators_of(quantities)
+        self.require(estimators, cell.group_size)
+        size, kept = (len(estimators), cell.outputs), self.gradients is not None
+        most = self.at_once(*size, differentiated=not kept)
+        few = min(SURROGATES, block.count, self.at_once(*size, differentiated=True))
+
+        def run(what: Callable[..., Tensor], rows: slice) -> Tensor:
+            first, count = block.first + rows.start, rows.stop - rows.start
+            return what(quantities, self.outcomes.draw(cell, block.seed, first, count))
+
+        off = run(self.differences, slice(0, few)).amax() if kept else self.theta.new_zeros(())
+        some = partial(run, self.values)
+        values = torch.cat([part for _, part in in_slices(block.count, most, "replications", some)])
+        mean = values.mean(0)
+        centred = values - mean
+        return torch.cat([off[None], mean, (centred.T @ centred).flatten()])
 
 
 _KEPT: dict[tuple[str, str], Prepared] = {}
@@ -254,28 +296,13 @@ def measure(
         ArithmeticError: sums of gradients that are not the gradients of surrogates.
     """
     here = prepared(cell.problem, cell.device or "cpu")
-    size = len(estimators_of(quantities)), cell.outputs
-
-    def run(what: Callable[..., Tensor], rows: slice) -> Tensor:
-        first, count = block.first + rows.start, rows.stop - rows.start
-        drawn = draw_outcomes(cell, seed=block.seed, first=first, replications=count)
-        with here.turn:
-            return what(quantities, drawn)
-
     with here.turn:
-        kept = here.gradients is not None
-        most = here.at_once(*size, differentiated=not kept)
-        few = min(SURROGATES, block.count, here.at_once(*size, differentiated=True))
-    off = run(here.differences, slice(0, few)).amax() if kept else here.theta.new_zeros(())
-    some = partial(run, here.values)
-    values = torch.cat([part for _, part in in_slices(block.count, most, "replications", some)])
-    mean = values.mean(0)
-    centred = values - mean
+        sums = here.sums(cell, quantities, block)
     # All that a block leaves behind, in one piece.
-    sums = torch.cat([off[None], mean, (centred.T @ centred).flatten()]).cpu().numpy()
-    if not sums[0] <= ROUNDING:
+    off, *rest = sums.cpu().numpy()
+    if not off <= ROUNDING:
         raise ArithmeticError(
-            f"{cell.name}: sums of outputs' gradients are {sums[0]:.3g} off the gradients of surrogates"
+            f"{cell.name}: sums of outputs' gradients are {off:.3g} off the gradients of surrogates"
         )
-    means, products = np.split(sums[1:], [len(mean)])
-    return MomentSums(block.count, means, products.reshape(len(mean), -1))
+    means, products = np.split(np.array(rest), [len(quantities)])
+    return MomentSums(block.count, means, products.reshape(len(means), -1))

@@ -22,10 +22,8 @@ from .cell import (
 _CHUNK_BYTES = 64_000_000
 
 
-def draw_outcomes(
-    cell: GradientCell, *, seed: int, first: int, replications: int
-) -> tuple[Integers, Integers, Array]:
-    """Contexts (R, B), arms and rewards (R, B, G) of replications ``first`` onwards."""
+def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
+    """The outcomes of replications ``first`` onwards."""
     key = rng.cell_key(seed, cell.name)
     numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
@@ -34,15 +32,10 @@ def draw_outcomes(
     slots = np.arange(cell.batch_size)
     words = rng.words(key, numbers[:, None], slots, cell.group_size)
     chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
-    arms = outcomes.arms[contexts[:, :, None], chosen]
-    return contexts, arms, outcomes.rewards[contexts[:, :, None], chosen]
-
-
-def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
-    """The outcomes of replications ``first`` onwards."""
-    contexts, arms, rewards = draw_outcomes(cell, seed=seed, first=first, replications=replications)
-    norms = cell.problem.policy.squared_norms[contexts[:, :, None], arms]
-    return Draws(contexts, arms, rewards, norms)
+    rows = contexts[:, :, None]
+    arms = outcomes.arms[rows, chosen]
+    norms = cell.problem.policy.squared_norms[rows, arms]
+    return Draws(contexts, arms, outcomes.rewards[rows, chosen], norms)
 
 
 def _contexts(cell: GradientCell, key: Integers, numbers: Integers) -> Integers:
