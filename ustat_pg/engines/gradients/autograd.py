@@ -5,8 +5,8 @@ A replication's estimate is the gradient, in the flat parameters, of
     (1/(BG)) Σ_b Σ_i A_{b,i} log π_θ(y_{b,i} | x_b)
 
 with advantages A held constant. A surrogate is linear in its advantages: where the gradients ∇ log π of
-all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them. Of
-each block a few surrogates are differentiated as they stand, and must agree; where the gradients do not fit,
+all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them, by
+coordinates of their span, which has far fewer dimensions than a network has parameters. Of each block a few surrogates are differentiated as they stand, and must agree; where the gradients do not fit,
 all are. The target g is the gradient of the return enumerated over all outputs. None reads the policy's own
 scores, so that what this engine finds is evidence of its own; only the words of draws, their thresholds and
 the baselines of the prompt are shared with the other engines. This module needs torch.
@@ -82,9 +82,10 @@ class Prepared:
         return Outcomes(self.problem, self.model)
 
     def direction(self, number: int) -> Tensor:
-        """The unit vector of that number, (d,)."""
+        """The unit vector of that number, in the frame."""
         if number not in self._directions:
-            self._directions[number] = self.model.floats(direction(self.problem, number))
+            unit = self.model.floats(direction(self.problem, number))
+            self._directions[number] = self.framed(unit)
         return self._directions[number]
 
     # The target.
@@ -121,6 +122,23 @@ class Prepared:
             return None
         return torch.cat([*self._gradients()])
 
+    @cached_property
+    def frame(self) -> Tensor | None:
+        """Orthonormal columns, (d, m), that span the gradients and the target, and so all errors; None where
+        gradients are not kept, or span as many dimensions as there are parameters.
+        """
+        if self.gradients is None or len(self.gradients) + 1 >= self.model.d:
+            return None
+        return torch.linalg.qr(torch.cat([self.gradients, self.target[None]]).T).Q
+
+    def framed(self, vectors: Tensor) -> Tensor:
+        """Vectors (..., d) of the span, or what of others lies in it, by the frame's columns, (..., m)."""
+        return vectors if self.frame is None else vectors @ self.frame
+
+    @cached_property
+    def _framed_gradients(self) -> Tensor | None:
+        return None if self.gradients is None else self.framed(self.gradients)
+
     def _gradients(self) -> Iterator[Tensor]:
         model, contexts = self.model, self.problem.contexts
         x = torch.arange(contexts, device=model.device).repeat_interleave(self.problem.arms)
@@ -146,10 +164,12 @@ class Prepared:
 
     def at_once(self, estimators: int, outputs: int, *, differentiated: bool) -> int:
         """The replications that fit at once, by their surrogates or by sums of gradients."""
-        numbers = NUMBERS_OF_AN_OUTPUT + 3 * estimators
+        numbers, entries = NUMBERS_OF_AN_OUTPUT + 3 * estimators, self.model.d
         if differentiated:
             numbers += self.model.activity * (1 + estimators)
-        return at_once(self.model.device, outputs * numbers, estimators * self.model.d)
+        elif self.frame is not None:
+            entries = self.frame.shape[1]
+        return at_once(self.model.device, outputs * numbers, estimators * entries)
 
     def surrogates(self, places: Tensor, weights: Tensor) -> Tensor:
         """The gradient of each surrogate, (r, E, d); see :meth:`estimates`."""
@@ -159,17 +179,18 @@ class Prepared:
         return vmap(slope, (None, 0, 0, 0))(self.theta, contexts, outputs, weights)
 
     def estimates(self, places: Tensor, weights: Tensor) -> Tensor:
-        """Estimates, (r, E, d).
+        """Estimates in the frame, (r, E, m).
 
         Arguments:
             places: the outputs drawn, numbered prompt by prompt, (r, BG).
             weights: their advantages by each estimator, (r, E, BG).
         """
-        if self.gradients is None:
+        gradients = self._framed_gradients
+        if gradients is None:
             return self.surrogates(places, weights)
         bags = places[:, None].expand_as(weights).flatten(0, 1)
         shares = weights.flatten(0, 1) / places.shape[1]
-        sums = functional.embedding_bag(bags, self.gradients, mode="sum", per_sample_weights=shares)
+        sums = functional.embedding_bag(bags, gradients, mode="sum", per_sample_weights=shares)
         return sums.unflatten(0, weights.shape[:2])
 
     def require(self, estimators: Sequence[Estimator], group_size: int) -> None:
@@ -232,7 +253,7 @@ class Prepared:
         values = columns(
             quantities,
             dict(zip(estimators, self.estimates(places, weights).unbind(1), strict=True)),
-            self.target,
+            self.framed(self.target),
             unequal.double().mean(-1),
             self.direction,
         )
@@ -241,7 +262,9 @@ class Prepared:
     def differences(self, quantities: Sequence[GradientQuantity], drawn: Drawn) -> Tensor:
         """The most that an estimate is off its surrogate's gradient, against what it is made of, (r,)."""
         places, weights = self.weighed(estimators_of(quantities), drawn)
-        off = (self.surrogates(places, weights) - self.estimates(places, weights)).abs()
+        sums = self.estimates(places, weights)
+        sums = sums if self.frame is None else sums @ self.frame.T
+        off = (self.surrogates(places, weights) - sums).abs()
         # Where all gradients cancel to rounding, that of numbers of about 1 is left.
         longest = 1 + self.squared_norms.amax().sqrt()
         largest = longest * weights.abs().amax((1, 2))
