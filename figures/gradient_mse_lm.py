@@ -12,6 +12,13 @@ PANELS = (
 )
 """The models, of the paper's three strengths and the counter-example."""
 
+REAL_PANELS = (
+    Panel("no worked example", "0 examples"),
+    Panel("two worked examples", "2 examples"),
+    Panel("eight worked examples", "8 examples"),
+)
+"""The strengths of a model that somebody else trained."""
+
 ERRORS = (
     # Points of three baselines at one group size stand side by side.
     Line("vanilla", aside=1),
@@ -52,6 +59,20 @@ FIGURES = (
         lines=ERRORS,
         by="panel",
         panels=PANELS,
+        names="outside upper center",
+        height=2.65,
+    ),
+    Figure(
+        "gradient_mse_real",
+        "Gradient MSE of SmolLM2-135M",
+        "Mean squared error of the gradient against the group size on logarithmic axes, a panel for "
+        "each number of worked examples: lines with 95% bands from one pool of rollouts, one for each "
+        "baseline, and points with intervals from groups of other rollouts.",
+        "gradient_mse_real",
+        y=Axis("MSE of one group's gradient", scale="log"),
+        lines=ERRORS,
+        by="panel",
+        panels=REAL_PANELS,
         names="outside upper center",
         height=2.65,
     ),

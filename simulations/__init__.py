@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "KINDS",
     "NETWORKS",
+    "ON_A_MODEL",
     "ON_LANGUAGE_MODELS",
     "ON_NETWORKS",
     "ON_RUNS",
@@ -39,6 +40,9 @@ ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
 
 STEMS = tuple(stem for stem in RESULTS if stem not in ON_LANGUAGE_MODELS)
 """The other results that have an experiment, in the paper's order."""
+
+ON_A_MODEL = ("gradient_mse_lm",)
+"""The results that are asked of a language model of one's own."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
 """The results on whole training runs alone, whose problems have an interior optimum."""
@@ -71,6 +75,8 @@ NETWORKS = ("tokens", "transformer")
 
 def experiment(stem: str, suite: Suite) -> ModuleType:
     """The module with a result's experiment on the suite's kind of problem."""
+    if suite.model is not None:
+        return import_module(".language_models.real", __name__)
     folder = ".language_models" if suite.on == "language-model" else ""
     return import_module(f"{__name__}{folder}.{stem}")
 
@@ -82,7 +88,9 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
     from ustat_pg.experiment import Claim
 
     module = experiment(stem, suite)
-    checks, rivals = module.checks, module.RIVALS
+    checks, rivals = module.checks, getattr(module, "RIVALS", ())
+    if suite.model is not None:
+        rivals = module.rivals(suite)
     if suite.on in NETWORKS:
         # What a claim does not ask otherwise of networks is the same for them.
         checks = getattr(module, "on_networks", checks)

@@ -23,7 +23,16 @@ from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
-from . import KINDS, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
+from . import (
+    KINDS,
+    ON_A_MODEL,
+    ON_LANGUAGE_MODELS,
+    ON_NETWORKS,
+    STEMS,
+    claim,
+    curves,
+    skeleton,
+)
 from .mutants import command as mutants
 
 if TYPE_CHECKING:
@@ -128,6 +137,12 @@ def _add_suite(command: Any) -> None:
     command.add_argument(
         "--on", choices=KINDS, default="bandit", help="the kind of problem (default: bandit)"
     )
+    command.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="with --on language-model, a model of your own in place of those that ship: smollm2, a .gguf "
+        "file, a folder",
+    )
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -161,19 +176,21 @@ def _suite(options: argparse.Namespace) -> Suite:
         integer("workers", options.workers, maximum=MOST_WORKERS)
     # Autograd needs the parameters of a network.
     dense = options.engine == "autograd"
-    return Suite(options.size, options.seed, options.on, dense, _folder(options) / "pools")
+    pools = _folder(options) / "pools"
+    given = options.size, options.seed, options.on, dense, pools, options.model, options.device
+    return Suite(*given)
 
 
 def _folder(options: argparse.Namespace) -> Path:
     if getattr(options, "out", None) is not None:
         return Path(options.out)
-    name = _configuration(options).replace(":", "").replace(" ", "-")
+    name = _configuration(options).replace(":", "").replace(" ", "-").replace("/", "_")
     return Path("results") / name
 
 
 def _unusual(options: argparse.Namespace) -> dict[str, str]:
     """The options of a configuration, the size apart, that are not as usual."""
-    usual = {"on": "bandit", "engine": "cpu", "device": "cpu", "seed": 0}
+    usual = {"on": "bandit", "model": None, "engine": "cpu", "device": "cpu", "seed": 0}
     given = {name: getattr(options, name) for name in usual}
     return {name: str(value) for name, value in given.items() if value != usual[name]}
 
@@ -345,6 +362,8 @@ def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, ane
 
 def _known(options: argparse.Namespace) -> list[str]:
     """The results that can be asked of the kind of problem."""
+    if options.model is not None:
+        return list(ON_A_MODEL)
     return list(
         {"language-model": ON_LANGUAGE_MODELS, "bandit": STEMS}.get(options.on, ON_NETWORKS)
     )
@@ -366,6 +385,8 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     cannot do, or a machine without their libraries.
     """
     known, models = _known(options), options.on == "language-model"
+    if options.model is not None and not models:
+        raise InputError(f"--model {options.model}: only --on language-model takes a model")
     if models and options.engine == "exact":
         raise InputError(
             "--on language-model: the completions of a language model cannot be listed"
@@ -399,7 +420,9 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
     others = _unusual(options)
     words += [
-        f"--{name} {shlex.quote(others[name])}" for name in ("on", "device") if name in others
+        f"--{name} {shlex.quote(others[name])}"
+        for name in ("on", "model", "device")
+        if name in others
     ]
     return " ".join(words)
 

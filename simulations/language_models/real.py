@@ -1,0 +1,271 @@
+"""Figure 4 on a language model that somebody else trained, in three strengths: no worked example, two, eight.
+
+A strength is one task with so many examples before each question, and its prompts are named: what is said
+is said of these. Their pool of rollouts predicts each baseline's error at every group size, with an error
+of its own, by rollouts left out; groups of other rollouts, differentiated whole, are held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from ustat_pg.checks import Statement, equal, positive
+from ustat_pg.experiment import Check, Linear, Point, Ratio
+from ustat_pg.llm.estimates import BASELINES as CURVES
+from ustat_pg.llm.estimates import curves as errors_of
+from ustat_pg.llm.pool import ScoredPool, moment_weights
+
+from ..problems import Entry, Suite
+from .cells import BASELINES, drawn
+from .real_cells import GroupCell, task_of
+from .studies import CURVE_SIZES
+
+TASK = (
+    "reasoning-gym:chain_sum,min_terms=2,max_terms=2,min_digits=1,max_digits=1,"
+    "chat=no,template={{expression}} =,shots={shots}"
+)
+"""Sums and differences of two digits, in plain text after worked ones."""
+
+NO_SECOND = "no second-order term"
+SQUARE = "G^2 for G(G-1)"
+FIRST_ORDER = "excess of order 1/G"
+FLAT = "more rollouts gain nothing"
+READING = "vanilla above grpo above the oracle at every G"
+PLAIN = "G/(G-1) for the ratio to the oracle"
+
+FIGURE = "gradient_mse_real"
+
+PARTS = 16
+"""Parts of a pool's rollouts, each left out once."""
+
+_SEED = 7_000_003
+"""Added to the seed of the pools that predictions come from."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is asked.
+
+    Arguments:
+        shots: the worked examples of each strength.
+        prompts, rollouts: sizes of each strength's pool.
+        group_sizes: sizes of the groups of a replication, increasing.
+        margin: share of itself to which an error is to be known, where no rival asks for more.
+        clear: share of the larger of two errors by which they differ at least where their order is asked.
+    """
+
+    shots: tuple[int, ...]
+    prompts: int
+    rollouts: int
+    group_sizes: tuple[int, ...]
+    margin: float
+    clear: float
+
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """The wrong formulas that so much can refute."""
+        least = (NO_SECOND, FLAT, READING)
+        return least if len(self.shots) == 1 else (*least, SQUARE, FIRST_ORDER, PLAIN)
+
+
+FULL = Size((0, 2, 8), 24, 128, (2, 4, 8, 16), 0.2, 0.2)
+
+SIZES = {
+    "smoke": Size((2,), 4, 48, (2, 4), 0.8, 0.3),
+    "quick": Size((0, 2, 8), 6, 96, (2, 4, 8), 0.5, 0.3),
+    "full": FULL,
+    "card": FULL,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Strength:
+    """One task's pool, what it predicts, and the cell that measures it."""
+
+    name: str
+    task: str
+    pool: ScoredPool
+    cell: GroupCell
+    how: Size
+
+    def known(self, number: Callable[[ScoredPool], float]) -> tuple[float, float]:
+        """A number of the pool, and twice its error at these prompts, by parts of the rollouts left out."""
+        rollouts = np.arange(self.pool.rollouts)
+        parts = [number(without(self.pool, rollouts % PARTS == part)) for part in range(PARTS)]
+        spread = float(np.var(parts)) * (PARTS - 1)
+        return number(self.pool), 2 * spread**0.5
+
+    def error(self, group_size: int, **weights: float) -> Callable[[ScoredPool], float]:
+        """A sum of the mean errors over the prompts of baselines, of a pool."""
+
+        def of(pool: ScoredPool) -> float:
+            errors = errors_of(pool, [group_size], list(weights))["mse"]
+            return float(np.dot(errors, list(weights.values())))
+
+        return of
+
+    def measured(self, group_size: int, times: float = 1.0, **weights: float) -> Linear:
+        """A multiple of the same sum, as groups have it."""
+        terms = [
+            (drawn(self.task, name, group_size), times * weight) for name, weight in weights.items()
+        ]
+        return Linear(self.cell, tuple(terms))
+
+    def agrees(
+        self,
+        what: str,
+        group_size: int,
+        weights: Mapping[str, float],
+        rivals: Mapping[str, float] | None = None,
+    ) -> Check:
+        """A check that what is measured is the pool's number, in units of this."""
+        value, twice = self.known(self.error(group_size, **weights))
+        share = twice / abs(value)
+        statement = equal(1.0, rivals, relative_margin=self.how.margin, digits=share)
+        measured = self.measured(group_size, 1 / value, **weights)
+        return self.check(f"G={group_size}: {what}, over predicted", measured, statement)
+
+    def check(self, what: str, functional: Linear | Ratio, statement: Statement) -> Check:
+        return Entry(self.name, "real", self).check(what, functional, statement)
+
+
+def without(pool: ScoredPool, left_out: np.ndarray) -> ScoredPool:
+    """The pool without some of each prompt's rollouts."""
+    kept = ~left_out
+    rewards = pool.rewards[:, kept]
+    assert pool.gram is not None, "pools of claims keep their Gram matrices"
+    gram = pool.gram[:, kept][:, :, kept]
+    weights = moment_weights(rewards)
+    return ScoredPool(
+        prompts=pool.prompts,
+        rewards=rewards,
+        squared_norms=pool.squared_norms[:, kept],
+        sums=weights @ gram @ weights.swapaxes(1, 2),
+        lengths=pool.lengths[:, kept],
+        token_proxy=pool.token_proxy[:, kept],
+    )
+
+
+def rivals(suite: Suite) -> tuple[str, ...]:
+    """The wrong formulas that a suite of this size refutes."""
+    return SIZES[suite.size].rivals
+
+
+def strengths(suite: Suite) -> list[Strength]:
+    """The strengths of a suite's model, weakest first, with their pools."""
+    folder = None if suite.folder is None else suite.folder.resolve()
+    assert suite.model is not None, "a suite of the models that ship has none"
+    return _strengths(suite.model, suite.size, suite.seed, suite.device, folder)
+
+
+@cache
+def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None) -> list[Strength]:
+    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.rollouts import sample
+    from ustat_pg.llm.scoring import score_pool
+
+    how, model = SIZES[size], load_model(name, device=device)
+    tasks = {shots: TASK.format(shots=shots) for shots in how.shots}
+    cell = GroupCell(name, tuple(tasks.values()), how.prompts, how.group_sizes)
+    made = []
+    for shots, text in tasks.items():
+        task = task_of(text, how.prompts)
+        out = None if folder is None else folder / f"{Path(name).stem}-{shots}-{size}-{seed}"
+        store = None if out is None else out / "rollouts.jsonl"
+        rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)
+        pool = score_pool(model, rollouts, out=out, config={"task": task.name, "seed": seed})
+        made.append(Strength(f"{shots} examples", text, pool, cell, how))
+    return made
+
+
+def _agree(one: Strength) -> Iterator[Check]:
+    """Measured errors over the pool's, and their difference, in which a formula's term stands alone."""
+    least = one.how.group_sizes[0]
+    for size in one.how.group_sizes:
+        for baseline in BASELINES:
+            yield one.agrees(baseline, size, {baseline: 1.0})
+    wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
+    asked = {rival: value for rival, value in wrong.items() if rival in one.how.rivals}
+    yield one.agrees("grpo less oracle", least, {"grpo": 1.0, "oracle": -1.0}, asked)
+
+
+def _orders(one: Strength) -> Iterator[Check]:
+    """Which of two baselines has the larger error, at every size where the pool says so."""
+    for size in one.how.group_sizes:
+        for worse, better in pairwise(BASELINES):
+            value, twice = one.known(one.error(size, **{worse: 1.0, better: -1.0}))
+            larger, smaller = (worse, better) if value > 0 else (better, worse)
+            top = one.error(size, **{larger: 1.0})(one.pool)
+            if abs(value) < max(one.how.clear * top, twice):
+                continue
+            difference = one.measured(size, 1 / top, **{larger: 1.0, smaller: -1.0})
+            against = () if larger == worse else (READING,)
+            statement = positive(abs(value) / top, against, scale=1.0)
+            yield one.check(f"G={size}: {larger} above {smaller}", difference, statement)
+
+
+def _ratio(one: Strength) -> Check:
+    """grpo's error over the oracle's at the smallest group: Corollary 4's ratio."""
+    least = one.how.group_sizes[0]
+    grpo, oracle = one.error(least, grpo=1.0), one.error(least, oracle=1.0)
+    value, twice = one.known(lambda pool: grpo(pool) / oracle(pool))
+    plain = {PLAIN: least / (least - 1)}
+    statement = equal(value, plain, digits=twice, relative_margin=0.4)
+    measured = one.measured(least, grpo=1.0), one.measured(least, oracle=1.0)
+    return one.check(
+        f"G={least}: grpo over the oracle", Ratio(*measured, oracle(one.pool)), statement
+    )
+
+
+def _excess(one: Strength) -> Check:
+    """The excess of grpo's error over the oracle's, at the largest group over that at the smallest."""
+    least, most = one.how.group_sizes[0], one.how.group_sizes[-1]
+    low, high = (one.measured(size, grpo=1.0, oracle=-1.0) for size in (least, most))
+    predicted, wrong = least * (least - 1) / (most * (most - 1)), least / most
+    ratio = Ratio(high, low, one.error(least, grpo=1.0, oracle=-1.0)(one.pool))
+    # Half of the gap to the rival, or nearly.
+    statement = equal(predicted, {FIRST_ORDER: wrong}, scale=wrong, relative_margin=0.4)
+    return one.check(f": grpo's excess at G={most} over that at G={least}", ratio, statement)
+
+
+def _falls(one: Strength) -> Check:
+    """grpo's error falls with the group."""
+    sizes = one.how.group_sizes[0], one.how.group_sizes[-1]
+    high, low = (one.error(size, grpo=1.0)(one.pool) for size in sizes)
+    terms = [
+        (drawn(one.task, "grpo", size), sign / high)
+        for size, sign in zip(sizes, (1.0, -1.0), strict=True)
+    ]
+    statement = positive(1 - low / high, (FLAT,), scale=1.0)
+    what = f": grpo, G={sizes[0]} less G={sizes[1]}"
+    return one.check(what, Linear(one.cell, tuple(terms)), statement)
+
+
+def checks(suite: Suite) -> Iterator[Check]:
+    """The pool's errors against groups of other rollouts, and every order that the pool predicts."""
+    for one in strengths(suite):
+        yield from _agree(one)
+        yield from _orders(one)
+        yield _falls(one)
+        if PLAIN in one.how.rivals:
+            yield _ratio(one)
+            yield _excess(one)
+
+
+def curves(suite: Suite) -> Iterator[Point]:
+    """Figure 4: the errors of each strength, by the pool and by groups."""
+    for one in strengths(suite):
+        sizes = [size for size in CURVE_SIZES if size <= one.pool.rollouts]
+        for row in errors_of(one.pool, sizes, CURVES).to_dict("records"):
+            size, baseline = int(row["group_size"]), str(row["baseline"])
+            at = {"panel": one.name, "group_size": size}
+            at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
+            sampled = baseline in BASELINES and size in one.how.group_sizes
+            measured = one.measured(size, **{baseline: 1.0}) if sampled else None
+            yield Point(FIGURE, baseline, at, float(row["mse"]), measured)
