@@ -89,3 +89,9 @@ test_what_is_refused = refusals(
         "not all 0 or 1",
     ),
 )
+
+
+def test_weighted_scores_are_no_gradients_of_a_network():
+    """Claims on networks that ask for them beside gradients run on any engine."""
+    for problem, engine in ((weighted(), "cpu"), (random_problem(0), "autograd")):
+        assert GradientCell(problem, 2).engine("autograd") == engine

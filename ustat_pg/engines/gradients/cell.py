@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...designs import require_design
-from ...problems import SoftmaxBandit
+from ...problems import SoftmaxBandit, WeightedBandit
 from ...validation import InputError, integer
 from ..base import Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
@@ -250,6 +250,11 @@ class GradientCell(Cell):
     def budget(self, replications: int) -> int:
         """The replications themselves: budgets count those of gradients."""
         return replications
+
+    def engine(self, name: str) -> str:
+        """That engine; cpu in the place of autograd for weighted scores, which are no gradients."""
+        weighted = isinstance(self.problem, WeightedBandit)
+        return "cpu" if weighted and name == "autograd" else name
 
     def on(self, device: str) -> GradientCell:
         return replace(self, device=device)
