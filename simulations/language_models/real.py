@@ -27,10 +27,10 @@ from .real_cells import GroupCell, task_of
 from .studies import CURVE_SIZES
 
 TASK = (
-    "reasoning-gym:chain_sum,min_terms=2,max_terms=2,min_digits=1,max_digits=1,"
-    "chat=no,template={{expression}} =,shots={shots}"
+    "reasoning-gym:basic_arithmetic,operators=+,max_terms=2,max_digits=1,allow_negation=no,"
+    "allow_parentheses=no,chat=no,template={{expression}} =,shots={shots}"
 )
-"""Sums and differences of two digits, in plain text after worked ones."""
+"""Sums of two digits, in plain text after worked ones."""
 
 NO_SECOND = "no second-order term"
 SQUARE = "G^2 for G(G-1)"
