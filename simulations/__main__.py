@@ -394,6 +394,8 @@ def _require_stems(options: argparse.Namespace, stems: Sequence[str]) -> None:
     if models and not all(find_spec(name) for name in ("torch", "transformers")):
         raise InputError("--on language-model needs pip install 'ustat_pg[llm]'")
     for stem in stems:
+        if stem not in known and options.model is not None:
+            raise InputError(f"--model takes {', '.join(known)}, not {stem}")
         if stem not in known and stem in ON_LANGUAGE_MODELS:
             raise InputError(f"{stem} is about language models: --on language-model")
         if stem not in known:
