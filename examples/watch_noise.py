@@ -56,8 +56,8 @@ def draw(records: list[dict[str, Any]], file: Path) -> None:
     name = "noise/budget_over_critical"
     known = [r for r in records if name in r]
     steps = [r["step"] for r in known]
-    # An end that is 0 or infinite is at the edge.
-    low = [max(r[f"{name}_low"], 0.01) for r in known]
+    # An end that is not known is at the edge.
+    low = [max(r.get(f"{name}_low", 0.01), 0.01) for r in known]
     high = [r.get(f"{name}_high", 10.0) for r in known]
     below.fill_between(steps, low, high, alpha=0.25, linewidth=0, label="95%")
     below.plot(steps, [max(r[name], 0.01) for r in known])

@@ -134,14 +134,18 @@ def test_the_run_is_left_as_it_is(small, task, tmp_path):
 
 def test_what_is_logged_is_the_estimate(small, task, tmp_path):
     monitor, trainer, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(2))
-    first, *others = (r for r in trainer.state.log_history if "loss" in r)
-    assert not any(name.startswith("noise/") for name in first)
-    logged = {k.removeprefix("noise/"): v for k, v in others[-1].items() if k.startswith("noise/")}
-    assert logged == monitor.estimate().metrics(detail=False)
+    logged = [
+        {k.removeprefix("noise/"): v for k, v in record.items() if k.startswith("noise/")}
+        for record in trainer.state.log_history
+        if "loss" in record
+    ]
+    assert logged[0] == {"steps": 1.0}
+    assert {"signal", "signal_low", "k_crit"} < logged[1].keys() | {"k_crit"}
+    assert logged[-1] == monitor.estimate().metrics(detail=False)
 
 
 def test_it_never_stops_a_run(small, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("ustat_pg.llm.monitor._prompts", lambda inputs: 1 / 0)
+    monkeypatch.setattr("ustat_pg.llm.monitor.prompts_of", lambda inputs: 1 / 0)
     with pytest.warns(
         UserWarning, match="the training goes on: ZeroDivisionError: division by zero"
     ):
@@ -215,6 +219,33 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
     adam = NoiseMonitor(3, per_completion=True, metric="adam")
     with pytest.warns(UserWarning, match="is off.*takes per_device_train_batch_size=1 in Adam"):
         watched(small, task, tmp_path, monitor=adam)
+
+
+def test_the_best_group_size_is_logged_where_rewards_are_0_and_1(small, tmp_path):
+    """Without a second call, of the run's own baseline; of one prompt a group's signal is clear."""
+    prompts = tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(2))
+
+    def early(*, completions, **columns):
+        return [float(text[:1] <= "Z") for text in completions]
+
+    def graded(*, completions, **columns):
+        return [len(text) / 7 for text in completions]
+
+    options = {"num_generations": 8, "per_device_train_batch_size": 8, "max_steps": 6}
+    monitor = NoiseMonitor(6, per_completion=True)
+    task = Task("early", prompts, early, LONGEST)
+    _, trainer, _ = watched(small, task, tmp_path, monitor=monitor, **options)
+    rows = monitor.compare(["rloo"], [2, 3, 4, 5, 6, 8])
+    best = min(rows, key=lambda row: row.noise.k_crit)
+    logged = trainer.state.log_history[-2]
+    assert best.over_best == 1
+    assert logged["noise/best_group"] == best.group_size
+    assert logged["noise/over_best"] == pytest.approx(rows[-1].over_best)
+    assert logged["noise/over_best_low"] <= logged["noise/over_best"]
+    for other, reward in ((NoiseMonitor(6), early), (monitor, graded)):
+        task = Task("other", prompts, reward, LONGEST)
+        _, trainer, _ = watched(small, task, tmp_path, monitor=other, **options)
+        assert "noise/best_group" not in trainer.state.log_history[-2]
 
 
 def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):

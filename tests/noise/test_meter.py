@@ -365,6 +365,8 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
     assert (estimate.signal, estimate.k_crit) == (0, math.inf)
+    # What is not known is not logged as 0.
+    assert set(estimate.metrics(detail=False)) == {"signal", "signal_se", "steps"}
     assert "not known yet: none of 12 steps shows any of it" in estimate.sentence()
     assert math.isnan(single.estimate().signal)
     assert "cannot be separated" in single.estimate().sentence()

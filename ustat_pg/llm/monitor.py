@@ -13,7 +13,6 @@ step, from numbers of their own, so a training has the same gradients with them 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 import warnings
@@ -26,23 +25,37 @@ import numpy as np
 import torch
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
-from ..noise.alarms import SENTENCES, TOLERANCE
+from ..noise.alarms import SENTENCES
 from ..noise.meter import is_sharded
-from ..noise.onlooker import FEWEST, Guard, Onlooker
+from ..noise.onlooker import Guard, Onlooker
 from ..validation import InputError, integer
 from . import checkpoints, generations
 from .head import Head
+from .trl_batches import (
+    array,
+    caller,
+    kinds,
+    mixes,
+    movable,
+    own_table,
+    prompts_of,
+    refuse_shared_outputs,
+    shares,
+    sort,
+)
 
 try:
-    from transformers import Trainer, TrainerCallback
+    from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
-_SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
-"""What transformers' trainer is asked of, by what processes may split an output by."""
 _CLIPPED = 0.2
 """Share of a record's tokens beyond which clipping is an alarm."""
+_SPOKEN = 10
+"""Steps before a sentence is printed."""
+_SIZES_TRIED = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
+"""Group sizes that are logged beside the run's own."""
 _SAME = 5
 """Windows after which a sentence that still means the same is printed again."""
 
@@ -50,10 +63,13 @@ _SAME = 5
 class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
 
-    They are logged at each record as ``noise/signal``, ``noise/noise_to_signal``, ``noise/k_crit`` and
-    ``noise/budget_over_critical``, each with ``_se``, ``_low`` and ``_high`` (95%), wherever TRL reports to;
+    They are logged at each record, from the second step on, as ``noise/signal``,
+    ``noise/noise_to_signal``, ``noise/k_crit`` and ``noise/budget_over_critical``, each with ``_se``,
+    ``_low`` and ``_high`` (95%), wherever TRL reports to;
     ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
     measured without further cost (``per_completion``, sharded parameters, micro-batches of one completion).
+    With ``per_completion`` and rewards 0 and 1 there are ``noise/best_group``, the best group size of the
+    run's own baseline, and ``noise/over_best``, the run's noise over the noise there.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
     same completions the first is measured. An error in here is one warning, on all processes, and the
@@ -126,6 +142,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._own: list[torch.Tensor] = []
         self._times: list[int] = []
         self._inputs: Any = None
+        self._table: str | None = None
         self._lines: set[str] = set()
 
     def estimate(self) -> NoiseEstimate:
@@ -201,7 +218,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._guard.run(self._stop)
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
-        trainer = _caller()
+        trainer = caller()
         folder = checkpoints.resumed(trainer)
         if folder is not None or self._trainer not in (None, trainer):
             # The window of another training is no part of this one's.
@@ -211,17 +228,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._trainer = trainer
         self._meter = self._head = None
         self._size = trainer.num_generations
+        self._table = own_table(trainer) if self.per_completion else None
         batches = args.gradient_accumulation_steps
-        loss, loo = _kinds(trainer)
-        split = [
-            name
-            for name in ("tensor", "context", "sequence")
-            if getattr(trainer, _SIZES[name], lambda: 1)() > 1
-        ]
-        if split:
-            raise InputError(
-                f"processes share outputs, by {split[0]} parallelism: each must have its own"
-            )
+        loss, loo = kinds(trainer)
+        refuse_shared_outputs(trainer)
         euclidean, single = self.metric == "euclidean", args.per_device_train_batch_size == 1
         model = trainer.accelerator.unwrap_model(trainer.model)
         sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
@@ -239,13 +249,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                 "outputs are told apart by hooks on layers, which a compiled model does not run: set "
                 "torch_compile=False"
             )
-        mixing = (
-            getattr(args, "top_entropy_quantile", 1.0) < 1
-            or getattr(args, "entropy_coef", 0.0)
-            or getattr(args, "use_adaptive_entropy", False)
-            # A mixture of experts is balanced over the tokens of a micro-batch.
-            or getattr(trainer, "aux_loss_enabled", False)
-        )
+        mixing = mixes(trainer)
         passes, rest = divmod(batches, args.steps_per_generation)
         # A sum over the completions of a step does not depend on their order.
         self._sorts = not rest and loss != "bnpo" and not mixing
@@ -380,7 +384,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
         # Tokens of the outputs that are left were chosen by what came later.
         arrays = (log_probs, mask, None if self._selects else entropies, recorded)
-        self._alarms.tokens(*(_array(array) for array in arrays))
+        self._alarms.tokens(*(array(values) for values in arrays))
 
     def _logged(self, logs: dict[str, Any], *given: Any, **named: Any) -> Any:
         if "loss" in logs:
@@ -408,7 +412,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         advantages = inputs["advantages"] if self.per_completion else None
-        self._meter.begin(_prompts(inputs), scale / self._repeats, advantages)
+        self._meter.begin(prompts_of(inputs), scale / self._repeats, advantages)
         fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._stale else None
         self._share = self._parts.get(id(inputs)) if self._measures else None
@@ -416,47 +420,24 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     def _generated(self, output: dict[str, Any]) -> None:
         """Show the alarms a generation."""
-        rows = generations.rows(self._trainer, output, _prompts(output))
+        rows = generations.rows(self._trainer, output, prompts_of(output))
         self._selects |= not output["completion_mask"].any(dim=1).all()
         if rows is not None:
             self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
-        prompts = np.concatenate([_prompts(batch) for batch in batches])
-        if self._sorts and _movable(batches):
-            order = np.argsort(prompts, kind="stable")
+        prompts = np.concatenate([prompts_of(batch) for batch in batches])
+        if self._sorts and movable(batches):
             # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
-            order = np.roll(order, self._size // 2) if self._rolls else order
-            count = len(prompts) // len(batches)
-            for name, first in list(batches[0].items()):
-                if isinstance(first, torch.Tensor) and first.ndim:
-                    whole = torch.cat([batch[name] for batch in batches])
-                    parts = whole[torch.as_tensor(order, device=whole.device)].split(count)
-                    for batch, part in zip(batches, parts, strict=True):
-                        batch[name] = part
-            prompts = prompts[order]
+            prompts = sort(batches, prompts, self._size // 2 if self._rolls else 0)
         self._parts = {}
         if self._meter is None or not self._meter.leave_one_out:
             return
-        advantages = torch.cat([batch["advantages"] for batch in batches]).double()
-        shares = torch.full_like(advantages, math.nan)
-        for prompt in np.unique(prompts):
-            rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
-            values = advantages[rows]
-            if len(values) != self._size:
-                continue
-            if abs(values.sum()) > TOLERANCE * len(values) * values.abs().max():
-                # They are not leave-one-out: c₁, c₂ and c₃ have no meaning.
-                self._meter.leave_one_out = False
-                return
-            # The others' variance, which is independent of completion i, over Aᵢ².
-            squares = (values * ((self._size - 1) / self._size)).square()
-            spread = squares.sum() - squares * (self._size / (self._size - 1))
-            share = spread.clamp(min=0) / (values.square() * max(self._size - 2, 1))
-            shares[rows] = share.nan_to_num(0.0, 0.0, 0.0)
-        parts = shares.split([len(batch["advantages"]) for batch in batches])
-        self._parts = {id(batch): part for batch, part in zip(batches, parts, strict=True)}
+        parts = shares(batches, prompts, self._size)
+        # Without them advantages are not leave-one-out: c₁, c₂ and c₃ have no meaning.
+        self._meter.leave_one_out = parts is not None
+        self._parts = {id(batch): part for batch, part in zip(batches, parts or [], strict=False)}
 
     def _close(self) -> None:
         if self._open and self._meter is not None:
@@ -490,16 +471,44 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._own, self._times = [], []
 
     def _metrics(self) -> dict[str, float]:
-        if self._meter is None or self._meter.steps < min(FEWEST, self.window):
+        if self._meter is None:
             return {}
-        estimate = self.estimate()
+        metrics = self._meter.metrics(self.detail) | self._beside()
+        if self._meter.steps < min(_SPOKEN, self.window):
+            self._say(
+                f"numbers are logged from the second step on, and said in words from step {_SPOKEN} on: "
+                "their intervals are wide until then"
+            )
+        else:
+            self._explain(self.estimate())
+        return {f"noise/{name}": value for name, value in metrics.items()}
+
+    def _explain(self, estimate: NoiseEstimate) -> None:
+        assert self._meter is not None
         meaning, step = estimate.meaning(), self._meter.taken
         said, since = self._said or ("", -_SAME * self.window)
         if step - since >= self.window * (_SAME if meaning == said else 1):
             self._said = meaning, step
             if self._trainer.is_world_process_zero():
                 print(estimate.sentence(), file=sys.stderr)
-        return {f"noise/{name}": value for name, value in estimate.metrics(self.detail).items()}
+
+    def _beside(self) -> dict[str, float]:
+        """The best group size of the run's own baseline, and the run's noise over that, where it is known."""
+        if self._table is None or self._meter is None or not self.per_completion:
+            return {}
+        sizes = sorted({size for size in _SIZES_TRIED if size < self._size} | {self._size})
+        try:
+            rows = self._meter.compare([self._table], sizes)
+        except InputError:
+            # Rewards are graded, or nothing is known yet.
+            return {}
+        own, best = rows[-1], min(rows, key=lambda row: row.noise.k_crit)
+        if not math.isfinite(own.over_best):
+            return {}
+        low, high = own.over_best_interval
+        ends = {"over_best_low": low, "over_best_high": high}
+        ends = {name: end for name, end in ends.items() if 0 < end < math.inf}
+        return {"best_group": float(best.group_size), "over_best": own.over_best, **ends}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
@@ -518,55 +527,3 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._trainer.is_world_process_zero():
             for name in sorted(begun):
                 print(SENTENCES[name], file=sys.stderr)
-
-
-def _array(values: Any) -> Any:
-    return None if values is None else values.detach().cpu().double().numpy()
-
-
-def _caller() -> Any:
-    """The trainer that calls its callbacks: it does not tell them who it is."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        trainer = frame.f_locals.get("self")
-        if isinstance(trainer, Trainer):
-            return trainer
-        frame = frame.f_back  # type: ignore[assignment]
-    raise InputError("no trainer calls it: give it to one as a callback")
-
-
-def _kinds(trainer: Any) -> tuple[str, bool]:
-    """The loss's name, and whether advantages may be leave-one-out, up to a factor, of whole scores."""
-    from trl import GRPOTrainer, RLOOTrainer
-
-    args = trainer.args
-    whole = not args.mask_truncated_completions and args.num_iterations == 1
-    if isinstance(trainer, RLOOTrainer):
-        return "rloo", whole and not args.normalize_advantages
-    if not isinstance(trainer, GRPOTrainer):
-        raise InputError(
-            f"the trainer is a {type(trainer).__name__}: GRPOTrainer and RLOOTrainer are known"
-        )
-    unscaled = args.scale_rewards in ("none", False) and not args.beta
-    return args.loss_type, whole and unscaled and args.loss_type in ("luspo", "dr_grpo", "dapo")
-
-
-def _prompts(inputs: Any) -> Any:
-    """A number for the prompt of each completion, from its tokens."""
-    ids, masks = inputs["prompt_ids"].cpu().numpy(), inputs["prompt_mask"].cpu().numpy()
-    digests = [
-        hashlib.blake2b(row[mask.astype(bool)].astype(np.int64).tobytes(), digest_size=7).digest()
-        for row, mask in zip(ids, masks, strict=True)
-    ]
-    return np.array([int.from_bytes(digest, "big") for digest in digests])
-
-
-def _movable(batches: list[Any]) -> bool:
-    """Whether all that a generation holds are rows of completions, and numbers of all."""
-    rows = len(batches[0]["completion_ids"])
-    return all(
-        value is None
-        or (isinstance(value, torch.Tensor) and (not value.ndim or len(value) == rows))
-        for batch in batches
-        for value in batch.values()
-    )

@@ -20,9 +20,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..jackknife import SQUARE, Interval, Means, log_ratio, means, ratio_interval
 from ..validation import InputError
+from .lags import Lagged, combined, line_sums
 
 Array = NDArray[np.float64]
 
+_RATIOS = ("noise_to_signal", "k_crit", "budget_over_critical")
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
 
@@ -44,6 +46,9 @@ class NoiseEstimate:
         c2: E[τ - ‖g(X)‖²].
         c3: E[φ + ‖g(X)‖²].
         g_star: 1 + √(c3/c1), infinite where c1 is not positive.
+        common: mean ⟨ĝₜ, ĝₜ₊ₖ⟩ of steps up to 10 apart: the signal, and what steps turn it by. Where it is
+            far below the signal a step undoes what the last ones gained: the rate is large. NaN where no
+            such pairs are kept.
         phi_over_tau: φ/τ, as it was given or measured.
         steps: T, of the window so far.
         constant_steps: the steps that c1, c2, c3 and G* are made of, those whose groups all have the size
@@ -51,6 +56,8 @@ class NoiseEstimate:
             the size, and leave it out.
         steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
             is not distinguishable from 0. A window that is shorter never gets there.
+        lagged_pairs: pairs of neighbouring steps that the signal is made of too; 0 where they tell nothing of
+            it, or differ from the pairs within steps.
         top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
             completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
         not_known: why an interval has an end that is not known, by what it is of: few steps carry it.
@@ -80,10 +87,14 @@ class NoiseEstimate:
     g_star: float
     g_star_se: float
     g_star_interval: Interval
+    common: float
+    common_se: float
+    common_interval: Interval
     phi_over_tau: float
     steps: int
     steps_needed: float
     constant_steps: int = 0
+    lagged_pairs: int = 0
     top_share: float = math.nan
     not_known: dict[str, str] = field(default_factory=dict)
 
@@ -125,9 +136,13 @@ class NoiseEstimate:
         return f"A step of {size} completions is {share} times the critical batch size{more}."
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
-        """All that is finite, by name; an interval as ``_low`` and ``_high``."""
+        """All that is known, by name; an interval as ``_low`` and ``_high``.
+
+        What is infinite is left out, and so is an end that any window has: that of a ratio at 0, of G* at 1;
+        and the share of a critical budget that is infinite.
+        """
         values: dict[str, float] = {}
-        hidden = () if detail else ("c1", "c2", "c3", "phi", "constant_steps")
+        hidden = () if detail else ("c1", "c2", "c3", "phi", "constant_steps", "lagged_pairs")
         for name in (each.name for each in fields(self) if not each.name.startswith(hidden)):
             value = getattr(self, name)
             if name.endswith("_interval"):
@@ -135,7 +150,12 @@ class NoiseEstimate:
                 values |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
             elif name != "not_known":
                 values[name] = float(value)
-        return {name: value for name, value in values.items() if math.isfinite(value)}
+        nothing = {f"{name}_low": 0.0 for name in _RATIOS} | {"g_star_low": 1.0, _RATIOS[-1]: 0.0}
+        return {
+            name: value
+            for name, value in values.items()
+            if math.isfinite(value) and value != nothing.get(name)
+        }
 
 
 def step_sums(
@@ -174,6 +194,7 @@ def estimate_noise(
     leave_one_out: bool = False,
     phi_over_tau: float | None = 1.0,
     squares: ArrayLike = (),
+    lagged: Lagged | None = None,
 ) -> NoiseEstimate:
     """Signal, noise and constants from the sums of some steps.
 
@@ -182,6 +203,7 @@ def estimate_noise(
         leave_one_out: whether advantages are leave-one-out, so that c₁ to c₃ exist.
         phi_over_tau: φ/τ, which parts c₂ from c₃; None for that of the shares.
         squares: ‖Hₖ‖² of all their micro-batches, for ``top_share``.
+        lagged: pairs of each with steps before it.
 
     Raises:
         InputError: fewer than two steps.
@@ -195,7 +217,23 @@ def estimate_noise(
         values[name], values[f"{name}_se"] = float(value), float(error)
         values[f"{name}_interval"] = float(interval[0]), float(interval[1])
 
-    both = means(steps).apply(_noise_and_signal)
+    parts = means(steps)
+    both, used = parts.apply(_noise_and_signal), 0
+    signal = both.full[1]
+    put("common", math.nan, math.nan, (math.nan, math.nan))
+    if lagged is not None and lagged.told():
+        sums, pairs = line_sums(lagged)
+        own = parts.apply(_within)
+        # A product of two steps that are measured as one is a pair of neighbouring steps.
+        own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
+        gamma = combined(own, sums, pairs)
+        common = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1])
+        put("common", common.full[0], common.se[0], _ends(common, 0))
+        if gamma.full[0] != signal:
+            used = len(pairs)
+            both = Means(
+                _noise_of(parts.full, gamma.full[0]), _noise_of(parts.without, gamma.without[:, 0])
+            )
     noise, signal = both.full
     within = _ends(both, 1, SQUARE)
     put("signal", signal, both.se[1], within)
@@ -231,6 +269,7 @@ def estimate_noise(
         **values,  # type: ignore[arg-type]
         phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
         steps=count,
+        lagged_pairs=used,
         steps_needed=max(0.0, needed),
         constant_steps=len(alike),
         top_share=_top_share(np.sort(squares)),
@@ -281,8 +320,19 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
 
 
+def _within(sums: Array) -> Array:
+    """γ of pairs within steps, and its weight beside a product of two steps, n² where these are noise."""
+    gamma, (nn, no, oo) = _slopes(sums)[1], np.moveaxis(sums[..., :3], -1, 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2
+    return np.stack([gamma, np.where(np.isfinite(gamma), weight, 0.0)], axis=-1)
+
+
 def _noise_and_signal(sums: Array) -> Array:
-    gamma = _slopes(sums)[1]
+    return _noise_of(sums, _slopes(sums)[1])
+
+
+def _noise_of(sums: Array, gamma: Array) -> Array:
     return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..validation import InputError, finite_array, integer, one_of, positive
 from .completions import Alternative, Blocks, alternatives, group_blocks
 from .estimate import NoiseEstimate, estimate_noise, step_sums
+from .lags import DRAWN, Lagged, Trail
 from .layers import Layers
 from .onlooker import Guard
 from .sketch import Sketch, pieces
@@ -76,7 +77,8 @@ class NoiseMeter:
         metric: ``"euclidean"``, or ``"adam"`` for gradients over √v + ε of Adam's own second moments
             of past steps, once they are of 22; entries that never had a gradient have no metric, and are
             left out.
-        optimizer: torch's, with ``metric="adam"``.
+        optimizer: torch's, with ``metric="adam"``; Adam, AdamW or SGD with momentum for pairs of neighbouring
+            steps too, of which the signal is known two to four times as well (:mod:`ustat_pg.noise.lags`).
         numbers: that are kept of a micro-batch's gradient.
         seed: of the sketches, the same on every process.
         width: to which a layer's inputs and output gradients are projected where the model is given; sides
@@ -146,6 +148,9 @@ class NoiseMeter:
         self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
         self._blocks: deque[Blocks] = deque(maxlen=self.window)
+        self._lagged: deque[tuple[int, bool, NDArray[np.float64]]] = deque(maxlen=self.window)
+        # Those of layers are drawn anew at each step, and Adam's metric changes.
+        self._trail = Trail(None if self._layers is not None or self._adam else optimizer)
         self.taken = 0
         """Steps that the window ever took up, pairs as one."""
         self._unknown = "no step counts"
@@ -153,6 +158,7 @@ class NoiseMeter:
         self._ever = False
         self._table: torch.Tensor | None = None
         self._scale = 1.0
+        self._drawn: tuple[int, Sketch] | None = None
         self.clear()
 
     def __reduce__(self) -> Any:
@@ -228,7 +234,11 @@ class NoiseMeter:
             like = torch.zeros((), device=device)
             # Steps that are measured together are drawn alike.
             count = self._count - (self._held is not None)
-            self._sketch = Sketch(self._first[-1], self.numbers, like, [self.seed, count])
+            draw = count if self._layers is not None else count // DRAWN
+            if self._drawn is None or self._drawn[0] != draw:
+                made = Sketch(self._first[-1], self.numbers, like, [self.seed, draw])
+                self._drawn = draw, made
+            self._sketch = self._drawn[1]
             if self._layers is not None:
                 self._layers.begin_step(count)
         sharded = any(self._sharded)
@@ -314,6 +324,7 @@ class NoiseMeter:
         groups, advantages, moved = self._groups, self._advantages, self._moved
         self.clear()
         self._count += 1
+        self._trail.next()
         if broken:
             sketches, groups, advantages = sketches[:0], [], []
         sizes = np.asarray(shares, dtype=float)
@@ -345,17 +356,22 @@ class NoiseMeter:
         if not np.isfinite(rows).all():
             self.left_out = "its gradients are not finite"
             return False
+        size = float(sum(map(len, groups)))
+        draw = 0 if self._drawn is None else self._drawn[0]
+        pairs = self._trail.take(self.taken + 1, draw, rows.sum(axis=0), size)
         squares, alone = np.square(rows).sum(axis=1), len(np.unique(np.concatenate(groups))) < 2
         if not alone and len(groups) > 1:
             self.taken += 1
             self._steps.append(step_sums(rows @ rows.T, groups, sizes))
             self._squares.append(squares)
+            self._lagged.append((self.taken, False, pairs))
         elif held is None:
-            self._held = rows, groups, sizes
+            self._held = rows, groups, sizes, pairs
             return True
         else:
             self.taken += 1
-            self._steps.append(_joined(held, (rows, groups, sizes)))
+            self._steps.append(_joined(held[:3], (rows, groups, sizes)))
+            self._lagged.append((self.taken, True, np.concatenate([held[3], pairs])))
             self._squares.append(np.concatenate([np.square(held[0]).sum(axis=1), squares]))
             self._unknown = "a step holds one prompt or one micro-batch"
             return True
@@ -387,7 +403,12 @@ class NoiseMeter:
             np.array(self._steps), leave_one_out=self.leave_one_out,
             phi_over_tau=self.phi_over_tau,
             squares=np.concatenate([*self._squares, []]),
+            lagged=Lagged(*zip(*self._lagged, strict=True)) if self._lagged else None,
         )  # fmt: skip
+
+    def metrics(self, detail: bool = True) -> dict[str, float]:
+        """What :meth:`estimate` has to log; before two steps count, how many do."""
+        return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics(detail)
 
     def compare(
         self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
@@ -423,6 +444,7 @@ class NoiseMeter:
             "taken": self.taken,
             "steps": [row.tolist() for row in self._steps],
             "squares": [row.tolist() for row in self._squares],
+            "lagged": [[*known, pairs.tolist()] for *known, pairs in self._lagged],
             "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
         }
 
@@ -432,6 +454,13 @@ class NoiseMeter:
         for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
             kept.clear()
             kept.extend(np.array(row, dtype=float) for row in state[name])
+        self._lagged.clear()
+        none: list[Any] = [[unit, False, []] for unit in range(len(self._steps))]
+        self._lagged.extend(
+            (unit, joined, np.array(pairs, dtype=float).reshape(-1, 5))
+            for unit, joined, pairs in state.get("lagged") or none
+        )
+        self._trail.count = self._count
         self._blocks.clear()
         self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
 

@@ -11,9 +11,6 @@ import torch.distributed as distributed
 
 from ..validation import InputError
 
-FEWEST = 10
-"""Steps before anything is reported."""
-
 
 class Guard:
     """All that others call of ours runs under a guard: an error is one warning, and nothing runs any more.

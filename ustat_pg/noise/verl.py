@@ -16,7 +16,7 @@ from ..validation import InputError, needed
 
 with needed("a meter in verl", "noise"):
     from .meter import NoiseMeter
-    from .onlooker import FEWEST, Guard, Onlooker
+    from .onlooker import Guard, Onlooker
 
 
 def measured(engine: Any) -> Any:
@@ -92,9 +92,7 @@ def measured(engine: Any) -> Any:
             self._rows = set()
 
         def _metrics(self) -> dict[str, float]:
-            if self._meter is None or self._meter.steps < FEWEST:
-                return {}
-            return self._meter.estimate().metrics(detail=False)
+            return {} if self._meter is None else self._meter.metrics(detail=False)
 
     return Measured
 

@@ -1,0 +1,161 @@
+"""Pairs of neighbouring steps: what moved between them, and what they say of the signal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks.lags import window  # noqa: E402
+from ustat_pg.noise import NoiseMeter  # noqa: E402
+from ustat_pg.noise.lags import LAGS, Trail  # noqa: E402
+
+
+def moved(optimizer, theta, steps, rates, first):
+    """By how much a unit more of the gradient at step ``first`` moves the parameters before each step."""
+    ends = []
+    for extra in (0.0, 1.0):
+        with torch.no_grad():
+            theta.zero_()
+        made, ends_of = optimizer([theta]), []
+        for step in range(steps):
+            ends_of.append(float(theta.detach()))
+            made.param_groups[0]["lr"] = rates[step]
+            theta.grad = torch.full_like(theta, extra * (step == first))
+            made.step()
+        ends.append(ends_of)
+    return np.subtract(*ends)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_x_is_how_far_a_steps_own_gradient_moved_the_parameters(memory):
+    """Under any schedule of rates, by SGD itself."""
+    rates = [0.1, 0.3, 0.0, 0.2, 0.4, 0.1]
+
+    def made(parameters):
+        return torch.optim.SGD(parameters, 0.1, momentum=memory)
+
+    theta = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    wanted = [moved(made, theta, 6, rates, first) for first in range(6)]
+    optimizer = made([theta])
+    trail = Trail(optimizer)
+    for step, rate in enumerate(rates):
+        optimizer.param_groups[0]["lr"] = rate
+        trail.next()
+        pairs = trail.take(step, 0, np.array([step + 1.0]), 2.0)
+        assert pairs[:, 0].tolist() == list(range(step))
+        for before, lag, weight, x, product in pairs:
+            assert (lag, weight) == (step - before, 4.0)
+            assert x == pytest.approx(wanted[int(before)][step])
+            assert product == pytest.approx((before + 1) * (step + 1) / 4)
+
+
+def test_adam_corrects_for_its_beginning():
+    """With second moments held still by a large ε, in units of (1-β₁)/ε."""
+
+    def made(parameters):
+        return torch.optim.Adam(parameters, betas=(0.9, 0.999), eps=1e6)
+
+    theta = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = made([theta])
+    trail = Trail(optimizer)
+    for step in range(8):
+        optimizer.param_groups[0]["lr"] = 0.5
+        trail.next()
+        pairs = trail.take(step, 0, np.ones(1), 1.0)
+        for before, _, _, x, _ in pairs:
+            far = moved(made, theta, 8, [0.5] * 8, int(before))[step]
+            assert x == pytest.approx(far * 1e6 / 0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+        torch.optim.Adagrad,
+        lambda p: None,
+    ],
+)
+def test_no_pairs_where_the_memory_is_not_known(made):
+    trail = Trail(made([torch.nn.Parameter(torch.ones(1))]))
+    for step in range(3):
+        trail.next()
+        assert not len(trail.take(step, 0, np.ones(1), 1.0))
+
+
+def test_other_draws_and_far_steps_have_no_product():
+    trail = Trail(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1, momentum=0.9))
+    for step in range(20):
+        trail.next()
+        pairs = trail.take(step, step // 15, np.ones(1), 1.0)
+        assert len(pairs) == min(step % 15 if step >= 15 else step, LAGS)
+
+
+def results(kind, memory, rate, count=60, before=30):
+    return np.array([window(kind, memory, rate, before, seed) for seed in range(count)]).T
+
+
+@pytest.mark.parametrize(("kind", "rate"), [("adam", 0.03), ("sgd", 0.03)])
+def test_the_line_takes_out_what_a_steps_own_noise_did(kind, rate):
+    """The mean product is less than half of the signal; the estimate is right, and its interval holds."""
+    truth, first, *_, second, _, low, high, common, used = results(kind, 0.9, rate)
+    assert used.mean() > 0.9
+    assert common.mean() < 0.5 * truth.mean()
+    error = (second - truth).std() / 60**0.5
+    assert abs((second - truth).mean()) < 3 * error
+    assert (second - truth).std() < 0.65 * (first - truth).std()
+    assert ((low <= truth) & (truth <= high)).mean() > 0.85
+
+
+def test_without_memory_pairs_of_steps_tell_nothing_of_the_signal():
+    truth, *alone, signal, error, low, high, common, used = results("sgd", 0.0, 0.1, 5)
+    assert not used.any()
+    np.testing.assert_array_equal(alone, [signal, error, low, high])
+    assert common.mean() < 0 < truth.mean()
+
+
+def test_a_rate_of_0_makes_all_pairs_alike():
+    truth, first, *_, second, _, _, _, _, used = results("adam", 0.9, 0.0)
+    assert used.mean() > 0.9
+    assert (second - truth).std() < 0.4 * (first - truth).std()
+
+
+def test_steps_that_run_too_fast_are_refused():
+    """Parameters that swing: products are on no line, and pairs within steps say so."""
+    truth, *_, low, high, _, used = results("sgd", 0.9, 0.3, 40, 60)
+    assert used.mean() < 0.3
+    assert ((low <= truth) & (truth <= high)).mean() > 0.85
+
+
+def test_a_meter_takes_them_where_it_knows_the_optimizer():
+    """Also of steps of one micro-batch, whose signal is then the line's; and a state goes on."""
+    rng, found = np.random.default_rng(1), {}
+    draws = rng.standard_normal((40, 2, 30)) + 0.5
+    for known in (False, True):
+        for parts in (1, 2):
+            theta = torch.nn.Parameter(torch.zeros(30))
+            optimizer = torch.optim.Adam([theta], 1e-6)
+            meter = NoiseMeter([theta], optimizer=optimizer if known else None)
+            for step in range(40):
+                if step == 20:
+                    state = meter.state_dict()
+                    meter.load_state_dict(state)
+                for part in range(parts):
+                    with meter.micro_batch([part]):
+                        (theta @ torch.tensor(draws[step, part], dtype=torch.float32)).backward()
+                meter.step()
+                optimizer.step()
+                optimizer.zero_grad()
+            found[known, parts] = meter.estimate()
+    assert found[True, 2].steps == 40
+    assert found[True, 1].steps == 20
+    for parts in (1, 2):
+        assert found[False, parts].lagged_pairs == 0
+        assert found[True, parts].lagged_pairs > 300
+    assert found[True, 2].signal_se < found[False, 2].signal_se
+    # One prompt for ever: pairs of it alone part nothing.
+    assert math.isnan(found[False, 1].signal)
+    assert found[True, 1].signal == pytest.approx(7.5, abs=4 * found[True, 1].signal_se)
