@@ -1,6 +1,7 @@
 """The cost of the monitor of the gradient's noise: steps of one training, with it and without in turns.
 
-    python -m benchmarks.noise            a model of 27 million parameters; 10 min on one core
+    python -m benchmarks.noise                    a random model of 27 million parameters; 10 min on one core
+    python -m benchmarks.noise --model FOLDER     a model of yours
 
 Two steps make a pair, and pairs begin with the one and with the other in turns, so that what else the
 machine does falls on both alike. Times are processor seconds of whole steps, generation included; all
@@ -32,7 +33,7 @@ from transformers import (
 from trl import RLOOConfig, RLOOTrainer
 
 from ustat_pg.llm import NoiseMonitor
-from ustat_pg.llm.models import LanguageModel
+from ustat_pg.llm.models import LanguageModel, load_model
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.training import PLAIN, dataset
 
@@ -94,7 +95,7 @@ class InTurns(TrainerCallback):
 
 
 def seconds(
-    model: LanguageModel, watched: Sequence[bool], tokens: int, apart: bool = False
+    model: LanguageModel, watched: Sequence[bool], tokens: int, monitor: NoiseMonitor
 ) -> list[float]:
     prompts = tuple(
         Prompt(str(i), "".join(np.random.default_rng(i).choice([*string.ascii_letters], PROMPT)))
@@ -117,7 +118,7 @@ def seconds(
             processing_class=model.tokenizer,
         )
         trainer.remove_callback(PrinterCallback)
-        clock = InTurns(NoiseMonitor(10, per_completion=apart), watched)
+        clock = InTurns(monitor, watched)
         trainer.add_callback(clock)
         trainer.train()
     return clock.seconds
@@ -128,17 +129,20 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--per-completion", action="store_true")
+    parser.add_argument("--detail", action="store_true")
+    parser.add_argument("--model", metavar="FOLDER", help="in place of the random one")
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    model = language_model()
+    model = load_model(arguments.model) if arguments.model else language_model()
     count = sum(p.numel() for p in model.model.parameters())
     batches = f"{MICRO_BATCHES} micro-batches of {MICRO_BATCH} completions"
     print(f"{count:,} parameters, {batches}, {arguments.tokens} tokens after a prompt of {PROMPT}")
     # The monitor estimates from its second step on; two pairs before are left out.
     pairs = [(True, False), (False, True)] * (arguments.pairs // 2 + 1)
     watched = [step for pair in pairs for step in pair]
-    times = np.array(seconds(model, watched, arguments.tokens, arguments.per_completion))
+    monitor = NoiseMonitor(10, detail=arguments.detail, per_completion=arguments.per_completion)
+    times = np.array(seconds(model, watched, arguments.tokens, monitor))
     times = times.reshape(-1, 2)[2:]
     turned = np.array([pair[0] for pair in pairs])[2:, None]
     times = np.where(turned, times, times[:, ::-1])
