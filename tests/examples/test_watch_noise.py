@@ -17,7 +17,7 @@ def test_a_run_is_watched_and_drawn(tmp_path):
     names = runpy.run_path(str(FILE))
     records = names["train"](11, tmp_path / "run", [])
     assert len(records) == 11
-    assert "noise/budget_over_critical_low" in records[-1]
+    assert "noise/signal_low" in records[-1]
     names["draw"](records, tmp_path / "noise.svg")
     text = (tmp_path / "noise.svg").read_text()
     assert "K over K_crit" in text or text.count("<path") > 20

@@ -198,7 +198,9 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
         now = dataclasses.replace(
             estimate, budget_over_critical=low, budget_over_critical_interval=interval, not_known={}
         )
-        monitor._meter = SimpleNamespace(steps=50, taken=step, estimate=lambda now=now: now)
+        monitor._meter = SimpleNamespace(
+            steps=50, taken=step, estimate=lambda now=now: now, metrics=lambda detail: {}
+        )
         monitor._trainer.state.global_step = 2 * step
         monitor._metrics()
         if text := capsys.readouterr().err:

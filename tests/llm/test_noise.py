@@ -18,6 +18,7 @@ from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
 from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
 from ustat_pg.llm.models import load_model  # noqa: E402
+from ustat_pg.noise import NoiseMeter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 
@@ -221,31 +222,35 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
         watched(small, task, tmp_path, monitor=adam)
 
 
-def test_the_best_group_size_is_logged_where_rewards_are_0_and_1(small, tmp_path):
-    """Without a second call, of the run's own baseline; of one prompt a group's signal is clear."""
-    prompts = tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(2))
-
-    def early(*, completions, **columns):
-        return [float(text[:1] <= "Z") for text in completions]
-
-    def graded(*, completions, **columns):
-        return [len(text) / 7 for text in completions]
-
-    options = {"num_generations": 8, "per_device_train_batch_size": 8, "max_steps": 6}
-    monitor = NoiseMonitor(6, per_completion=True)
-    task = Task("early", prompts, early, LONGEST)
-    _, trainer, _ = watched(small, task, tmp_path, monitor=monitor, **options)
-    rows = monitor.compare(["rloo"], [2, 3, 4, 5, 6, 8])
-    best = min(rows, key=lambda row: row.noise.k_crit)
-    logged = trainer.state.log_history[-2]
+def test_the_best_group_size_stands_beside_the_rest_where_rewards_are_0_and_1(
+    small, task, tmp_path
+):
+    """Without a second call, of the run's own baseline; none where rewards are graded."""
+    monitor, trainer, _ = watched(
+        small, task, tmp_path, monitor=NoiseMonitor(3, per_completion=True), name="grpo-stock"
+    )
+    assert not any("best" in key for record in trainer.state.log_history for key in record)
+    assert monitor._table == "std-ddof1"
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 1)
+    prompts = torch.arange(8).repeat_interleave(8)
+    monitor._meter, monitor._size = NoiseMeter(net), 8
+    for _ in range(30):
+        inputs = torch.randn(8, 3)[prompts] + 0.5
+        answers = torch.bernoulli(torch.sigmoid(net(inputs).detach()[:, 0]))
+        own = answers.view(8, 8) - answers.view(8, 8).mean(1, keepdim=True)
+        own = (own / (answers.view(8, 8).std(1, keepdim=True) + 1e-4)).flatten()
+        with monitor._meter.micro_batch(prompts, advantages=own):
+            law = torch.distributions.Bernoulli(logits=net(inputs)[:, 0])
+            (-own * law.log_prob(answers)).mean().backward()
+        monitor._meter.step()
+        net.zero_grad()
+    rows = monitor.compare(["std-ddof1"], [2, 3, 4, 5, 6, 8])
+    best, logged = min(rows, key=lambda row: row.noise.k_crit), monitor._beside()
     assert best.over_best == 1
-    assert logged["noise/best_group"] == best.group_size
-    assert logged["noise/over_best"] == pytest.approx(rows[-1].over_best)
-    assert logged["noise/over_best_low"] <= logged["noise/over_best"]
-    for other, reward in ((NoiseMonitor(6), early), (monitor, graded)):
-        task = Task("other", prompts, reward, LONGEST)
-        _, trainer, _ = watched(small, task, tmp_path, monitor=other, **options)
-        assert "noise/best_group" not in trainer.state.log_history[-2]
+    assert logged["best_group"] == best.group_size
+    assert logged["over_best"] == rows[-1].over_best >= 1
+    assert logged["over_best_low"] <= logged["over_best"] <= logged["over_best_high"]
 
 
 def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
