@@ -99,7 +99,7 @@ def test_random_groups_are_unbiased_for_the_error_of_baselines_that_read_the_gro
         # Each pool alone and under one name, so that all have the same permutations.
         for arms, probability in zip(*ordered_pools(problem, context), strict=True):
             pool = pool_of(problem, [context], arms[None])
-            result = group_errors(pool, [name], sizes, permutations=2)
+            result, _ = group_errors(pool, [name], sizes, permutations=2)
             total += probability * result[0, :, 0]
         exact = [exact_mse(problem, context, estimator, size) for size in sizes]
         assert total == pytest.approx(exact, rel=1e-11)
@@ -108,14 +108,35 @@ def test_random_groups_are_unbiased_for_the_error_of_baselines_that_read_the_gro
 def test_random_groups_depend_on_seed_and_name_only(monkeypatch):
     rng = np.random.default_rng(0)
     pool = pool_of(bandit(), [0, 1, 1, 0, 1], rng.integers(0, 3, (5, 9)))
-    asked = ["length-weighted", "norm-weighted"], [2, 4]
-    whole = group_errors(pool, *asked, seed=5)
-    part = group_errors(pool.select_prompts([2, 0]), ["norm-weighted"], [4], seed=5)
+    asked, few = (["length-weighted", "norm-weighted"], [2, 4]), {"permutations": 5}
+    whole, _ = group_errors(pool, *asked, seed=5, **few)
+    part, _ = group_errors(pool.select_prompts([2, 0]), ["norm-weighted"], [4], seed=5, **few)
     assert np.allclose(part[0, 0], whole[1, 1][[2, 0]], rtol=1e-12)
-    assert not np.allclose(group_errors(pool, *asked, seed=6), whole)
-    # Nor on how many prompts are taken at a time.
+    assert not np.allclose(group_errors(pool, *asked, seed=6, **few)[0], whole)
+    # Nor on how many prompts are taken at a time, or orders.
     monkeypatch.setattr(tables, "_ENTRIES", 170)
-    assert np.allclose(group_errors(pool, *asked, seed=5), whole, rtol=1e-12)
+    monkeypatch.setattr(tables, "_ROUND", 2)
+    assert np.allclose(group_errors(pool, *asked, seed=5, **few)[0], whole, rtol=1e-12)
+
+
+def test_random_groups_are_as_many_as_their_own_error_asks_for(monkeypatch):
+    rng = np.random.default_rng(1)
+    pool = pool_of(bandit(), rng.integers(0, 2, 30).tolist(), rng.integers(0, 3, (30, 16)))
+    grpo = estimates.curves(pool, [2], ["grpo"])["mse"]
+    frame = estimates.curves(pool, [2, 4, 8], ["norm-weighted", "oracle"]).set_index("baseline")
+    # Of two rewards each is the other's baseline, whatever its weight.
+    assert frame["mse"].iloc[0] == pytest.approx(grpo[0], rel=1e-12)
+    drawn, known = frame.loc["norm-weighted"], frame.loc["oracle"]
+    assert (known["own_se"] == 0).all()
+    assert (drawn["own_se"].iloc[1:] > 0).all()
+    assert (drawn["own_se"] <= 0.01 * drawn["mse"].abs()).all()
+    # Its size is what other orders differ by.
+    asked = pool, ["norm-weighted"], [4]
+    monkeypatch.setattr(tables, "_ROUND", 8)
+    several = [group_errors(*asked, seed=k, permutations=8) for k in range(60)]
+    apart = np.std([errors[0, 0].mean() for errors, _ in several], ddof=1)
+    said = np.mean([np.linalg.norm(own) / pool.size for _, own in several])
+    assert apart == pytest.approx(said, rel=0.3)
 
 
 def test_constants_are_unbiased_over_all_sets_of_prompts():

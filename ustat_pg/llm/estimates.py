@@ -91,7 +91,8 @@ def curves(
             biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
 
     Returns:
-        a row for each baseline and group size: baseline, group_size, mse, low, high, se, biased.
+        a row for each baseline and group size: baseline, group_size, mse, low, high, se, biased, own_se, the
+        part of se that random groups make, 0 where all groups are taken.
         Estimates are unbiased where ``biased`` is false, so they may be negative. Intervals regard
         the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
 
@@ -101,8 +102,8 @@ def curves(
     """
     names, sizes = names_of(baselines), sizes_of(group_sizes)
     moments = prompt_moments(pool)
-    rows = group_moments(pool, moments, names, sizes)
-    averages = beside(*(_error(pool, moments, group) for row in rows for group in row))
+    groups = [group for row in group_moments(pool, moments, names, sizes) for group in row]
+    averages = beside(*(_error(pool, moments, group) for group in groups))
     low, high = averages.interval()
     return pd.DataFrame(
         {
@@ -113,6 +114,10 @@ def curves(
             "high": high,
             "se": averages.se,
             "biased": np.repeat([name == "minimum-variance" for name in names], len(sizes)),
+            "own_se": [
+                0.0 if group.own is None else np.linalg.norm(group.own) / pool.size
+                for group in groups
+            ],
         }
     )
 

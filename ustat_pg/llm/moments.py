@@ -73,12 +73,14 @@ class GroupMoments:
         factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in the pool's sketches; 1
             where ĝ is unbiased for g. (P, 2) where it multiplies ``sketches`` here.
         sketches: of Σ s and Σ z̃ s, (P, 2, k), where the mean of scores is not 0; else None.
+        own: standard errors that ``second`` owes to the groups that were drawn, (P,); None of all groups.
     """
 
     second: Array
     cross: Array
     factor: Array
     sketches: Array | None = None
+    own: Array | None = None
 
     @classmethod
     def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:

@@ -69,7 +69,19 @@ def errors_table(frame: Any, signal: Any) -> str:
     text = _tabulated(table.assign(signal=[percent(share) for share in signal["share"]]), header)
     return (
         f"{text}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts"
-        f"{_where(texts)}."
+        f"{_where(texts)}.{_own(frame)}"
+    )
+
+
+def _own(frame: Any) -> str:
+    """How well means over random groups are known, where there are any."""
+    drawn = frame[frame["own_se"] > 0]
+    if not len(drawn):
+        return ""
+    names = ", ".join(drawn["baseline"].unique())
+    most = (drawn["own_se"] / drawn["mse"].abs()).max()
+    return (
+        f"\nRandom groups of the pool give {names}: their own standard error is at most {most:.1%}."
     )
 
 

@@ -7,13 +7,15 @@ take no drawing: how many successes stand beside one rollout, or beside two, is 
 multiplies sums of blocks of K_ij = ⟨s_i, s_j⟩ (successes x successes, and so on). So one pool has the error,
 the mean and the noise of every such estimator, biased ones too, at every G.
 
-**Weighted baselines.** The error of a weighted leave-one-out baseline is a mean over random groups of the
-pool (an incomplete U-statistic: unbiased, for groups that the pool can fill).
+**Weighted baselines.** The error of a weighted leave-one-out baseline is that of grpo, which is known, and a
+mean over random groups of the pool of what the two differ by (an incomplete U-statistic: unbiased, for groups
+that the pool can fill). Of two they are one estimator, and nothing is left to chance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from scipy.stats import hypergeom
 from ..baselines import ALIASES, parse
 from ..baselines import BASELINES as RECORDS
 from ..estimators import advantages, norm_weighted
+from ..memory import slices
 from ..moments import Moments
 from ..noise.completions import coefficients
 from ..predictions import CountTable, best_table, count_table
@@ -269,6 +272,10 @@ WEIGHTED = (
 """Leave-one-out means with weights ‖s‖², the length, and verl's token proxy."""
 _ENTRIES = 4_000_000
 """Entries of Gram matrices that are rearranged at once."""
+_ROUND, _MOST = 64, 2**12
+"""Orders of a prompt's rollouts that are drawn at once, and in all."""
+_OWN = 0.01
+"""The error that a mean over random groups may have of its own, over its value."""
 
 
 def at_best_constant(pool: ScoredPool) -> Array:
@@ -294,21 +301,31 @@ def group_errors(
     baselines: Sequence[str],
     group_sizes: Sequence[int],
     *,
-    permutations: int = 16,
+    permutations: int | None = None,
     seed: int = 0,
-) -> Array:
-    """E‖ĝ‖² - ‖g‖² of weighted baselines, from random groups of the pool.
+) -> tuple[Array, Array]:
+    """E‖ĝ‖² - ‖g‖² of weighted baselines, from random groups of the pool, and the errors of this drawing.
 
     Each permutation of a prompt's rollouts is cut into ⌊N/G⌋ groups, which are i.i.d. rollouts of the
     policy, so the mean of ‖ĝ‖² = 1/G² Σ_ij A_i A_j K_ij over them is unbiased: an incomplete
-    U-statistic of order G. From it goes ‖g‖² from pairs of the pool whose rewards are centred as the
-    baseline centres them, by the others of the pool: unbiased for any centre that looks at neither of the
-    pair, and with nearly the noise that ‖ĝ‖² has, so that it cancels. The permutations depend on the seed
-    and on the prompt's name only. The errors are those at each prompt, (baselines, group sizes, P).
+    U-statistic of order G. That of grpo on the same groups is taken off, and its mean over all groups, a
+    closed form, put in its place. So it is with ‖g‖² from pairs of the pool: those whose rewards are
+    centred as the baseline centres them, by the others of the pool, less those centred as grpo does, which
+    is unbiased for 0 with nearly the noise that ‖ĝ‖² has; in the share (G-2)/(G-1) that a centre owes to
+    others than the pair. The permutations depend on the seed and on the prompt's name only.
+
+    Arguments:
+        permutations: of each prompt; unless given as many as leave the mean over prompts an error of 1% of
+            itself, at most :data:`_MOST`.
+
+    Returns:
+        the errors at each prompt, (baselines, group sizes, P), and the standard errors that they owe to the
+        permutations.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> group_errors(pool, ["norm-weighted"], [2, 4]).shape
-    (1, 2, 1)
+    >>> errors, own = group_errors(pool, ["norm-weighted"], [2, 4])
+    >>> errors.round(4).tolist(), own.round(4).tolist()
+    ([[[0.25], [0.0903]]], [[[0.0], [0.0]]])
     """
     if min(group_sizes) < 2:
         raise _too_small(min(group_sizes))
@@ -319,37 +336,60 @@ def group_errors(
             "this pool has no Gram matrices, of which errors of random groups are made: score it "
             "with memory for all completions of a prompt at once, or ask for baselines without weights"
         )
-    orders = np.empty((permutations, pool.size, pool.rollouts), dtype=np.intp)
-    base = np.tile(np.arange(pool.rollouts), (permutations, 1))
-    for x, name in enumerate(pool.prompts):
-        orders[:, x] = np.random.default_rng([seed, address(name)]).permuted(base, axis=1)
     sources = {
         "norm-weighted": pool.squared_norms,
         "length-weighted": pool.lengths,
         "token-weighted": pool.token_proxy,
     }
-    total = np.zeros((len(baselines), len(group_sizes), pool.size))
-    step = max(1, _ENTRIES // pool.rollouts**2)
-    for start in range(0, pool.size, step):
-        part = np.arange(start, min(start + step, pool.size))
-        for order in orders[:, part]:
-            gram = pool.gram[part[:, None, None], order[:, :, None], order[:, None, :]]
-            rewards = pool.rewards[part[:, None], order]
-            weights = {name: sources[name][part[:, None], order] for name in baselines}
+    weights = np.stack([*(sources[name] for name in baselines), np.ones_like(pool.rewards)])
+    pairs = np.stack([_pair_gradient_sq(pool, each) for each in weights])
+    moments = prompt_moments(pool)
+    known = np.stack(
+        [
+            _of_pairs(moments, size) - (size - 2) / (size - 1) * (pairs[:-1] - pairs[-1])
+            for size in group_sizes
+        ],
+        axis=1,
+    )
+    draws = [np.random.default_rng([seed, address(name)]) for name in pool.prompts]
+    most, done = permutations or _MOST, 0
+    total = np.zeros((2, *known.shape))
+    while done < most:
+        count = min(_ROUND, most - done)
+        base = np.tile(np.arange(pool.rollouts), (count, 1))
+        orders = np.stack([draw.permuted(base, axis=1) for draw in draws])
+        for part in slices(pool.size, _ENTRIES / (count * pool.rollouts**2)):
             for place, size in enumerate(group_sizes):
-                groups = pool.rollouts // size
-                used, shape = groups * size, (len(part), groups, size)
-                blocks = np.einsum(
-                    "pgigj->pgij",
-                    gram[:, :used, :used].reshape(len(part), groups, size, groups, size),
-                )
-                z = rewards[:, :used].reshape(shape)
-                others = (weights[name][:, :used].reshape(shape) for name in baselines)
-                stack = np.stack([norm_weighted(z, squared_norms=w) for w in others], axis=-1)
-                squares = (stack * (blocks @ stack)).sum(axis=2).mean(axis=1) / size**2
-                total[:, place, part] += squares.T
-    squares = np.stack([_pair_gradient_sq(pool, sources[name]) for name in baselines])
-    return total / permutations - squares[:, None]
+                apart = _apart(pool, weights[:, part], part, orders[part], size)
+                total[:, :, place, part] += [apart.sum(axis=2), np.square(apart).sum(axis=2)]
+        done += count
+        mean = total[0] / done
+        spread = np.maximum(total[1] / done - mean**2, 0.0) / max(done - 1, 1)
+        own = np.sqrt(spread.sum(axis=-1)) / pool.size
+        if permutations is None and (own <= _OWN * np.abs((known + mean).mean(axis=-1))).all():
+            break
+    return known + mean, np.sqrt(spread)
+
+
+def _apart(
+    pool: ScoredPool, weights: Array, part: slice, orders: NDArray[np.intp], size: int
+) -> Array:
+    """‖ĝ‖² less that of the last weights, means over the groups of each order, (baselines, p, orders)."""
+    assert pool.gram is not None
+    count = pool.rollouts // size
+    groups = orders[..., : count * size].reshape(*orders.shape[:2], count, size)
+    place = np.arange(len(orders))[:, None, None, None]
+    z, chosen = pool.rewards[part][place, groups], weights[:, place, groups]
+    blocks = pool.gram[part][place[..., None], groups[..., :, None], groups[..., None, :]]
+    stack = np.stack([norm_weighted(z, squared_norms=each) for each in chosen], axis=-1)
+    squares = (stack * (blocks @ stack)).sum(axis=3).mean(axis=2) / size**2
+    return np.moveaxis(squares[..., :-1] - squares[..., -1:], -1, 0)
+
+
+def _of_pairs(moments: PromptMoments, size: int) -> Array:
+    """The error of grpo at each prompt, (P,)."""
+    single = moments.norm_squared_advantage - moments.gradient_sq
+    return single / size + (moments.variance_trace + moments.gradient_sq) / (size * (size - 1))
 
 
 def _too_small(size: int) -> InputError:
@@ -407,9 +447,11 @@ def group_moments(
 ) -> list[list[GroupMoments]]:
     """The moments of each baseline's gradient, for each baseline those of every group size."""
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
-    drawn = (
-        dict(zip(weighted, group_errors(pool, weighted, sizes), strict=True)) if weighted else {}
-    )
+    drawn = {}
+    if weighted:
+        drawn = dict(
+            zip(weighted, zip(*group_errors(pool, weighted, sizes), strict=True), strict=True)
+        )
     squares = {
         (): lambda: moments.norm_squared_reward,
         ("value",): lambda: moments.norm_squared_advantage,
@@ -418,7 +460,10 @@ def group_moments(
 
     def at(name: str) -> list[GroupMoments]:
         if name in drawn:
-            return [GroupMoments.unbiased(error, moments.gradient_sq) for error in drawn[name]]
+            return [
+                replace(GroupMoments.unbiased(error, moments.gradient_sq), own=own)
+                for error, own in zip(*drawn[name], strict=True)
+            ]
         record, _ = parse(name)
         if record.whole_group and min(sizes) > 1:
             # (G-1)/G times grpo, whatever the rewards.
@@ -429,13 +474,11 @@ def group_moments(
         if record.of_pools:
             if min(sizes) < record.least_group:
                 raise _too_small(min(sizes))
-            # Left out or known, the value leaves the same squares of single rollouts.
-            needs = ("value",) if record.of_pairs else record.needs
-            single = squares[needs]() - moments.gradient_sq
-            errors = [single / size for size in sizes]
             if record.of_pairs:
-                pair = moments.variance_trace + moments.gradient_sq
-                errors = [e + pair / (g * (g - 1)) for e, g in zip(errors, sizes, strict=True)]
+                errors = [_of_pairs(moments, size) for size in sizes]
+            else:
+                single = squares[record.needs]() - moments.gradient_sq
+                errors = [single / size for size in sizes]
             return [GroupMoments.unbiased(error, moments.gradient_sq) for error in errors]
         if record.needs:
             return [learned_moments(pool, moments, size) for size in sizes]
