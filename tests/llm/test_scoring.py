@@ -253,7 +253,6 @@ CHANGES = {
     "weights": (4, lambda tiny, first: (other_model(tiny), first, {})),
     "parameters": (4, lambda tiny, first: (tiny, first, {"parameters": ["*mlp*"]})),
     "sketch": (4, lambda tiny, first: (tiny, first, {"sketch": 512})),
-    "rewards": (1, lambda tiny, first: (tiny, replace(first, rewards=1 - first.rewards), {})),
     "completion": (1, lambda tiny, first: (tiny, with_another_completion(first), {})),
 }
 """How many of four prompts are scored anew, and with what model, first prompt and options."""
@@ -273,6 +272,50 @@ def test_other_scores_are_not_mixed_up(tiny, tmp_path, scored_prompts, change, a
     scored_prompts.clear()
     same(first, score_pool(tiny, pools, out=tmp_path))
     assert scored_prompts == []
+
+
+VERIFIERS = {
+    "one": lambda rewards: np.where(np.arange(N) == 2, 1 - rewards, rewards),
+    "graded": lambda rewards: np.array([0.0, 0.25, 1.0, 0.5, 0.25]),
+    "equal": lambda rewards: np.ones(N),
+}
+
+
+@pytest.mark.parametrize("verifier", VERIFIERS.values(), ids=VERIFIERS)
+def test_another_verifier_scores_completions_alone_whose_rewards_change(
+    tiny, tmp_path, monkeypatch, verifier
+):
+    pools, asked, original = pool_of(4), [], Scores.many
+
+    def counted(self, prompts, **options):
+        listed = list(prompts)
+        asked.extend(len(one.completion_ids) for one in listed)
+        return original(self, listed, **options)
+
+    first = score_pool(tiny, pools, out=tmp_path)
+    anew = [replace(one, rewards=verifier(one.rewards)) for one in pools]
+    expected = score_pool(tiny, anew)
+    monkeypatch.setattr(Scores, "many", counted)
+    result = score_pool(tiny, anew, out=tmp_path)
+    changed = [int((a.rewards != b.rewards).sum()) for a, b in zip(anew, pools, strict=True)]
+    assert sorted(asked) == sorted(filter(None, changed))
+    for name in ARRAYS:
+        if (array := getattr(expected, name)) is not None:
+            off = np.abs(getattr(result, name) - array).max()
+            assert off <= 1e-6 * np.abs(array).max(), name
+    # Both are kept.
+    asked.clear()
+    same(first, score_pool(tiny, pools, out=tmp_path))
+    same(result, score_pool(tiny, anew, out=tmp_path))
+    assert asked == []
+
+
+def test_sums_over_lengths_and_pools_without_gram_matrices_are_scored_anew(tiny, tmp_path):
+    pools = pool_of(2)
+    anew = [replace(one, rewards=1 - one.rewards) for one in pools]
+    for options in ({"by_length": True}, {"gram": False}):
+        score_pool(tiny, pools, out=tmp_path, **options)
+        same(score_pool(tiny, anew, out=tmp_path, **options), score_pool(tiny, anew, **options))
 
 
 def test_files_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):

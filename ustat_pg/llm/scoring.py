@@ -5,6 +5,9 @@ of all that it depends on: the model's weights and the parameters chosen, the pr
 the versions of what computed it. So an interrupted scoring goes on where it stopped, a call of more prompts
 scores the further ones, and results of other weights or other rollouts are never taken for these. Several
 processes may score different prompts into one folder. A damaged file is as good as none.
+
+Norms and the Gram matrix do not depend on rewards, sums of scores do, linearly: where another verifier gives
+other rewards to the same completions, those alone are differentiated whose rewards have changed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +114,10 @@ def score_pool(
     }
     files: list[Path | None] = [None] * len(prompts)
     if out is not None:
-        names = [
-            _key([made_by, scores.names, _content(rollouts, token_weights)]) for rollouts in prompts
-        ]
-        files = [out / "scored" / f"prompt-{name}.npz" for name in names]
+        for x, rollouts in enumerate(prompts):
+            content = _key([made_by, scores.names, _content(rollouts, token_weights)])
+            rewards = _key(np.asarray(rollouts.rewards).tolist())
+            files[x] = out / "scored" / f"prompt-{content}-{rewards}.npz"
     read = ((x, _read(file)) for x, file in enumerate(files) if file is not None)
     entries = {x: entry for x, entry in read if entry is not None}
     missing = [x for x in range(len(prompts)) if x not in entries]
@@ -122,7 +126,16 @@ def score_pool(
     done = len(prompts) - len(missing)
     if progress is not None and done:
         progress("scored", done, len(prompts))
-    made = _score(scores, [prompts[x] for x in missing], gram, by_length, token_weights)
+    others = {}
+    if gram and not by_length:
+        found = ((x, _of_other_rewards(files[x], prompts[x])) for x in missing)
+        others = {x: entry for x, entry in found if entry is not None}
+    rest = [x for x in missing if x not in others]
+    made = chain(
+        _rewarded_anew(scores, [(prompts[x], entry) for x, entry in others.items()]),
+        _score(scores, [prompts[x] for x in rest], gram, by_length, token_weights),
+    )
+    missing = [*others, *rest]
     for number, (x, entry) in enumerate(zip(missing, made, strict=True), start=done + 1):
         entries[x] = entry
         if (file := files[x]) is not None:
@@ -172,6 +185,36 @@ def _score(
 
     for x, made in enumerate(scores.many(asked(), gram=gram)):
         yield entries[x] | _entry(prompts[x], made, by_length)
+
+
+def _rewarded_anew(
+    scores: Scores, changed: Sequence[tuple[Rollouts, dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """Each prompt's entries from those of other rewards, by the scores of completions whose own changed."""
+
+    def asked() -> Iterator[Asked]:
+        for rollouts, before in changed:
+            apart = np.asarray(rollouts.rewards) - before["rewards"]
+            which = np.flatnonzero(apart)
+            completions = [rollouts.completion_ids[i] for i in which]
+            yield Asked(
+                rollouts.prompt_ids, completions, apart[None, which], name=rollouts.prompt.id
+            )
+
+    for (rollouts, before), made in zip(changed, scores.many(asked()), strict=True):
+        rewards, _ = _facts(rollouts)
+        weights, count = moment_weights(rewards), len(rewards)
+        assert made.sketches is not None
+        more = made.sketches[0] - before["total_sketches"] * (
+            rewards.mean() - before["rewards"].mean()
+        )
+        sketches = before["sketches"] + more / (count - 1)
+        yield before | {
+            "rewards": rewards,
+            "sums": weights @ before["gram"] @ weights.T,
+            # Equal rewards leave exactly nothing.
+            "sketches": sketches if np.ptp(rewards) else np.zeros_like(sketches),
+        }
 
 
 def _facts(rollouts: Rollouts) -> tuple[Array, Array]:
@@ -285,6 +328,17 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
 
 
+def _of_other_rewards(path: Path | None, rollouts: Rollouts) -> dict[str, Any] | None:
+    """The same completions with other rewards, as few others as there are, and a Gram matrix; or None."""
+    if path is None:
+        return None
+    content, _, _ = path.stem.rpartition("-")
+    read = (_read(other) for other in sorted(path.parent.glob(f"{content}-*.npz")))
+    entries = [entry for entry in read if entry is not None and "gram" in entry]
+    apart = [np.count_nonzero(entry["rewards"] != rollouts.rewards) for entry in entries]
+    return entries[int(np.argmin(apart))] if entries else None
+
+
 def _write(path: Path, entry: dict[str, Any]) -> None:
     try:
         write_arrays(path, **entry)
@@ -293,12 +347,11 @@ def _write(path: Path, entry: dict[str, Any]) -> None:
 
 
 def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any]:
-    """The parts of a prompt's rollouts that its scores depend on."""
+    """The parts of a prompt's rollouts, but for rewards, that its scores depend on."""
     return [
         rollouts.prompt.id,
         rollouts.prompt_ids,
         rollouts.completion_ids,
-        np.asarray(rollouts.rewards).tolist(),
         None if token_weights is None else rollouts.log_probs,
     ]
 
