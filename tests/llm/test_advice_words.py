@@ -12,7 +12,10 @@ pytest.importorskip("torch")
 
 from tests.support.commands import strict
 from ustat_pg.llm.advise import advise_pool
+from ustat_pg.llm.commands import errors_of_pool
+from ustat_pg.llm.constants import constants
 from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.printing import ends
 
 
 def made(prompts=80, rollouts=8, seed=2):
@@ -62,7 +65,7 @@ def test_an_advice_says_what_it_is():
     least, most = ADVICE.sizes.g_interval
     star = ADVICE.constants.g_star_exact
     assert (
-        f"G* {star:.3g} [{low:.3g}, {high:.3g}], G from {least} to {most} within" in ADVICE.line()
+        f"G* {star:.3g} (95%: {ends(low, high)}), G from {least} to {most} within" in ADVICE.line()
     )
     size, text = ADVICE.group_size, str(ADVICE)
     assert f"In TRL: num_generations = {size}, 64 completions a step" in text
@@ -101,3 +104,37 @@ def test_json_has_the_same_numbers():
     assert data["looks"] is None
     assert "adaptive" not in data
     assert "as" not in data
+
+
+@pytest.mark.parametrize("further", [0.0, 12.0])
+def test_one_prompt_that_makes_most_of_the_signal_is_named(further):
+    """Rewards of one prompt of 20 go with scores as no others do."""
+    rng = np.random.default_rng(3)
+    z = rng.integers(0, 2, (20, 8)).astype(float)
+    s = rng.normal(size=(20, 8, 4)) + z[..., None] * rng.normal(size=(20, 1, 4))
+    s[7] += further * z[7, :, None]
+    pool = ScoredPool.from_scores(z, s)
+    others = constants(pool.select_prompts([*range(7), *range(8, 20)]))
+    texts = [str(advise_pool(pool, 64)), str(errors_of_pool(pool, [2]))]
+    records = [advise_pool(pool, 64).to_dict(), errors_of_pool(pool, [2]).to_dict()]
+    if not further:
+        assert not any("One prompt" in text for text in texts)
+        assert [record["dominant"] for record in records] == [None, None]
+        return
+    low, high = others.g_star_interval()
+    for text, record in zip(texts, records, strict=True):
+        assert f"One prompt, '7', makes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
+        assert f"others alone G* is {others.g_star_exact:.3g} (95%: {ends(low, high)})" in text
+        assert record["dominant"]["g_star"] == others.g_star_exact
+        assert record["dominant"]["share"] > 0.5
+
+
+def test_an_end_that_is_missing_is_said():
+    """Two prompts do not tell c1 from 0."""
+    rng = np.random.default_rng(0)
+    z = np.tile([1.0, 0.0], (6, 4))
+    advice = advise_pool(ScoredPool.from_scores(z, rng.normal(size=(6, 8, 3))), 64)
+    assert advice.constants.g_star_interval()[1] == np.inf
+    assert "no upper end (score more prompts)" in str(advice)
+    assert "no upper end (score more prompts)" in advice.line()
+    assert " inf" not in str(advice) + advice.line()

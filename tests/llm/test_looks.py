@@ -15,8 +15,8 @@ from tests.support import commands
 from tests.support.commands import strict
 from tests.support.listed_pools import many_contexts, sampled
 from ustat_pg.cli import main
-from ustat_pg.llm import estimates
-from ustat_pg.llm.advise import decide, timed
+from ustat_pg.llm import estimates, model_pool
+from ustat_pg.llm.advise import decide
 from ustat_pg.llm.constants import constants
 from ustat_pg.llm.model_pool import look_sizes
 from ustat_pg.llm.pool import ScoredPool
@@ -169,19 +169,26 @@ def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
     assert set(result["looks"][0]) == {"prompts", "settled"}
 
 
-def test_the_time_is_said_as_soon_as_the_first_batch_tells(caplog):
-    """Batches of 4 prompts take 20 s, each prompt's scores 3 s."""
-    times = iter([0, 20, 20, 20, 20, 40, 40, *range(50, 80, 3)])
-    show = timed(None, 100, lambda: next(times))
+@pytest.mark.parametrize(("limit", "said"), [(20, ["20"]), (96, ["32", "96"])])
+def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
+    monkeypatch, caplog, rows, limit, said
+):
+    """Its rollouts take 2 s by this clock, its scores 3 s."""
+    clock, drawn_by_then = iter([0.0, 2.0, 5.0]), []
+    monkeypatch.setattr(model_pool.time, "monotonic", lambda: next(clock))
+    original = model_pool._forecast
+    monkeypatch.setattr(
+        model_pool, "_forecast", lambda *now: (drawn_by_then.append(len(rows)), original(*now))
+    )
+    pool = model_pool.ModelPool(model="embedded:short", samples=4, limit=limit, device="cpu")
     with caplog.at_level("INFO", logger="ustat_pg.llm"):
-        for done in range(7):
-            show("sampled", done, 32)
-        for done in range(1, 5):
-            show("scored", done, 32)
-    assert [record.getMessage() for record in caplog.records] == [
-        "sampled: about 160 s for 32 prompts, 500 s for all 100",
-        "scored: about 96 s for 32 prompts, 300 s for all 100",
-    ]
+        next(pool.pools(looks=True))
+    assert drawn_by_then == [4]
+    words = [f"{5 * int(n)} s for {n} prompts (sampling {2 * int(n)} s" for n in said]
+    (message,) = [r.getMessage() for r in caplog.records if "by a first" in r.getMessage()]
+    assert all(word in message for word in words)
+    # The first prompt is not drawn again.
+    assert len(set(rows)) == len(rows)
 
 
 @pytest.mark.parametrize(

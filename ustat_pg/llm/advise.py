@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -22,20 +20,18 @@ from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import gradients, prompt_moments, zero_signal
 from .pool import ScoredPool
-from .printing import facts, finite, reasons, records
+from .printing import ends, facts, finite, reasons, records
 from .tables import group_moments
 
 if TYPE_CHECKING:
     from ..predictions import AdaptiveAdvice, GroupSizeAdvice
     from .constants import ConstantsEstimate
+    from .estimates import Dominant
     from .rollouts import Progress
 
 
 _ENOUGH = 0.05
 """How far above the least error the advised G may be before a model that samples stops."""
-
-_SHORT = 10
-"""Seconds of work that nobody needs to hear of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -91,9 +87,16 @@ class PoolAdvice(Shown):
         head = "G* unknown" if star is None else f"G* {star:.3g}"
         loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
         return (
-            f"{head} [{low:.3g}, {high:.3g}], G from {least} to {most} within 5%, loss of "
+            f"{head} (95%: {ends(low, high)}), G from {least} to {most} within 5%, loss of "
             f"G = {self.group_size} {loss}"
         )
+
+    @cached_property
+    def dominant(self) -> Dominant | None:
+        """The prompt that makes most of E‖g(X)‖², if one does."""
+        from .estimates import dominant
+
+        return dominant(self.pool)
 
     @cached_property
     def critic_cost(self) -> dict[str, Any]:
@@ -122,6 +125,7 @@ class PoolAdvice(Shown):
             "better_budget": None if better is None or better[0] == self.budget else list(better),
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
+            "dominant": None if self.dominant is None else self.dominant.to_dict(),
             "constants": records(estimates.frame()),
             "not_known": estimates.not_known,
             "pool": {
@@ -150,15 +154,16 @@ class PoolAdvice(Shown):
             )
         lines.append(self.sizes.text(self._advised()))
         if estimates.k_crit is not None:
-            least, most = estimates.k_crit_interval()
             lines.append(
                 f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
-                f"(95%: {least:.3g} {_upwards(most)})."
+                f"(95%: {ends(*estimates.k_crit_interval())})."
             )
         if self.better_budget is not None:
             lines.append(
-                f"The best real G is known from {low:.3g} {_upwards(high)} (95%, {pool.distinct} prompts)."
+                f"The best real G is known from {ends(low, high)} (95%, {pool.distinct} prompts)."
             )
+        if self.dominant is not None:
+            lines.append(str(self.dominant))
         if estimates.unbounded:
             lines.append(
                 "The spread of prompts' gradients, c1, is not distinguishable from 0 in this pool: a larger "
@@ -287,7 +292,7 @@ def advise_model(
         until = _ENOUGH
     share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
-    progress = timed(progress, _announced(source, share))
+    _announce(source, share)
     known = partial(_refuse_unanswerable, spec)
     with closing(source.pools(progress, looks=share is not None, known=known)) as pools:
         for grown in pools:
@@ -350,52 +355,16 @@ def _no_signal() -> InputError:
     )
 
 
-def _announced(source: ModelPool, until: float | None) -> int | None:
-    """Say what is to be done, before it is; the number of prompts, where it is known."""
+def _announce(source: ModelPool, until: float | None) -> None:
+    """Say what is to be done, before it is."""
     _, task = source.parts
-    if source.rollouts is not None or task is None:
-        return None
-    total = len(task.prompts)
-    if until is not None and len(sizes := look_sizes(total)) > 1:
+    if source.rollouts is not None or task is None or until is None:
+        return
+    if len(sizes := look_sizes(len(task.prompts))) > 1:
         _LOG.info(
             "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
             *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
         )
-    return total
-
-
-def timed(
-    progress: Progress | None, total: int | None, clock: Callable[[], float] = time.monotonic
-) -> Progress:
-    """Progress that says how long each kind of work takes, as soon as its first prompts tell.
-
-    Arguments:
-        progress: called as well.
-        total: prompts, if all are needed.
-        clock: seconds.
-    """
-    # Prompts come in batches: one is done where the next prompt takes its time.
-    starts: dict[str, tuple[int, float]] = {}
-    last: dict[str, tuple[int, float] | None] = {}
-
-    def show(what: str, done: int, of: int) -> None:
-        if progress is not None:
-            progress(what, done, of)
-        now = clock()
-        first, began = starts.setdefault(what, (done, now))
-        before = last.get(what, (first, began))
-        if before is None:
-            return
-        past, then = before
-        last[what] = (done, now)
-        if past > first and now - then > (then - began) / 2:
-            seconds = (then - began) / (past - first)
-            more = f", {seconds * total:.0f} s for all {total}" if total and total > of else ""
-            if seconds * max(of, total or 0) > _SHORT:
-                _LOG.info("%s: about %.0f s for %d prompts%s", what, seconds * of, of, more)
-            last[what] = None
-
-    return show
 
 
 def decide(
@@ -455,7 +424,3 @@ def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -
         bias = direction(pool, current.baseline, current.group_size)
         choice = replace(choice, direction=bias)
     return replace(advice, choice=choice)
-
-
-def _upwards(end: float) -> str:
-    return f"to {end:.3g}" if np.isfinite(end) else "without an upper end"

@@ -15,7 +15,9 @@ from .estimates import (
     BASELINES,
     TABLES,
     WEIGHTED,
+    Dominant,
     curves,
+    dominant,
     noise_to_signal,
     ordering,
     summary,
@@ -50,12 +52,14 @@ class PoolErrors:
         numbers: single numbers by their names in JSON; None where there is none.
         tables: frames by their names; None where the pool has none.
         not_known: why ends of constants' intervals are not known, by the constants' names.
+        dominant: the prompt that makes most of E‖g(X)‖², if one does.
     """
 
     pool: ScoredPool
     numbers: dict[str, float | None]
     tables: dict[str, pd.DataFrame | None]
     not_known: dict[str, str] = field(default_factory=dict)
+    dominant: Dominant | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The errors as JSON has them."""
@@ -64,7 +68,8 @@ class PoolErrors:
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
         tables = self.tables.items()
         rows = {name: None if frame is None else records(frame) for name, frame in tables}
-        return {**facts, **self.numbers, **rows, "not_known": self.not_known}
+        one = None if self.dominant is None else self.dominant.to_dict()
+        return {**facts, **self.numbers, **rows, "not_known": self.not_known, "dominant": one}
 
     def __str__(self) -> str:
         pool, tables = self.pool, self.tables
@@ -87,6 +92,8 @@ class PoolErrors:
             parts.append(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(by_length)}")
         if tables.get("constants") is not None:
             parts.append(f"\n{interval_lines(tables['constants'], self.not_known)}")
+        if self.dominant is not None:
+            parts.append(str(self.dominant))
         return "\n".join(parts)
 
 
@@ -129,6 +136,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             "constants": None if estimate is None else estimate.frame(),
         },
         {} if estimate is None else estimate.not_known,
+        None if estimate is None else dominant(pool),
     )
 
 

@@ -18,13 +18,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
-from ..jackknife import Interval, Means, beside, log_ratio, means, ratio_interval
+from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio_interval
 from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants
 from .moments import (
@@ -39,6 +40,7 @@ from .moments import (
     zero_signal,
 )
 from .pool import ScoredPool
+from .printing import ends, finite
 from .tables import (
     BASELINES,
     ONE_MORE,
@@ -68,6 +70,9 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+
+_MOST = 0.5
+"""The share of E‖g(X)‖² beyond which one prompt is named."""
 
 _PAPER = ("vanilla", "grpo", "oracle")
 """The paper's reading of Figure 4, the largest error first."""
@@ -182,6 +187,52 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
         "fails",
     )
     return frame
+
+
+@dataclass(frozen=True)
+class Dominant:
+    """A prompt that makes most of E‖g(X)‖², and the constants of all others.
+
+    Arguments:
+        prompt: its name, in a log that of its first group.
+        share: of the sum of ‖g(x)‖², each 0 at least.
+        others: the constants without it.
+    """
+
+    prompt: str
+    share: float
+    others: ConstantsEstimate
+
+    def __str__(self) -> str:
+        star = self.others.g_star_exact
+        value = "not known" if star is None else f"{star:.3g}"
+        return (
+            f"One prompt, {self.prompt!r}, makes {self.share:.0%} of E‖g(X)‖², on which c1 and G* rest: of "
+            f"the others alone G* is {value} (95%: {ends(*self.others.g_star_interval())})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {
+            "prompt": self.prompt,
+            "share": self.share,
+            "g_star": self.others.g_star_exact,
+            "g_star_interval": [finite(end) for end in self.others.g_star_interval()],
+        }
+
+
+def dominant(pool: ScoredPool) -> Dominant | None:
+    """The prompt that makes more than half of E‖g(X)‖²; None where there is none, or of few prompts."""
+    if pool.distinct <= FEW or pool.sketches is None:
+        return None
+    parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
+    largest = int(parts.argmax())
+    share = float(parts[largest] / parts.sum()) if parts.any() else 0.0
+    if share <= _MOST:
+        return None
+    own = pool.places == largest
+    others = pool.select_prompts(np.flatnonzero(~own).tolist())
+    return Dominant(pool.prompts[int(own.argmax())], share, constants(others))
 
 
 def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:

@@ -102,8 +102,9 @@ def transformers_draw(
     seed: int,
     batch: int,
     first: int = 0,
-) -> Iterator[Drawn]:
-    """Draw completions of each prompt in turn, through ``generate``; several prompts share a call.
+) -> Iterator[list[Drawn]]:
+    """Draw completions of each prompt in turn, through ``generate``; several prompts share a call, and come
+    together.
 
     Prompts are ids and tokens. ``batch`` is halved, with a warning, where memory runs out; ``first`` is the
     number of a prompt's first completion, so that its draws go on where they ended.
@@ -117,10 +118,13 @@ def transformers_draw(
     total, waiting = rollouts * len(prompts), []
     for _, part in in_slices(total, batch, "completions", drawn):
         waiting += part
+        done = []
         while len(waiting) >= rollouts:
             tokens, logs = zip(*waiting[:rollouts], strict=True)
             del waiting[:rollouts]
-            yield Drawn(tokens, logs)
+            done.append(Drawn(tokens, logs))
+        if done:
+            yield done
 
 
 def _generate(

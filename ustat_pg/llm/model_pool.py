@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -35,6 +37,9 @@ DOUBTFUL, ANOTHER = 4.0, 8.0
 """Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
 FIRST = 32
 """Prompts of the first look: with fewer, errors of c1 are hardly known."""
+
+_SHORT = 10
+"""Seconds of work that nobody needs to hear of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -146,7 +151,7 @@ class ModelPool:
         anything is scored.
         """
         from .models import precision
-        from .rollouts import same_prompts, sample
+        from .rollouts import VerifierWarning, same_prompts, sample
         from .scoring import check_memory, refuse_unequal, score_pool
         from .tasks import drawn
 
@@ -186,7 +191,7 @@ class ModelPool:
         else:
             assert task is not None
             # Refuse before hours of sampling what scoring would refuse.
-            check_memory(model, task, **scoring)
+            scoring["scores"] = check_memory(model, task, **scoring)
             whole = task.prompts
         sizes = look_sizes(len(whole)) if looks else (len(whole),)
         seeded = self.rollouts is None or self.limit is not None or looks
@@ -197,39 +202,67 @@ class ModelPool:
             "dtype": precision(model),
             **({"looks": len(sizes)} if looks else {}),
         }
+
+        def rollouts_of(part: Sequence[Any], progress: Progress | None) -> Sequence[Rollouts]:
+            if self.rollouts is not None:
+                return [*chain(*part)]
+            assert task is not None
+            return sample(
+                *(model, replace(task, prompts=tuple(part)), self.samples),
+                seed=self.seed,
+                store=None if out is None else out / "rollouts.jsonl",
+                batch=self.batch,
+                backend=self.backend,
+                vllm_options=None if self.vllm is None else dict(self.vllm),
+                progress=progress,
+            )
+
+        def scored(part: Sequence[Rollouts], progress: Progress | None) -> ScoredPool:
+            if self.by_length or self.token_weights is not None:
+                _refuse_graded(part)
+            return score_pool(
+                model,
+                part,
+                out=out,
+                progress=progress,
+                config=config,
+                token_weights=self.token_weights,
+                **scoring,
+            )
+
         with ExitStack() as stack:
-            if out is None and looks:
-                # The next look finds here what this one has drawn and scored.
+            if out is None:
+                # The next look, and what comes after a first prompt, find here what was drawn and scored.
                 out = Path(stack.enter_context(TemporaryDirectory()))
+            # What goes on has been told; an engine of vLLM starts for minutes.
+            if not any(out.iterdir()) and self.backend == "transformers" and len(whole) > 1:
+                times = [time.monotonic()]
+                # What is wrong with this prompt is said when all are taken: others may do without it.
+                with suppress(InputError), warnings.catch_warnings():
+                    warnings.simplefilter("ignore", VerifierWarning)
+                    first = rollouts_of(drawn(whole, sizes[0], self.seed)[:1], None)
+                    times.append(time.monotonic())
+                    scored(first, None)
+                    times.append(time.monotonic())
+                    _forecast(times, sizes)
             for size in sizes:
-                part = drawn(whole, size, self.seed)
-                if self.rollouts is not None:
-                    part = [*chain(*part)]
-                else:
-                    assert task is not None
-                    some = replace(task, prompts=tuple(part))
-                    part = sample(
-                        *(model, some, self.samples),
-                        seed=self.seed,
-                        store=None if out is None else out / "rollouts.jsonl",
-                        batch=self.batch,
-                        backend=self.backend,
-                        vllm_options=None if self.vllm is None else dict(self.vllm),
-                        progress=progress,
-                    )
-                if self.by_length or self.token_weights is not None:
-                    _refuse_graded(part)
-                pool = score_pool(
-                    model,
-                    part,
-                    out=out,
-                    progress=progress,
-                    config=config,
-                    token_weights=self.token_weights,
-                    **scoring,
-                )
+                part = rollouts_of(drawn(whole, size, self.seed), progress)
+                pool = scored(part, progress)
                 refuse_another_policy(pool, self.off_policy)
                 yield pool
+
+
+def _forecast(times: Sequence[float], sizes: Sequence[int]) -> None:
+    """Say what all prompts will take, from the times before and after a first one is sampled and scored."""
+    each = np.diff(times)
+    if each.sum() * sizes[-1] < _SHORT:
+        return
+    words = [
+        f"{each.sum() * size:.0f} s for {size} prompts (sampling {each[0] * size:.0f} s, "
+        f"scores {each[1] * size:.0f} s)"
+        for size in dict.fromkeys((sizes[0], sizes[-1]))
+    ]
+    _LOG.info("by a first prompt at most about %s", ", ".join(words))
 
 
 def look_sizes(prompts: int) -> tuple[int, ...]:

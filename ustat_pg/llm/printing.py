@@ -14,6 +14,9 @@ _ROUNDING = 1e-9
 """Half-width of a ratio's interval below which it is not shown."""
 
 
+_NO_END = "no upper end (score more prompts)"
+
+
 def plain(value: float, digits: int = 3) -> str:
     """A number to a few digits, without an exponent where it can be read without one.
 
@@ -39,6 +42,15 @@ def _json(value: Any) -> Any:
 def finite(value: Any) -> float | None:
     """A number; None where it is not finite, as JSON has it."""
     return float(value) if np.isfinite(value) else None
+
+
+def ends(low: float, high: float) -> str:
+    """An interval in words.
+
+    >>> ends(2.0, 31.25), ends(2.0, math.inf)
+    ('2 to 31.2', '2, no upper end (score more prompts)')
+    """
+    return f"{low:.3g}" + (f" to {high:.3g}" if high < math.inf else f", {_NO_END}")
 
 
 def percent(value: float) -> str:
@@ -199,7 +211,10 @@ def interval_lines(constants: Any, not_known: Mapping[str, str]) -> str:
     names["g_star_exact"] = "G*, exact, 1 + √(c3/c1)"
     rows = constants.set_index("name").loc[[*names], ["value", "low", "high"]]
     texts = [
-        [f"{number:.4g}" if math.isfinite(number) else "not known" for number in row]
+        [
+            f"{number:.4g}" if math.isfinite(number) else _NO_END if number > 0 else "not known"
+            for number in row
+        ]
         for row in rows.to_numpy()
     ]
     lines = [[name, *row] for name, row in zip(names.values(), texts, strict=True)]

@@ -343,12 +343,12 @@ def sample(
         missing = [prompt for prompt in task.prompts if kept.count(prompt) < rollouts]
         missing.sort(key=kept.count)
 
-        def draws() -> Generator[Drawn, None, None]:
+        def draws() -> Generator[list[Drawn], None, None]:
             for first, group in groupby(missing, key=kept.count):
                 prompts = [(prompt.id, ids[prompt.id]) for prompt in group]
                 given = language_model, prompts, rollouts - first, task.max_new_tokens, seed
                 if backend == "vllm":
-                    yield from vllm_draw(*given, batch, vllm_options)
+                    yield from ([drawn] for drawn in vllm_draw(*given, batch, vllm_options))
                 else:
                     yield from transformers_draw(*given, batch or 256, first)
 
@@ -357,14 +357,18 @@ def sample(
             progress("sampled", done, total)
         # A process that draws ends with this, and not when an error is forgotten.
         with closing(draws()) as every:
-            for prompt, drawn in zip(missing, every, strict=True):
-                texts = decoded(language_model, drawn.tokens)
-                new = Rollouts(prompt, ids[prompt.id], drawn.tokens, texts)
-                new = replace(new, log_probs=drawn.log_probs, verified=verified_by(prompt, source))
-                if kept.count(prompt):
-                    new = kept.rollouts[prompt.id].joined(new)
-                kept.verify(task, new, result.failed)
-                done += 1
+            for several in every:
+                # Said once for all of a batch: the first of them took as long as all.
+                for prompt, drawn in zip(missing[done - total :], several, strict=False):
+                    texts = decoded(language_model, drawn.tokens)
+                    new = Rollouts(prompt, ids[prompt.id], drawn.tokens, texts)
+                    new = replace(
+                        new, log_probs=drawn.log_probs, verified=verified_by(prompt, source)
+                    )
+                    if kept.count(prompt):
+                        new = kept.rollouts[prompt.id].joined(new)
+                    kept.verify(task, new, result.failed)
+                done += len(several)
                 if progress is not None:
                     progress("sampled", done, total)
         for prompt in task.prompts:

@@ -46,17 +46,21 @@ Array = NDArray[np.float64]
 
 def check_memory(
     language_model: LanguageModel, task: Task, *, by_length: bool = False, **options: Any
-) -> None:
+) -> Scores:
     """Refuse, before anything is sampled, a model or a length that :func:`score_pool` would refuse.
 
     The longest prompt goes through the model once, with a completion of ``max_new_tokens``: no completion
     of the task holds more. A short one is differentiated in both ways.
+
+    Returns:
+        what scores the rollouts then, for :func:`score_pool`.
     """
     scores = Scores(language_model.model, **options)
     longest = max(len(tokenise(language_model, prompt)) for prompt in task.prompts)
     room = language_model.context - longest
     # A prompt that leaves none is refused when it is sampled.
     scores.require(longest, max(1, min(task.max_new_tokens, room)), more=2 * by_length)
+    return scores
 
 
 def score_pool(
@@ -69,6 +73,7 @@ def score_pool(
     out: Path | None = None,
     config: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    scores: Scores | None = None,
     **options: Any,
 ) -> ScoredPool:
     """Score all rollouts of all prompts by the model that wrote them.
@@ -88,6 +93,7 @@ def score_pool(
             the prompts may share it.
         config: further facts of the pool: task, seed.
         progress: called after each prompt.
+        scores: those of this model and these options, if they have been made.
         options: parameters, memory, method, autocast_bf16, sketch of
             :class:`~ustat_pg.llm.scores.Scores`.
     """
@@ -95,7 +101,7 @@ def score_pool(
     refuse_unequal(prompts, language_model)
     # Weighted baselines are of scores whose mean is 0.
     gram = gram and token_weights is None
-    scores = Scores(language_model.model, **options)
+    scores = scores or Scores(language_model.model, **options)
     chosen = options.get("parameters", "all")
     made_by = {
         "model": language_model.name,
