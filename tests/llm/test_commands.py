@@ -128,6 +128,7 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
         "summary",
         "constants",
         "not_known",
+        "dominant",
     }
     tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
     assert set(result) == facts | tables
