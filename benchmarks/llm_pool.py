@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from itertools import chain
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from time import process_time
@@ -95,7 +96,7 @@ def by_sampling(
     ids = [tokenise(model, prompt) for prompt in task.prompts]
     named = [(prompt.id, tokens) for prompt, tokens in zip(task.prompts, ids, strict=True)]
     count, length = replications * group_size, task.max_new_tokens
-    draws = transformers_draw(model, named, count, length, seed, BATCH)
+    draws = chain.from_iterable(transformers_draw(model, named, count, length, seed, BATCH))
     errors = []
     for prompt, tokens, value, (drawn, _) in zip(
         task.prompts, ids, values.tolist(), draws, strict=True

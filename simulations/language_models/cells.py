@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from math import inf
 from pathlib import Path
 from threading import Lock, local
@@ -268,7 +268,8 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
     named = [(f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(chosen)]
     count = groups * group_sizes[-1]
     total = 2 * values + count
-    completions = transformers_draw(model, named, total, task.max_new_tokens, seed, 1024)
+    draws = transformers_draw(model, named, total, task.max_new_tokens, seed, 1024)
+    completions = chain.from_iterable(draws)
     sides = []
     # From 1: a 0 at the end of a seed is as good as none, and that draws the prompts.
     for place, (prompt, (_, ids), (tokens, _)) in enumerate(

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
+from itertools import chain
 from math import inf
 from pathlib import Path
 from threading import Lock, local
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_WORK = 2**16
+_WORK = 2**19
 """Outputs of a bandit that take the time of one completion and its part of three backward passes."""
 
 _BLOCK = 2
@@ -202,7 +203,8 @@ def _replication(cell: GroupCell, seed: int, number: int) -> dict[str, float]:
         task = task_of(name, cell.prompts)
         # Tasks of one data set name their prompts alike: each task has draws of its own.
         rows = [(f"{number}.{name}.{p.id}", tokenise(model, p)) for p in task.prompts]
-        draws = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
+        calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
+        draws = chain.from_iterable(calls)
         for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
             rewards = task.rewards(prompt, decoded(model, tokens), tokens)
             values = rewards[:apart].reshape(2, -1).mean(axis=1)
