@@ -16,9 +16,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from itertools import chain
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from time import process_time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
