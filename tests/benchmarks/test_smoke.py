@@ -6,12 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from benchmarks import configs, gpu, mse_kernel, seeds, trajectories, weighted_chi2
+from benchmarks import configs, gpu, mse_kernel, pass_rates, seeds, trajectories, weighted_chi2
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -164,3 +165,23 @@ def test_files_are_counted_by_what_was_expected(tmp_path, capsys):
     assert rows[2:] == [["none", "1", "0", "0"], ["trl", "0", "1", "1"], ["verl", "1", "0", "0"],
                         ["all", "2", "1", "1"]]  # fmt: skip
     assert "- wrong: c.sh: trl: std-ddof1, G = 8 (expected trl, std-ddof1, G = 4)" in out
+
+
+def test_pass_rates(monkeypatch, capsys, tmp_path):
+    """Of the embedded model, whose rate is known; the table that ships is as it would be written."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from ustat_pg.llm.models import load_model
+
+    shipped = pass_rates.settings()
+    assert pass_rates.written(shipped) == pass_rates.SETTINGS.read_text()
+    row = {"task": "embedded:short:problems=40"}
+    monkeypatch.setattr(pass_rates, "settings", lambda: {"short": {"sums": row}})
+    monkeypatch.setattr(pass_rates, "load_model", lambda name: load_model(f"embedded:{name}"))
+    monkeypatch.setattr(pass_rates, "SETTINGS", tmp_path / "settings.toml")
+    assert pass_rates.main(["--write"]) == 0
+    assert "| short:sums |" in capsys.readouterr().out
+    (kept,) = tomllib.loads((tmp_path / "settings.toml").read_text())["short"].values()
+    assert (kept["task"], kept["prompts"], kept["samples"]) == (row["task"], 16, 16)
+    assert 0.3 < kept["rate"] < 0.8
+    assert 0 < kept["rate_se"] < 0.15

@@ -410,6 +410,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "ALL", "--max-new-tokens", "300"), "more than the context"),
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
         ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
+        ((*MSE, "ALL", "--shots", "2"), "shots are of tasks reasoning-gym:NAME"),
         ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
         ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),

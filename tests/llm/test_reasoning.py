@@ -11,7 +11,7 @@ import pytest
 from tests.support.refusals import refuses
 from ustat_pg.llm.prompts import VerifierError, source_digest, verified_by
 from ustat_pg.llm.reasoning import CUTS
-from ustat_pg.llm.tasks import load_task
+from ustat_pg.llm.tasks import load_task, settings
 
 SUMS = "reasoning-gym:chain_sum,max_terms=2,max_digits=1,size=30"
 PLAIN = f"{SUMS},chat=no,template={{expression}} ="
@@ -53,8 +53,9 @@ def test_prompts_are_the_data_sets_own_in_a_chat_or_in_plain_text():
 
 def test_worked_examples_are_right_and_never_the_question_itself():
     """The same questions whatever the examples, in lines or in turns; fewer examples begin more."""
-    bare, few, many = (load_task(PLAIN, shots=shots or None) for shots in (0, 2, 8))
-    turns = load_task(f"{SUMS},shots=2,template={{expression}} =")
+    sums, plain = (text.replace("size=30", "size=150") for text in (SUMS, PLAIN))
+    bare, few, many = (load_task(plain, shots=shots or None) for shots in (0, 2, 8))
+    turns = load_task(f"{sums},shots=2,template={{expression}} =")
     for question, two, eight, chat in zip(
         *(task.prompts for task in (bare, few, many, turns)), strict=True
     ):
@@ -73,8 +74,10 @@ def test_worked_examples_are_right_and_never_the_question_itself():
         )
         assert [turn["role"] for turn in chat.text] == ["user", "assistant"] * 2 + ["user"]
         assert two.columns == question.columns
-    assert load_task(f"{PLAIN},shots=8").name == many.name != few.name
-    blocks = load_task(f"{SUMS},chat=no", shots=1).prompts[0].text
+    assert load_task(f"{plain},shots=8").name == many.name != few.name
+    # Some prompt is one of the examples that others are shown.
+    assert len({prompt.text.rpartition("\n")[0] for prompt in many.prompts}) > 1
+    blocks = load_task(f"{sums},chat=no", shots=1).prompts[0].text
     assert blocks.count("\n\n") == 1
 
 
@@ -152,6 +155,18 @@ def test_options_are_read_by_the_types_of_the_data_set():
 )
 def test_what_is_none_is_one_line(spec, said):
     assert "\n" not in str(refuses(said, load_task, spec))
+
+
+def test_named_settings_are_tasks_in_which_a_rate_was_measured():
+    rows = settings()["smollm2"]
+    for name, row in rows.items():
+        task = load_task(f"smollm2:{name}")
+        assert (task, task.max_new_tokens) == (load_task(row["task"]), row["tokens"])
+        assert 0 <= row["rate"] <= 1
+    assert (
+        load_task("smollm2:ask", shots=2).name == load_task(f"{rows['ask']['task']},shots=2").name
+    )
+    refuses("setting of smollm2 'asks' is unknown, did you mean ask?", load_task, "smollm2:asks")
 
 
 def test_shots_and_verifiers_go_with_the_tasks_that_take_them():

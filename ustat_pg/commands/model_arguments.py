@@ -129,7 +129,8 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         "--prompts",
         metavar="P",
         help="gsm8k, math, reasoning-gym:NAME, embedded:NAME, each with options (math:source=FOLDER, "
-        "reasoning-gym:chain_sum,max_terms=2), or a .jsonl file; an embedded model has its own",
+        "reasoning-gym:chain_sum,max_terms=2), smollm2:ask and other settings, or a .jsonl file; an "
+        "embedded model has its own",
     )
     add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
     add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..memory import refused
 from ..reading import regular
-from ..validation import InputError, integer, nearest
+from ..validation import InputError, integer, nearest, one_of
 from .prompts import Prompt, Task, Text, Verifier, load_verifier
 from .rollouts import lines
 
@@ -25,6 +26,9 @@ T = TypeVar("T")
 
 _LONGEST = 256
 """Tokens of a completion, where nobody says how many."""
+
+SETTINGS = Path(__file__).with_name("settings.toml")
+"""Tasks by name in which a model's pass rate was measured, with the rates."""
 
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
@@ -220,7 +224,8 @@ def load_task(
     Arguments:
         spec: a name with options, as ``gsm8k:split=train``, ``math:source=FOLDER,chat=no``,
             ``reasoning-gym:chain_sum,max_terms=2`` (:mod:`ustat_pg.llm.reasoning`) or ``embedded:NAME`` (a
-            model that ships with the library); or the path of a ``.jsonl`` file of your own.
+            model that ships with the library); ``smollm2:NAME``, of :func:`settings`; or the path of a
+            ``.jsonl`` file of your own.
         verifier: ``module:function``, for a ``.jsonl`` file only.
         max_new_tokens: the longest completion, where it is not the task's own.
         limit: take this many prompts, the first ones.
@@ -230,6 +235,9 @@ def load_task(
     '9*4?'
     """
     name, _, rest = spec.partition(":")
+    if (known := settings().get(name)) is not None:
+        spec = known[one_of(f"setting of {name}", rest, known)]["task"]
+        name, _, rest = spec.partition(":")
     local = spec.endswith(".jsonl")
     if local and verifier is None:
         raise InputError(
@@ -266,6 +274,17 @@ def load_task(
     first = task.prompts[: None if limit is None else integer("limit", limit)]
     longest = task.max_new_tokens if max_new_tokens is None else max_new_tokens
     return replace(task, prompts=first, max_new_tokens=longest)
+
+
+@functools.cache
+def settings() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    """Settings by model and name: the task, its longest answer in ``tokens``, and what was measured.
+
+    ``rate`` is the pass rate over ``prompts`` of ``samples`` each, ``rate_se`` its standard error over
+    prompts; ``silent`` the share of prompts whose rewards were all equal, ``middle`` that of prompts with a
+    rate from 0.2 to 0.8.
+    """
+    return tomllib.loads(SETTINGS.read_text(encoding="utf-8"))
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int = 0) -> list[T]:
