@@ -120,9 +120,11 @@ class ModelPool:
             )
         elif self.rollouts is None:
             raise InputError(f"which prompts: --prompts, {self.model} has none of its own")
-        elif self.verifier is not None:
+        elif self.verifier is not None or self.shots is not None:
             # A file of rollouts may hold its prompts and rewards itself.
-            raise InputError("a verifier is of prompts: give --prompts, or leave out --verifier")
+            raise InputError(
+                "without --prompts: leave out --verifier and --shots, which are of prompts"
+            )
         if task is not None and self.rollouts is None:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
         # An error says once that a hub cannot be reached, and not at each attempt.
