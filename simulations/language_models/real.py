@@ -25,10 +25,7 @@ from .cells import BASELINES, drawn
 from .real_cells import GroupCell, task_of
 from .studies import CURVE_SIZES
 
-TASK = (
-    "reasoning-gym:basic_arithmetic,operators=+,max_terms=2,max_digits=1,allow_negation=no,"
-    "allow_parentheses=no,chat=no,template={{expression}} =,shots={shots}"
-)
+TASK = "smollm2:sums-{shots}"
 """Sums of two digits, in plain text after worked ones."""
 
 NO_SECOND = "no second-order term"
@@ -57,6 +54,7 @@ class Size:
         group_sizes: sizes of the groups of a replication, increasing.
         margin: share of itself to which an error is to be known, where no rival asks for more.
         clear: share of the larger of two errors by which they differ at least where their order is asked.
+        plain: whether the ratio to the oracle is held against G/(G-1).
         closely: whether grpo's excess over the oracle is asked for by its size and its order in G.
     """
 
@@ -66,13 +64,14 @@ class Size:
     group_sizes: tuple[int, ...]
     margin: float
     clear: float
+    plain: bool = True
     closely: bool = False
 
 
 FULL = Size((0, 2, 8), 24, 128, (2, 4, 8, 16), 0.2, 0.2, closely=True)
 
 SIZES = {
-    "smoke": Size((2,), 4, 48, (2,), 0.8, 0.2),
+    "smoke": Size((0,), 4, 96, (2,), 0.8, 0.2, plain=False),
     "quick": Size((0, 2, 8), 4, 96, (2, 8), 0.6, 0.15),
     "full": FULL,
     "card": FULL,
@@ -191,7 +190,7 @@ def _orders(one: Strength) -> Iterator[Check]:
             (("vanilla", "grpo"), 1.0, (), (READING,)),
             (("grpo", "oracle"), 1.0, (NO_SECOND,), ()),
             (("grpo", "oracle"), plain, (PLAIN,), (PLAIN,)),
-        ):
+        )[: 3 if one.how.plain else 2]:
             value, twice = one.known(one.error(size, **{worse: 1.0, better: -times}))
             sign = 1.0 if value > 0 else -1.0
             top = one.error(size, **{worse: 1.0})(one.pool)

@@ -146,7 +146,9 @@ class GroupCell(Cell):
     @property
     def outputs(self) -> int:
         """The cost of a replication, in outputs of a bandit."""
-        return self.prompts * len(self.tasks) * 2 * sum(self.group_sizes) * _WORK
+        # A prompt and its part of a gradient cost as much as a dozen completions.
+        passes = sum(2 * size + 12 for size in self.group_sizes)
+        return self.prompts * len(self.tasks) * passes * _WORK
 
     def pilot(self, replications: int) -> int:
         """A few blocks: errors are skewed, and one block would not see it."""
