@@ -21,14 +21,20 @@ def words_at(block, slot, rep, key):
     )
 
 
+@body(inline=True)
+def other_place(word, place, total):
+    """Where a step of a shuffle (Fisher-Yates) finds what it puts at a place: there or behind it."""
+    return place + ((word * (total - place)) >> 32)
+
+
 @body
 def swap(order, place, word):
-    """One step of a shuffle (Fisher-Yates): a place swaps with one of itself and those behind it.
+    """One step of a shuffle: two places swap.
 
     Returns:
         the other place.
     """
-    other = place + ((word * (len(order) - place)) >> 32)
+    other = other_place(word, place, len(order))
     order[place], order[other] = order[other], order[place]
     return other
 

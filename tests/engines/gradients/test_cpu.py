@@ -105,11 +105,24 @@ def test_the_deviation_of_rewards_of_any_kind_is_the_reference_engines(kind, bat
             np.testing.assert_allclose(result.mean, plain.mean, rtol=1e-9, atol=1e-12)
 
 
-def test_a_word_on_an_edge_belongs_to_the_outcome_above():
+SEARCHED = {
+    "few outcomes": np.full(5, 0.2),
+    "many thresholds to a cell": np.append(np.full(20, 1e-6), 1 - 20e-6),
+    "more outcomes than cells": np.full(5000, 1 / 5000),
+    "probabilities of zero": np.array([0.0, 0.3, 0.0, 1e-9, 0.7 - 1e-9, 0.0]),
+}
+
+
+@pytest.mark.parametrize("probs", SEARCHED.values(), ids=SEARCHED)
+def test_a_word_on_an_edge_belongs_to_the_outcome_above(probs):
     """No draw of a test will ever meet an edge: the search is handed the words."""
-    problem = random_problem(4, "uniform-contexts", contexts=5)
+    count = len(probs)
+    problem = SoftmaxBandit.tabular(
+        probs, np.zeros((count, 1)), np.zeros((count, 1, 1)), np.ones((count, 1, 1))
+    )
     search = cpu.problem_tables(problem).contexts
-    edges = [int(end) for end in rng.thresholds(problem.context_probs)]
-    for word in sorted({0, 2**32 - 1} | {e + d for e in edges[:-1] for d in (-1, 0, 1)}):
-        result = scalar.pick(word, search.ends, search.guide, search.shift)
-        assert result == sum(end <= word for end in edges)
+    edges = rng.thresholds(problem.context_probs)
+    for word in sorted({0, 2**32 - 1} | {int(e) + d for e in edges for d in (-1, 0, 1)}):
+        if 0 <= word < 2**32:
+            result = scalar.pick(word, search.ends, search.guide, search.cells, search.shift)
+            assert result == np.searchsorted(edges, word, side="right")

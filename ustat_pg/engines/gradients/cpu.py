@@ -45,9 +45,23 @@ def _search(probs: Array) -> bodies.Search:
     # A fine guide saves steps of the search, while all of it fits in a near cache.
     fine = 3 if len(rows) <= 8 else 1
     bits = min(max(int(np.ceil(np.log2(ends.shape[-1]))) + fine, 1), 12)
-    starts = np.arange(2**bits) << (32 - bits)
-    guide = np.stack([np.searchsorted(row, starts, side="right") for row in rows])
-    return bodies.Search(ends, guide.reshape(*ends.shape[:-1], -1).astype(np.int32), 32 - bits)
+    shift, numbers = 32 - bits, np.arange(2**bits)
+    guide, after = (
+        np.stack([np.searchsorted(row, words, side="right") for row in rows])
+        for words in (numbers << shift, (numbers + 1 << shift) - 1)
+    )
+    # Words from a cell's only threshold on are carried to the next outcome.
+    edges = np.take_along_axis(rows, np.minimum(guide, rows.shape[1] - 1), axis=1)
+    carried = np.where(after > guide, (numbers + 1 << shift) - edges, 0)
+    several = (after > guide + 1) | (after >= 2**bits - 1)
+    cells = np.where(several, 2**bits - 1 - numbers << shift, (guide - numbers << shift) + carried)
+    form = (*ends.shape[:-1], -1)
+    return bodies.Search(
+        ends,
+        guide.reshape(form).astype(np.int32),
+        (cells & rng.MASK).reshape(form).astype(np.uint32),
+        shift,
+    )
 
 
 _KEPT: dict[str, bodies.Tables] = {}
@@ -195,8 +209,8 @@ def scratch_shapes(
         "gram": ((batch, batch, vectors, vectors), reals),
         "lin": ((batch, vectors), reals),
         "lin_along": ((max(len(quantities.along), 1), batch, vectors), reals),
-        "coef": ((len(quantities.kinds), batch, vectors), reals),
-        "diff": ((batch, vectors), reals),
+        "coef": ((len(quantities.kinds), vectors, batch), reals),
+        "diff": ((vectors, batch), reals),
     }
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...compiled import body
-from ..draws import words_at
+from ...compiled import body, fma
+from ...rng import CONTEXT_SLOT
+from ..aligned import empty_lines
+from ..draws import other_place, words_at
 from ..kinds import BY_COUNT, PROMPT_ONLY
 from .scalar import (
     DISTANCE,
+    IID,
+    LARGEST_WORD,
     LINEAR,
     PROB,
     REWARD,
+    WITHOUT_REPLACEMENT,
     coefficients,
-    draw_prompts,
     pick,
     pick_at,
 )
@@ -26,15 +30,14 @@ from .scalar import (
 LANES = 64
 """Replications side by side; a constant, and rows of it in flat arrays, let loops be vectors."""
 
-(SUM, AT_P, AT_Q, LIN_P, LIN_Q, PP, PQ, QQ, SCALE, PROBS_SQ, COEF_P, COEF_Q) = (
-    row * LANES for row in range(12)
-)
-STATS = 12 * LANES
+(SUM, AT_P, AT_Q, LIN_P, LIN_Q, PP, PQ, QQ, SCALE, PROBS_SQ) = (row * LANES for row in range(10))
+STATS = 10 * LANES
 COMPARED_OUTCOMES = 32
 """Outcomes that are counted by comparing every word with every threshold; more are searched for."""
-ACCUMULATORS = 8
-"""Sums taken side by side, so that one does not wait for another."""
-LARGEST_WORD = 0xFFFFFFFF
+LARGEST_COUNT = 0xFFFF
+COLUMNS = np.uint64(4)
+"""Numbers in a row of an outcome; without a sign, as what makes an index, which then asks for none."""
+AT_REWARD, AT_PROB, AT_LINEAR = np.uint64(REWARD), np.uint64(PROB), np.uint64(LINEAR)
 
 
 @body
@@ -43,54 +46,77 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
 
     ``stats`` holds, for each of LANES replications, in units of G: Σz (SUM), the parts of P and Q
     along π (AT) and g (LIN), their inner products before centring (PP, PQ, QQ), ‖φ(x)‖² (SCALE)
-    and ‖π(x)‖² of its prompt, and room to work in.
+    and ‖π(x)‖² of its prompt.
     """
-    contexts, outcomes = tables.outcomes.ends.shape
-    dense = contexts == 1 and tables.distinct and outcomes <= 2 * group
-    moving = _moving(quantities.kinds)
-    count = len(quantities.quantity)
-    words = np.empty(((group + 3) // 4, 4 * LANES), np.uint32)
-    rows = words.reshape((4 * len(words), LANES))
-    counts = np.empty(((outcomes + 3) // 4 if dense else 1, 4 * LANES), np.uint32)
-    by_outcome = counts.reshape((4 * len(counts), LANES))
-    weights = np.empty((len(counts), 32))
+    # Taken out once: a tuple of arrays handed on costs as much as many lanes' arithmetic.
+    prompts, search, distinct, target_sq = (
+        tables.contexts,
+        tables.outcomes,
+        tables.distinct,
+        tables.target_sq,
+    )
+    ends, guide, cells, shift = search.ends, search.guide, search.cells, search.shift
+    contexts, outcomes = ends.shape
+    only, only_guide, only_cells = ends[0], guide[0], cells[0]
+    row, arm = tables.row.reshape(-1), tables.arm.reshape(-1)
+    kinds, baselines = quantities.kinds, quantities.baselines
+    by_count, centres = quantities.by_count, quantities.centre
+    dense = contexts == 1 and distinct and outcomes <= 2 * group <= 2 * LARGEST_COUNT
+    moving = _moving(kinds)
+    count, estimators = len(quantities.quantity), len(kinds)
+    quads, fours = (group + 3) // 4, (outcomes + 3) // 4 if dense else 1
+    words = empty_lines(quads * 2 * LANES).view(np.uint32)
+    by_quad = words.reshape((quads, 4 * LANES))
+    prompt_words = np.empty((1, 4 * LANES), np.uint32)
+    # Counts are narrow, so that all of them lie in the nearest cache.
+    counts = empty_lines(fours * LANES).view(np.uint16)
+    by_four, by_outcome = counts.reshape((fours, 4 * LANES)), counts.reshape((4 * fours, LANES))
+    rows = np.zeros((fours, 4, tables.row.shape[2]))
     if dense:
-        _weights(tables.row[0], weights)
-    often = np.zeros(outcomes)
+        rows.reshape((4 * fours, -1))[:outcomes] = tables.row[0]
+    often = np.ones(outcomes)
     mass = np.zeros((tables.probs.shape[1], 2))
-    chosen = np.empty(group, np.uint64)
-    order = np.arange(contexts)
-    undo = np.empty(1, np.int64)
     xs = np.zeros(LANES, np.int64)
-    stats = np.zeros(STATS)
+    stats = empty_lines(STATS)
+    # Only the sums are read: no estimator here divides by the deviation.
+    sums = stats[: 2 * LANES].reshape((2, LANES))
     stats[SCALE : SCALE + LANES] = tables.features_sq[0]
     stats[PROBS_SQ : PROBS_SQ + LANES] = tables.probs_sq[0]
-    coef = np.zeros((len(quantities.kinds), LANES, 2))
-    value = np.zeros((count, LANES))
+    coef = empty_lines(estimators * 2 * LANES).reshape((estimators, 2, LANES))
+    value = empty_lines(count * LANES).reshape((count, LANES))
     base = np.zeros(count)
-    added = np.zeros((count, ACCUMULATORS))
-    multiplied = np.zeros((count, count, ACCUMULATORS))
+    added = np.zeros((count, LANES))
+    multiplied = np.zeros((count, count, LANES))
     for start in range(0, replications, LANES):
         used = min(LANES, replications - start)
-        word_rows(first + start, 0, key, words)
         if contexts > 1:
-            for lane in range(used):
-                at = xs[lane : lane + 1]
-                draw_prompts(design, first + start + lane, key, tables.contexts, order, undo, at)
+            word_rows(first + start, CONTEXT_SLOT, key, prompt_words)
+            _choose_prompts(design, prompt_words[0], prompts, xs)
+            for lane in range(LANES):
                 stats[SCALE + lane] = tables.features_sq[xs[lane]]
                 stats[PROBS_SQ + lane] = tables.probs_sq[xs[lane]]
+        word_rows(first + start, 0, key, by_quad)
         if dense:
             if outcomes <= COMPARED_OUTCOMES:
-                _count_by_comparison(group, tables, words, by_outcome)
+                _count_by_comparison(group, only, by_quad, by_outcome)
             else:
-                _count_by_search(group, tables, rows, by_outcome)
-            _sum_counts(counts, weights, moving, stats)
+                _count_by_search(group, only, only_guide, only_cells, shift, words, counts)
+            _sum_counts(by_four, rows, moving, stats)
         else:
-            _searched(used, moving, tables, xs, rows, chosen, often, mass, stats)
-        # Only the sums are read: no estimator here divides by the deviation.
-        coefficients(quantities, group, xs, stats[: 2 * LANES].reshape((2, LANES)), coef)
+            # Searches first, over the outcome numbers' own words: fewer tables at a time in the cache.
+            if contexts == 1:
+                _choose(group, only, only_guide, only_cells, shift, words)
+            else:
+                _choose_of_each(group, xs, ends, guide, cells, shift, words)
+            if distinct:
+                _sum_outcomes(used, group, moving, outcomes, row, xs, words, often, stats)
+            else:
+                _sum_arms(used, group, moving, outcomes, row, arm, xs, words, mass, stats)
+        coefficients(kinds, baselines, by_count, centres, group, xs, sums, coef)
         for q in range(count):
-            _squared(quantities, q, group, tables.target_sq, coef, stats, value)
+            one, other = quantities.first[q], quantities.second[q]
+            less = 1.0 if quantities.quantity[q] == DISTANCE else 0.0
+            _squared(q, one, other, less, group, target_sq, coef, stats, value)
             # As in block: sums about the first replication's values.
             if start == 0:
                 base[q] = value[q, 0]
@@ -98,14 +124,7 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
                 value[q, lane] -= base[q]
             for lane in range(used, LANES):
                 value[q, lane] = 0.0
-        for q in range(count):
-            for lane in range(0, LANES, ACCUMULATORS):
-                for a in range(ACCUMULATORS):
-                    added[q, a] += value[q, lane + a]
-            for p in range(q + 1):
-                for lane in range(0, LANES, ACCUMULATORS):
-                    for a in range(ACCUMULATORS):
-                        multiplied[q, p, a] += value[q, lane + a] * value[p, lane + a]
+        _add(value, added, multiplied)
     for q in range(count):
         total[q] = base[q] + added[q].sum() / replications
         for p in range(q + 1):
@@ -120,7 +139,7 @@ def _moving(kinds):
     return (kinds == PROMPT_ONLY).any() or (kinds == BY_COUNT).any()
 
 
-@body
+@body(apart=True)
 def word_rows(first, slot, key, out):
     """The words of LANES replications in a row at one slot, (⌈G/4⌉, 4 LANES)."""
     for quad in range(len(out)):
@@ -133,12 +152,21 @@ def word_rows(first, slot, key, out):
 
 
 @body
-def _count_by_comparison(group, tables, words, counts):
+def _choose_prompts(design, words, search, xs):
+    """The only prompt of each lane, by its word; the first one where the design is FIXED."""
+    for lane in range(LANES):
+        if design == IID:
+            xs[lane] = pick(words[lane], search.ends, search.guide, search.cells, search.shift)
+        elif design == WITHOUT_REPLACEMENT:
+            xs[lane] = other_place(np.int64(words[lane]), 0, len(search.ends))
+
+
+@body(apart=True)
+def _count_by_comparison(group, ends, words, counts):
     """How often each outcome of a problem's only prompt was drawn, (4 ⌈M/4⌉, LANES).
 
     The number of words below an outcome's upper end is how often it or one before it was drawn.
     """
-    ends = tables.outcomes.ends[0]
     counts[:] = 0
     for j in range(len(ends)):
         if ends[j] > LARGEST_WORD:
@@ -151,138 +179,152 @@ def _count_by_comparison(group, tables, words, counts):
                 end = np.uint32(ends[j])
                 for lane in range(LANES):
                     counts[j, lane] += (
-                        np.uint32(words[quad, lane] < end)
-                        + np.uint32(words[quad, LANES + lane] < end)
-                        + np.uint32(words[quad, 2 * LANES + lane] < end)
-                        + np.uint32(words[quad, 3 * LANES + lane] < end)
+                        np.uint16(words[quad, lane] < end)
+                        + np.uint16(words[quad, LANES + lane] < end)
+                        + np.uint16(words[quad, 2 * LANES + lane] < end)
+                        + np.uint16(words[quad, 3 * LANES + lane] < end)
                     )
     for j in range(len(ends) - 1, 0, -1):
         for lane in range(LANES):
             counts[j, lane] -= counts[j - 1, lane]
 
 
-@body
-def _count_by_search(group, tables, words, counts):
-    """The same (4 ⌈M/4⌉, LANES), with one search a word (4 ⌈G/4⌉, LANES)."""
-    ends, guide, shift = tables.outcomes.ends[0], tables.outcomes.guide[0], tables.outcomes.shift
+@body(apart=True)
+def _count_by_search(group, ends, guide, cells, shift, words, counts):
+    """The same (4 ⌈M/4⌉ LANES,), with one search a word (4 ⌈G/4⌉ LANES,)."""
     counts[:] = 0
     for i in range(group):
         for lane in range(LANES):
-            j = pick(np.int64(words[i, lane]), ends, guide, shift)
-            counts[j, lane] += np.uint32(1)
+            j = pick(words[i * LANES + lane], ends, guide, cells, shift)
+            counts[j * np.uint64(LANES) + np.uint64(lane)] += np.uint16(1)
 
 
-@body
-def _weights(row, out):
-    """What a count and its square are multiplied by, outcome by outcome, (⌈M/4⌉, 4 x 8)."""
-    out[:] = 0.0
-    for j in range(len(row)):
-        z, at = row[j, REWARD], 8 * (j % 4)
-        out[j // 4, at] = z
-        out[j // 4, at + 1] = z * row[j, PROB]
-        out[j // 4, at + 2] = row[j, PROB]
-        out[j // 4, at + 3] = z * row[j, LINEAR]
-        out[j // 4, at + 4] = row[j, LINEAR]
-        out[j // 4, at + 5] = z * z
-
-
-@body
-def _sum_counts(counts, w, moving, stats):
+@body(apart=True)
+def _sum_counts(counts, rows, moving, stats):
     """The stats of all lanes from counts of outcomes that are one to an arm, four at a time."""
     stats[: QQ + LANES] = 0.0
     for i in range(len(counts)):
+        z0, z1, z2, z3 = rows[i, 0, REWARD], rows[i, 1, REWARD], rows[i, 2, REWARD], rows[i, 3, REWARD]
+        l0, l1, l2, l3 = rows[i, 0, LINEAR], rows[i, 1, LINEAR], rows[i, 2, LINEAR], rows[i, 3, LINEAR]
+        p0, p1, p2, p3 = rows[i, 0, PROB], rows[i, 1, PROB], rows[i, 2, PROB], rows[i, 3, PROB]
         for lane in range(LANES):
             a = np.float64(np.int32(counts[i, lane]))
             b = np.float64(np.int32(counts[i, LANES + lane]))
             c = np.float64(np.int32(counts[i, 2 * LANES + lane]))
             d = np.float64(np.int32(counts[i, 3 * LANES + lane]))
-            stats[SUM + lane] += (a * w[i, 0] + b * w[i, 8]) + (c * w[i, 16] + d * w[i, 24])
-            stats[LIN_P + lane] += (a * w[i, 3] + b * w[i, 11]) + (c * w[i, 19] + d * w[i, 27])
-            stats[LIN_Q + lane] += (a * w[i, 4] + b * w[i, 12]) + (c * w[i, 20] + d * w[i, 28])
+            az, bz, cz, dz = a * z0, b * z1, c * z2, d * z3
+            stats[SUM + lane] += (az + bz) + (cz + dz)
+            stats[LIN_P + lane] += fma(az, l0, fma(bz, l1, fma(cz, l2, dz * l3)))
+            stats[LIN_Q + lane] += fma(a, l0, fma(b, l1, fma(c, l2, d * l3)))
             if moving:
-                stats[AT_P + lane] += (a * w[i, 1] + b * w[i, 9]) + (c * w[i, 17] + d * w[i, 25])
-                stats[AT_Q + lane] += (a * w[i, 2] + b * w[i, 10]) + (c * w[i, 18] + d * w[i, 26])
-            a, b, c, d = a * a, b * b, c * c, d * d
-            stats[PP + lane] += (a * w[i, 5] + b * w[i, 13]) + (c * w[i, 21] + d * w[i, 29])
-            stats[PQ + lane] += (a * w[i, 0] + b * w[i, 8]) + (c * w[i, 16] + d * w[i, 24])
-            stats[QQ + lane] += (a + b) + (c + d)
+                stats[AT_P + lane] += fma(az, p0, fma(bz, p1, fma(cz, p2, dz * p3)))
+                stats[AT_Q + lane] += fma(a, p0, fma(b, p1, fma(c, p2, d * p3)))
+            stats[PP + lane] += fma(az, az, fma(bz, bz, fma(cz, cz, dz * dz)))
+            stats[PQ + lane] += fma(az, a, fma(bz, b, fma(cz, c, dz * d)))
+            stats[QQ + lane] += fma(a, a, fma(b, b, fma(c, c, d * d)))
 
 
-@body
-def _searched(used, moving, tables, xs, words, chosen, often, mass, stats):
-    """The stats of the lanes in use, in O(G) each; ``often`` and ``mass`` enter and leave at 0."""
-    ends, guide, shift = tables.outcomes.ends, tables.outcomes.guide, tables.outcomes.shift
-    row, arm, distinct = tables.row, tables.arm, tables.distinct
-    # Searches first, over the outcome numbers' own words: fewer tables at a time in the cache.
-    if len(ends) == 1:
-        only, its_guide = ends[0], guide[0]
-        for i in range(len(chosen)):
-            for lane in range(used):
-                words[i, lane] = pick(np.int64(words[i, lane]), only, its_guide, shift)
-    else:
-        for i in range(len(chosen)):
-            for lane in range(used):
-                words[i, lane] = pick_at(np.int64(words[i, lane]), xs[lane], ends, guide, shift)
-    for lane in range(used):
-        x = xs[lane]
-        for i in range(len(chosen)):
-            j = np.uint64(words[i, lane])
-            chosen[i] = j
-            often[j] += 1.0
-        whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
-        for i in range(len(chosen)):
-            j = chosen[i]
-            # An outcome met again has nothing left to add.
-            n = often[j]
-            often[j] = 0.0
-            m = n * row[x, j, REWARD]
-            whole += m
-            if moving:
-                at_p += m * row[x, j, PROB]
-                at_q += n * row[x, j, PROB]
-            lin_p += m * row[x, j, LINEAR]
-            lin_q += n * row[x, j, LINEAR]
-            if distinct:
-                pp += m * m
-                pq += m * n
-                qq += n * n
-            else:
-                k = arm[x, j]
-                pp += m * (2.0 * mass[k, 0] + m)
-                pq += m * mass[k, 1] + n * mass[k, 0] + m * n
-                qq += n * (2.0 * mass[k, 1] + n)
-                mass[k, 0] += m
-                mass[k, 1] += n
-        if not distinct:
-            for i in range(len(chosen)):
-                k = arm[x, chosen[i]]
-                mass[k, 0] = mass[k, 1] = 0.0
-        stats[SUM + lane] = whole
-        stats[AT_P + lane] = at_p
-        stats[AT_Q + lane] = at_q
-        stats[LIN_P + lane] = lin_p
-        stats[LIN_Q + lane] = lin_q
-        stats[PP + lane] = pp
-        stats[PQ + lane] = pq
-        stats[QQ + lane] = qq
+@body(apart=True)
+def _choose(group, ends, guide, cells, shift, words):
+    """Outcomes in place of words (4 ⌈G/4⌉ LANES,), all of one prompt."""
+    for at in range(group * LANES):
+        words[at] = pick(words[at], ends, guide, cells, shift)
 
 
-@body
-def _squared(quantities, q, group, target_sq, coef, stats, value):
-    """Quantity q of each lane: a square as in _own_gram; for an error, less 2⟨·, g⟩ - ‖g‖²."""
-    of, other = quantities.first[q], quantities.second[q]
-    for lane in range(LANES):
-        stats[COEF_P + lane] = coef[of, lane, 0]
-        stats[COEF_Q + lane] = coef[of, lane, 1]
-    error = 1.0
-    if quantities.quantity[q] == DISTANCE:
-        error = 0.0
+@body(apart=True)
+def _choose_of_each(group, xs, ends, guide, cells, shift, words):
+    """Outcomes in place of words (4 ⌈G/4⌉ LANES,), of each lane's own prompt."""
+    for i in range(group):
         for lane in range(LANES):
-            stats[COEF_P + lane] -= coef[other, lane, 0]
-            stats[COEF_Q + lane] -= coef[other, lane, 1]
-    share = 1.0 / group
+            at = i * LANES + lane
+            words[at] = pick_at(words[at], xs[lane], ends, guide, cells, shift)
+
+
+# The arrays of the next two are not said to be apart: as vectors, writes at random places are slow.
+
+
+@body
+def _sum_outcomes(used, group, moving, outcomes, row, xs, words, often, stats):
+    """The stats of the lanes in use from outcomes that are one to an arm; ``often`` enters and leaves at 1.
+
+    An output adds to n², the square of how often an outcome occurred, what it grows by: 2n + 1, which
+    ``often`` holds.
+    """
+    for lane in range(used):
+        whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
+        first = np.uint64(xs[lane] * outcomes)
+        for i in range(group):
+            j = np.uint64(words[np.uint64(i * LANES + lane)])
+            here = COLUMNS * (first + j)
+            z, along = row[here + AT_REWARD], row[here + AT_LINEAR]
+            n = often[j]
+            often[j] = n + 2.0
+            nz = n * z
+            whole += z
+            lin_p = fma(z, along, lin_p)
+            lin_q += along
+            pp = fma(nz, z, pp)
+            pq += nz
+            qq += n
+            if moving:
+                at_p = fma(z, row[here + AT_PROB], at_p)
+                at_q += row[here + AT_PROB]
+        for i in range(group):
+            often[np.uint64(words[np.uint64(i * LANES + lane)])] = 1.0
+        _keep(lane, whole, at_p, at_q, lin_p, lin_q, pp, pq, qq, stats)
+
+
+@body
+def _sum_arms(used, group, moving, outcomes, row, arm, xs, words, mass, stats):
+    """The same from outcomes of which several have one arm; ``mass`` (K, 2) enters and leaves at 0."""
+    for lane in range(used):
+        whole = at_p = at_q = lin_p = lin_q = pp = pq = qq = 0.0
+        first = np.uint64(xs[lane] * outcomes)
+        for i in range(group):
+            j = first + np.uint64(words[np.uint64(i * LANES + lane)])
+            here, k = COLUMNS * j, np.uint64(arm[j])
+            z, along = row[here + AT_REWARD], row[here + AT_LINEAR]
+            m, n = mass[k, 0], mass[k, 1]
+            mass[k, 0] = m + z
+            mass[k, 1] = n + 1.0
+            whole += z
+            lin_p = fma(z, along, lin_p)
+            lin_q += along
+            pp = fma(z, 2.0 * m + z, pp)
+            pq += fma(n, z, m + z)
+            qq += 2.0 * n + 1.0
+            if moving:
+                at_p = fma(z, row[here + AT_PROB], at_p)
+                at_q += row[here + AT_PROB]
+        for i in range(group):
+            k = np.uint64(arm[first + np.uint64(words[np.uint64(i * LANES + lane)])])
+            mass[k, 0] = mass[k, 1] = 0.0
+        _keep(lane, whole, at_p, at_q, lin_p, lin_q, pp, pq, qq, stats)
+
+
+@body(inline=True)
+def _keep(lane, whole, at_p, at_q, lin_p, lin_q, pp, pq, qq, stats):
+    """A lane's stats."""
+    stats[SUM + lane] = whole
+    stats[AT_P + lane] = at_p
+    stats[AT_Q + lane] = at_q
+    stats[LIN_P + lane] = lin_p
+    stats[LIN_Q + lane] = lin_q
+    stats[PP + lane] = pp
+    stats[PQ + lane] = pq
+    stats[QQ + lane] = qq
+
+
+@body(apart=True)
+def _squared(q, one, other, less, group, target_sq, coef, stats, value):
+    """Quantity q of each lane: a square as in own_gram; for an error, less 2⟨·, g⟩ - ‖g‖².
+
+    It is of one estimator, or of one less another where ``less`` is 1, which is a distance.
+    """
+    error, share = 1.0 - less, 1.0 / group
     for lane in range(LANES):
-        u, v = share * stats[COEF_P + lane], share * stats[COEF_Q + lane]
+        u = share * (coef[one, 0, lane] - less * coef[other, 0, lane])
+        v = share * (coef[one, 1, lane] - less * coef[other, 1, lane])
         both = u * u * stats[PP + lane] + 2.0 * u * v * stats[PQ + lane] + v * v * stats[QQ + lane]
         whole = u * stats[SUM + lane] + v * group
         at = u * stats[AT_P + lane] + v * stats[AT_Q + lane]
@@ -290,3 +332,14 @@ def _squared(quantities, q, group, target_sq, coef, stats, value):
         value[q, lane] = stats[SCALE + lane] * (
             both - 2.0 * whole * at + whole * whole * stats[PROBS_SQ + lane]
         ) + error * (target_sq - 2.0 * along)
+
+
+@body(apart=True)
+def _add(value, added, multiplied):
+    """The quantities (Q, LANES) added to their sums and products, lane by lane."""
+    for q in range(len(value)):
+        for lane in range(LANES):
+            added[q, lane] += value[q, lane]
+        for p in range(q + 1):
+            for lane in range(LANES):
+                multiplied[q, p, lane] += value[q, lane] * value[p, lane]

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ...compiled import body
 from ...rng import CONTEXT_SLOT
-from ..draws import swap, words_at
+from ..draws import MASK, swap, words_at
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 
 SQUARED_ERROR, DISTANCE, PROJECTION, SQUARED_PROJECTION, MIXED = 0, 1, 2, 3, 4
@@ -40,16 +40,26 @@ REWARD, PROB, LINEAR = 0, 1, 2
 """The columns of a problem's rows."""
 
 ONE = np.uint64(1)
+LARGEST_WORD = np.uint64(MASK)
 
 CHUNK = 64
 """Replications that a block adds up at once."""
 
 
 class Search(NamedTuple):
-    """Thresholds of categorical draws, with a guide table: where the search for a word starts."""
+    """Thresholds of categorical draws, and tables by a word's first bits, which are its cell.
+
+    Arguments:
+        ends: thresholds, (..., M).
+        guide: where the search for a word of each cell starts, (..., 2ⁿ).
+        cells: what makes of a word its outcome, (..., 2ⁿ): added to the word, with carry lost, it leaves
+            the outcome's number in the first bits. Those are all 1 for cells of several thresholds.
+        shift: 32 - n.
+    """
 
     ends: NDArray[np.int64]
     guide: NDArray[np.int32]
+    cells: NDArray[np.uint32]
     shift: int
 
 
@@ -119,8 +129,6 @@ class Quantities(NamedTuple):
 class Room(NamedTuple):
     """The scratch of one replication: what is read before it is written is ``order``, 0 to X - 1.
 
-    Scratch of many threads has a last axis for them; ``room_of`` gives a thread's.
-
     Arguments:
         order, undo, xs: for the prompts, (X,), (B,), (B,).
         chosen: outcomes of a group, (G,).
@@ -129,7 +137,7 @@ class Room(NamedTuple):
         sums: sums of rewards; one over their deviation, 0 where all are equal, (2, B).
         gram: (B, B, V, V).
         lin, lin_along: (B, V), (J, B, V).
-        coef: (E, B, V); diff: (B, V).
+        coef: (E, V, B); diff: (V, B).
     """
 
     order: NDArray[np.int64]
@@ -147,43 +155,31 @@ class Room(NamedTuple):
 
 
 @body(inline=True)
-def room_of(room, i):
-    """The scratch of thread i."""
-    return Room(
-        room.order[:, i],
-        room.undo[:, i],
-        room.xs[:, i],
-        room.chosen[:, i],
-        room.mass[:, :, :, i],
-        room.weights[:, :, i],
-        room.sums[:, :, i],
-        room.gram[:, :, :, :, i],
-        room.lin[:, :, i],
-        room.lin_along[:, :, :, i],
-        room.coef[:, :, :, i],
-        room.diff[:, :, i],
-    )
-
-
-@body(inline=True)
-def pick(word, ends, guide, shift):
-    """The outcome that a word chooses: indexed search (Chen and Asau 1974)."""
-    # Indices without a sign, which need no look at whether they count from the end.
-    j = np.uint64(guide[np.uint64(word >> shift)])
-    # The first step without a branch: it is the one that a processor cannot foresee.
-    j += np.uint64(word >= ends[j])
-    while word >= ends[j]:
-        j += ONE
+def pick(word, ends, guide, cells, shift):
+    """The outcome that a word chooses: by its cell, or by indexed search (Chen and Asau 1974)."""
+    # Numbers without a sign: as indices they need no look at whether they count from the end.
+    place, bits = np.uint64(word), np.uint64(shift)
+    cell = place >> bits
+    j = ((place + cells[cell]) & LARGEST_WORD) >> bits
+    beyond, passed = j == LARGEST_WORD >> bits, np.uint64(0)
+    while beyond:
+        j = np.uint64(guide[cell]) + passed
+        beyond = place >= np.uint64(ends[j])
+        passed += ONE
     return j
 
 
 @body(inline=True)
-def pick_at(word, x, ends, guide, shift):
+def pick_at(word, x, ends, guide, cells, shift):
     """The outcome that a word chooses in row x of tables, without a view of the row."""
-    j = np.uint64(guide[x, np.uint64(word >> shift)])
-    j += np.uint64(word >= ends[x, j])
-    while word >= ends[x, j]:
-        j += ONE
+    place, bits = np.uint64(word), np.uint64(shift)
+    cell = place >> bits
+    j = ((place + cells[x, cell]) & LARGEST_WORD) >> bits
+    beyond, passed = j == LARGEST_WORD >> bits, np.uint64(0)
+    while beyond:
+        j = np.uint64(guide[x, cell]) + passed
+        beyond = place >= np.uint64(ends[x, j])
+        passed += ONE
     return j
 
 
@@ -200,7 +196,7 @@ def draw_prompts(design, rep, key, search, order, undo, out):
         if b % 4 == 0:
             words = words_at(b // 4, CONTEXT_SLOT, rep, key)
         if design == IID:
-            out[b] = pick(words[b % 4], search.ends, search.guide, search.shift)
+            out[b] = pick(words[b % 4], search.ends, search.guide, search.cells, search.shift)
         else:
             undo[b] = swap(order, b, words[b % 4])
             out[b] = order[b]
@@ -212,17 +208,17 @@ def draw_prompts(design, rep, key, search, order, undo, out):
 @body
 def draw_group(rep, slot, key, search, x, out):
     """Choose the outcomes of one prompt's group."""
-    ends, guide, shift = search.ends[x], search.guide[x], search.shift
+    ends, guide, cells, shift = search.ends[x], search.guide[x], search.cells[x], search.shift
     size = len(out)
     for start in range(0, size, 4):
         w0, w1, w2, w3 = words_at(start // 4, slot, rep, key)
-        out[start] = pick(w0, ends, guide, shift)
+        out[start] = pick(w0, ends, guide, cells, shift)
         if start + 1 < size:
-            out[start + 1] = pick(w1, ends, guide, shift)
+            out[start + 1] = pick(w1, ends, guide, cells, shift)
         if start + 2 < size:
-            out[start + 2] = pick(w2, ends, guide, shift)
+            out[start + 2] = pick(w2, ends, guide, cells, shift)
         if start + 3 < size:
-            out[start + 3] = pick(w3, ends, guide, shift)
+            out[start + 3] = pick(w3, ends, guide, cells, shift)
 
 
 @body
@@ -237,39 +233,42 @@ def draw_block(first, key, design, tables, contexts, chosen):
 
 
 @body(inline=True)
-def successes(quantities, x, group, whole):
-    """The rewards of 1 in a group of rewards 0 and 1, from their sum about the context's centre."""
-    return int(whole + group * quantities.centre[x] + 0.5)
+def successes(centre, group, whole):
+    """The rewards of 1 in a group of rewards 0 and 1, from their sum about a centre."""
+    return int(whole + group * centre + 0.5)
 
 
-@body
-def coefficients(quantities, group, xs, sums, coef):
-    """Each estimator by its multiples of P, Q and W, (E, B, V), at prompts xs with reward sums."""
+@body(apart=True)
+def coefficients(kinds, baselines, by_count, centres, group, xs, sums, coef):
+    """Each estimator by its multiples of P, Q and W, (E, V, B), at prompts xs with reward sums."""
     coef[:] = 0.0
-    for e in range(len(quantities.kinds)):
-        kind = quantities.kinds[e]
-        for b in range(len(xs)):
-            if kind == PROMPT_ONLY:
-                coef[e, b, 0] = 1.0
-                coef[e, b, 1] = -quantities.baselines[e, xs[b]]
-            elif kind == GRPO:
-                coef[e, b, 0] = group / (group - 1.0)
-                coef[e, b, 1] = -sums[0, b] / (group - 1.0)
-            elif kind == GROUP_MEAN:
-                coef[e, b, 0] = 1.0
-                coef[e, b, 1] = -sums[0, b] / group
-            elif kind == STANDARDISED:
-                coef[e, b, 0] = sums[1, b]
-                coef[e, b, 1] = -sums[1, b] * sums[0, b] / group
-            elif kind == BY_COUNT:
-                centre = quantities.centre[xs[b]]
-                won = successes(quantities, xs[b], group, sums[0, b])
-                coef[e, b, 0] = quantities.by_count[e, 1, won]
-                coef[e, b, 1] = (
-                    quantities.by_count[e, 0, won] + centre * quantities.by_count[e, 1, won]
-                )
-            else:
-                coef[e, b, 2] = 1.0
+    # Loops over prompts within a kind, so that each is one of vectors.
+    for e in range(len(kinds)):
+        if kinds[e] == PROMPT_ONLY:
+            for b in range(len(xs)):
+                coef[e, 0, b] = 1.0
+                coef[e, 1, b] = -baselines[e, xs[b]]
+        elif kinds[e] == GRPO:
+            for b in range(len(xs)):
+                coef[e, 0, b] = group / (group - 1.0)
+                coef[e, 1, b] = -sums[0, b] / (group - 1.0)
+        elif kinds[e] == GROUP_MEAN:
+            for b in range(len(xs)):
+                coef[e, 0, b] = 1.0
+                coef[e, 1, b] = -sums[0, b] / group
+        elif kinds[e] == STANDARDISED:
+            for b in range(len(xs)):
+                coef[e, 0, b] = sums[1, b]
+                coef[e, 1, b] = -sums[1, b] * sums[0, b] / group
+        elif kinds[e] == BY_COUNT:
+            for b in range(len(xs)):
+                centre = centres[xs[b]]
+                won = successes(centre, group, sums[0, b])
+                coef[e, 0, b] = by_count[e, 1, won]
+                coef[e, 1, b] = by_count[e, 0, won] + centre * by_count[e, 1, won]
+        else:
+            for b in range(len(xs)):
+                coef[e, 2, b] = 1.0
 
 
 @body
@@ -335,24 +334,24 @@ def cross_gram(xs, tables, mass, gram):
 
 @body
 def square(coef, gram):
-    """‖Σ_b Σ_v coef[b, v] vector[b, v]‖²."""
-    batch, vectors = coef.shape
+    """‖Σ_b Σ_v coef[v, b] vector[b, v]‖²."""
+    vectors, batch = coef.shape
     s = 0.0
     for b in range(batch):
         for c in range(batch):
             for v in range(vectors):
                 for u in range(vectors):
-                    s += coef[b, v] * coef[c, u] * gram[b, c, v, u]
+                    s += coef[v, b] * coef[u, c] * gram[b, c, v, u]
     return s
 
 
 @body
 def combine(coef, lin):
-    """Σ_b Σ_v coef[b, v] lin[b, v]."""
+    """Σ_b Σ_v coef[v, b] lin[b, v]."""
     s = 0.0
-    for b in range(coef.shape[0]):
-        for v in range(coef.shape[1]):
-            s += coef[b, v] * lin[b, v]
+    for b in range(coef.shape[1]):
+        for v in range(coef.shape[0]):
+            s += coef[v, b] * lin[b, v]
     return s
 
 
@@ -362,6 +361,8 @@ def minibatches(first, count, key, group, design, tables, quantities, room, out)
     # Taken out of the tuples once for many replications: each array costs a reference counted.
     form, arm, reward, norms = tables.form, tables.arm, tables.reward, tables.norms
     dense, linear, along = tables.dense, tables.linear, quantities.along
+    kinds, baselines = quantities.kinds, quantities.baselines
+    by_count, centres = quantities.by_count, quantities.centre
     xs, chosen, sums = room.xs, room.chosen, room.sums
     mass, weights, gram = room.mass, room.weights, room.gram
     lin, lin_along, coef, diff = room.lin, room.lin_along, room.coef, room.diff
@@ -449,13 +450,13 @@ def minibatches(first, count, key, group, design, tables, quantities, room, out)
                 own_gram(x, b, chosen, tables, weights, mass, gram)
         if batch > 1:
             cross_gram(xs, tables, mass, gram)
-        coefficients(quantities, group, xs, sums, coef)
+        coefficients(kinds, baselines, by_count, centres, group, xs, sums, coef)
         for q in range(len(quantities.quantity)):
             one, other = quantities.first[q], quantities.second[q]
             if quantities.quantity[q] == DISTANCE:
                 for b in range(batch):
                     for v in range(vectors):
-                        diff[b, v] = coef[one, b, v] - coef[other, b, v]
+                        diff[v, b] = coef[one, v, b] - coef[other, v, b]
                 out[q, r] = square(diff, gram) * per_prompt * per_prompt
             elif quantities.quantity[q] == SQUARED_ERROR:
                 out[q, r] = (
@@ -466,7 +467,7 @@ def minibatches(first, count, key, group, design, tables, quantities, room, out)
             elif quantities.quantity[q] == MIXED:
                 s = 0.0
                 for b in range(batch):
-                    if 0 < successes(quantities, xs[b], group, sums[0, b]) < group:
+                    if 0 < successes(centres[xs[b]], group, sums[0, b]) < group:
                         s += per_prompt
                 out[q, r] = s
             else:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ....compiled import body
+from ...aligned import empty_lines
 from ...draws import MASK
 
 IID, EPOCHS = 0, 1
@@ -22,9 +23,6 @@ FEW_CONTEXTS = 4
 UNIT = 2.0**-32
 FAR = 300.0
 """Logits of equally spaced arms that lie further apart are not made of powers, which might overflow."""
-
-LINE = 8
-"""Numbers in a cache line."""
 
 BITS_OF_ONE = np.int64(0x3FF0000000000000)
 
@@ -96,6 +94,4 @@ def row_at(number):
 @body(apart=True)
 def empty_rows(rows):
     """Rows that begin where a cache line does."""
-    whole = np.empty(rows * LANES + LINE)
-    skipped = -(whole.ctypes.data // 8) % LINE
-    return whole[skipped : skipped + rows * LANES]
+    return empty_lines(rows * LANES)
