@@ -32,7 +32,7 @@ LANES = 64
 
 (SUM, AT_P, AT_Q, LIN_P, LIN_Q, PP, PQ, QQ, SCALE, PROBS_SQ) = (row * LANES for row in range(10))
 STATS = 10 * LANES
-COMPARED_OUTCOMES = 32
+COMPARED_OUTCOMES = 20
 """Outcomes that are counted by comparing every word with every threshold; more are searched for."""
 LARGEST_COUNT = 0xFFFF
 COLUMNS = np.uint64(4)

@@ -88,6 +88,18 @@ def push_drawn(group, at, rewards, terms, out):
 
 
 @body(apart=True)
+def push_spaced(group, at, rewards, terms, out):
+    """Σᵢ Aᵢ kᵢ of the outputs, (1,), with A = BASE + SLOPE z: what they add where features are k δ(x)."""
+    for lane in range(LANES):
+        out[lane] = 0.0
+    for i in range(group):
+        row = row_at(i)
+        for lane in range(LANES):
+            advantage = fma(terms[SLOPE + lane], rewards[row + lane], terms[BASE + lane])
+            out[lane] = fma(advantage, np.float64(np.int64(at[row + lane])), out[lane])
+
+
+@body(apart=True)
 def subtract_centre(arms, weights, total, push, whole):
     """pₖ - πₖ Σⱼ pⱼ in place of pₖ, (K,)."""
     for lane in range(LANES):

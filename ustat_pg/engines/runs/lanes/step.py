@@ -83,7 +83,9 @@ def run(first, key, group, batch, plan, rows, begin, out):
     values, means = gradient_row[rows_at[3] : rows_at[4]], gradient_row[rows_at[4] : rows_at[5]]
     # δ of shared features; ψ of bent ones.
     ways = gradient_row[rows_at[5] :]
-    shared, bent = form in (SHARED, SPACED), form == BENT
+    shared, bent, sure = form in (SHARED, SPACED), form == BENT, kind in (GRPO, GROUP_MEAN)
+    # What a group adds is known from its outputs alone: no sum over arms.
+    spaced = form == SPACED and sure and not rows.counted
     curved = empty_rows(arms * d) if bent else features
     weights, ends, pushed = empty_rows(arms), empty_rows(arms), empty_rows(arms)
     counted, edges = rows.counted, rows.edges
@@ -165,15 +167,18 @@ def run(first, key, group, batch, plan, rows, begin, out):
                     push.find_value(arms, means, weights, last, terms)
                 push.find_total(counted, counts, values if counted else rewards, terms)
                 push.find_linear(kind, constant, by_count, group, terms)
-                if counted:
-                    push.push_counted(arms, counts, values, terms, pushed)
+                if spaced:
+                    push.push_spaced(group, at, rewards, terms, way_total)
                 else:
-                    push.push_drawn(group, at, rewards, terms, pushed)
-                if kind not in (GRPO, GROUP_MEAN):
-                    push.subtract_centre(arms, weights, last, pushed, ratio)
-                if shared:
-                    way_total[:] = 0.0
-                _add(arms, e, curved, pushed, way_total)
+                    if counted:
+                        push.push_counted(arms, counts, values, terms, pushed)
+                    else:
+                        push.push_drawn(group, at, rewards, terms, pushed)
+                    if not sure:
+                        push.subtract_centre(arms, weights, last, pushed, ratio)
+                    if shared:
+                        way_total[:] = 0.0
+                    _add(arms, e, curved, pushed, way_total)
                 if shared:
                     _spread(d, ways, way_total, total)
             step = rates[t - 1] / (group * batch)
