@@ -204,8 +204,18 @@ def _sum_counts(counts, rows, moving, stats):
     """The stats of all lanes from counts of outcomes that are one to an arm, four at a time."""
     stats[: QQ + LANES] = 0.0
     for i in range(len(counts)):
-        z0, z1, z2, z3 = rows[i, 0, REWARD], rows[i, 1, REWARD], rows[i, 2, REWARD], rows[i, 3, REWARD]
-        l0, l1, l2, l3 = rows[i, 0, LINEAR], rows[i, 1, LINEAR], rows[i, 2, LINEAR], rows[i, 3, LINEAR]
+        z0, z1, z2, z3 = (
+            rows[i, 0, REWARD],
+            rows[i, 1, REWARD],
+            rows[i, 2, REWARD],
+            rows[i, 3, REWARD],
+        )
+        l0, l1, l2, l3 = (
+            rows[i, 0, LINEAR],
+            rows[i, 1, LINEAR],
+            rows[i, 2, LINEAR],
+            rows[i, 3, LINEAR],
+        )
         p0, p1, p2, p3 = rows[i, 0, PROB], rows[i, 1, PROB], rows[i, 2, PROB], rows[i, 3, PROB]
         for lane in range(LANES):
             a = np.float64(np.int32(counts[i, lane]))

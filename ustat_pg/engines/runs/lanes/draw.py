@@ -160,43 +160,54 @@ def count(used, arms, values, uniforms, ends, law, counts, levels):
 
 
 @body(apart=True)
-def draw_one(arms, plain, uniforms, place, ends, law, rewards, xs, at, reward, levels):
-    """One output of each lane: its arm and its reward."""
-    word, last = row_at(2 * place), row_at(arms - 1)
+def draw_one(i, arms, plain, uniforms, ends, law, rewards, xs, at, reward, levels):
+    """Output i of each lane: its arm and its reward, (G,)."""
+    word, last, to = row_at(2 * (i % 2)), row_at(arms - 1), row_at(i)
     for lane in range(LANES):
         levels[LEVEL + lane] = (uniforms[word + lane] - 1.0) * ends[last + lane]
-        at[lane] = 0
+        at[to + lane] = 0.0
     whole = (arms - 1) // 4 * 4
     for k in range(0, whole, 4):
         row = row_at(k)
         for lane in range(LANES):
-            level = levels[LEVEL + lane]
-            at[lane] += (
-                np.uint64(level >= ends[row + lane])
-                + np.uint64(level >= ends[row + LANES + lane])
-                + np.uint64(level >= ends[row + 2 * LANES + lane])
-                + np.uint64(level >= ends[row + 3 * LANES + lane])
-            )
+            level, arm = levels[LEVEL + lane], at[to + lane]
+            arm = arm + 1.0 if level >= ends[row + lane] else arm
+            arm = arm + 1.0 if level >= ends[row + LANES + lane] else arm
+            arm = arm + 1.0 if level >= ends[row + 2 * LANES + lane] else arm
+            arm = arm + 1.0 if level >= ends[row + 3 * LANES + lane] else arm
+            at[to + lane] = arm
     for k in range(whole, arms - 1):
         row = row_at(k)
         for lane in range(LANES):
-            at[lane] += np.uint64(levels[LEVEL + lane] >= ends[row + lane])
+            arm = at[to + lane]
+            at[to + lane] = arm + 1.0 if levels[LEVEL + lane] >= ends[row + lane] else arm
     if plain:
-        reward[:] = rewards[0, 0]
+        for lane in range(LANES):
+            reward[to + lane] = rewards[0, 0]
     else:
         for lane in range(LANES):
-            reward[lane] = rewards[0, xs[lane] * np.uint64(arms) + at[lane]]
+            reward[to + lane] = rewards[
+                0, xs[lane] * np.uint64(arms) + np.uint64(np.int64(at[to + lane]))
+            ]
     for m in range(len(law)):
         if plain:
             value = rewards[m + 1, 0]
             for lane in range(LANES):
-                edge, before = law[m, xs[lane] * np.uint64(arms) + at[lane]], reward[lane]
-                reward[lane] = value if uniforms[word + LANES + lane] >= edge else before
+                edge, before = (
+                    law[m, xs[lane] * np.uint64(arms) + np.uint64(np.int64(at[to + lane]))],
+                    reward[to + lane],
+                )
+                reward[to + lane] = value if uniforms[word + LANES + lane] >= edge else before
         else:
             for lane in range(LANES):
-                column, before = xs[lane] * np.uint64(arms) + at[lane], reward[lane]
+                column, before = (
+                    xs[lane] * np.uint64(arms) + np.uint64(np.int64(at[to + lane])),
+                    reward[to + lane],
+                )
                 value = rewards[m + 1, column]
-                reward[lane] = value if uniforms[word + LANES + lane] >= law[m, column] else before
+                reward[to + lane] = (
+                    value if uniforms[word + LANES + lane] >= law[m, column] else before
+                )
 
 
 @body(apart=True)

@@ -84,7 +84,9 @@ def push_drawn(group, at, rewards, terms, out):
         row = row_at(i)
         for lane in range(LANES):
             advantage = fma(terms[SLOPE + lane], rewards[row + lane], terms[BASE + lane])
-            out[at[row + lane] * np.uint64(LANES) + np.uint64(lane)] += advantage
+            out[np.uint64(np.int64(at[row + lane])) * np.uint64(LANES) + np.uint64(lane)] += (
+                advantage
+            )
 
 
 @body(apart=True)
@@ -96,7 +98,7 @@ def push_spaced(group, at, rewards, terms, out):
         row = row_at(i)
         for lane in range(LANES):
             advantage = fma(terms[SLOPE + lane], rewards[row + lane], terms[BASE + lane])
-            out[lane] = fma(advantage, np.float64(np.int64(at[row + lane])), out[lane])
+            out[lane] = fma(advantage, at[row + lane], out[lane])
 
 
 @body(apart=True)

@@ -88,13 +88,11 @@ def run(first, key, group, batch, plan, rows, begin, out):
     spaced = form == SPACED and sure and not rows.counted
     curved = empty_rows(arms * d) if bent else features
     weights, ends, pushed = empty_rows(arms), empty_rows(arms), empty_rows(arms)
-    counted, edges = rows.counted, rows.edges
+    counted, plain, edges, outcome_rewards = rows.counted, rows.plain, rows.edges, plan.rewards
     counts = empty_rows(cells if counted else 0)
     ratio, raised, levels, terms = empty_rows(1), empty_rows(1), empty_rows(4), empty_rows(3)
-    at, rewards = (
-        np.empty((0 if counted else group) * LANES, np.uint64),
-        empty_rows(0 if counted else group),
-    )
+    outputs = 0 if counted else group
+    at, rewards = empty_rows(outputs), empty_rows(outputs)
     theta, total = empty_rows(d), empty_rows(d)
     along, way_total = theta, total
     if shared:
@@ -146,19 +144,17 @@ def run(first, key, group, batch, plan, rows, begin, out):
                         draw.count(used_words, arms, outcomes, uniforms, ends, law, counts, levels)
                         continue
                     for j in range(used_words):
-                        low, high = (i + j) * LANES, (i + j + 1) * LANES
-                        to, reward = at[low:high], rewards[low:high]
                         draw.draw_one(
+                            i + j,
                             arms,
-                            rows.plain,
+                            plain,
                             uniforms,
-                            j,
                             ends,
                             edges,
-                            plan.rewards,
+                            outcome_rewards,
                             xs,
-                            to,
-                            reward,
+                            at,
+                            rewards,
                             levels,
                         )
                 if counted:
