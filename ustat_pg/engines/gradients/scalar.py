@@ -12,11 +12,7 @@ each estimator's squared error follows from inner products of these vectors and 
 Scores come in two forms: ``kron``, s(x, k) = φ(x) ⊗ (e_k - π(x)), where the inner products need
 K-vectors only (tabular: φ(x) = e_x); and dense, s(x, k) given as an array (X, K, d).
 
-:func:`minibatches` takes every cell and quantity. numba compiles it for a device, one thread to a
-replication, and for a CPU, where :func:`block` loops over it. Its scratch is passed in.
-
-numba 0.68 has no option against fused multiply-adds on a device; a float there may differ from the
-cpu engine's in the last places, an integer never does.
+:func:`minibatches` takes every cell and quantity, and :func:`block` loops over it. Its scratch is passed in.
 """
 
 from __future__ import annotations
