@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -147,8 +148,49 @@ def _digest(name: str) -> str:
     return source_digest(Path(__file__).resolve(), salt=f"{weights} {prompts} {libraries}")
 
 
+class ModelCell(Cell):
+    """What cells of language models share: all is drawn, by autograd, and nothing is enumerated."""
+
+    group_sizes: tuple[int, ...]
+
+    steps = batch_size = 1
+    engines = ("autograd",)
+    bounded = False
+    looks = 4
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[LmQuantity, ...]:
+        """All that a replication measures."""
+
+    @property
+    def group_size(self) -> int:  # type: ignore[override]
+        return self.group_sizes[-1]
+
+    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
+        """All that there is: rollouts and scores are what costs."""
+        return self.quantities
+
+    def engine(self, name: str) -> str:
+        return "autograd"
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        return -inf, inf
+
+    def rounding(self, quantity: Quantity) -> float:
+        """Rounding of float32 sums is next to nothing beside the sampling error."""
+        return 0.0
+
+    def require_quantity(self, quantity: Quantity) -> None:
+        if quantity not in self.quantities:
+            raise InputError(f"{quantity.label!r} is no quantity of {self.name}")
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        raise InfeasibleError("the completions of a language model cannot be listed")
+
+
 @dataclass(frozen=True)
-class LmCell(Cell):
+class LmCell(ModelCell):
     """Models on their tasks, whose prompts are drawn i.i.d., the same places for every model.
 
     Arguments:
@@ -166,11 +208,7 @@ class LmCell(Cell):
     groups: int = 2
     prompts: int = 8
 
-    steps = batch_size = 1
     block = _BLOCK
-    engines = ("autograd",)
-    bounded = False
-    looks = 4
 
     @property
     def quantities(self) -> tuple[LmQuantity, ...]:
@@ -183,10 +221,6 @@ class LmCell(Cell):
             for method, parts in (("pool", errors + constants), ("drawn", errors))
             for what, size in parts
         )
-
-    @property
-    def group_size(self) -> int:  # type: ignore[override]
-        return self.group_sizes[-1]
 
     @property
     def name(self) -> str:
@@ -208,30 +242,9 @@ class LmCell(Cell):
         """A few blocks: errors are skewed, and one block would not see it."""
         return 3 * _BLOCK
 
-    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
-        """All that there is: rollouts and scores are what costs."""
-        return self.quantities
-
     def shown(self, blocks: float) -> float:
         """At least the blocks that verdicts take."""
         return max(blocks, 6.0)
-
-    def engine(self, name: str) -> str:
-        return "autograd"
-
-    def range(self, quantity: Quantity) -> tuple[float, float]:
-        return -inf, inf
-
-    def rounding(self, quantity: Quantity) -> float:
-        """Rounding of float32 sums is next to nothing beside the sampling error."""
-        return 0.0
-
-    def require_quantity(self, quantity: Quantity) -> None:
-        if quantity not in self.quantities:
-            raise InputError(f"{quantity.label!r} is no quantity of {', '.join(self.members)}")
-
-    def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        raise InfeasibleError("the completions of a language model cannot be listed")
 
     def _measure(
         self, engine: str, quantities: Sequence[LmQuantity], block: Replications

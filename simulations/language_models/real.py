@@ -155,11 +155,12 @@ def strengths(suite: Suite) -> list[Strength]:
 
 @cache
 def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None) -> list[Strength]:
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models import load_model, weights_digest
     from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.scoring import score_pool
 
     how, model = SIZES[size], load_model(name, device=device)
+    weights = weights_digest(model.model)
     tasks = {shots: TASK.format(shots=shots) for shots in how.shots}
     made = []
     for shots, text in tasks.items():
@@ -168,7 +169,7 @@ def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None
         store = None if out is None else out / "rollouts.jsonl"
         rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)
         pool = score_pool(model, rollouts, out=out, config={"task": task.name, "seed": seed})
-        cell = GroupCell(name, (text,), how.prompts, how.group_sizes)
+        cell = GroupCell(name, weights, text, how.prompts, how.group_sizes)
         made.append(Strength(f"{shots} examples", text, pool, cell, how))
     return made
 

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
-from itertools import chain
-from math import inf
+from itertools import chain, product
 from pathlib import Path
 from threading import Lock, local
 from typing import TYPE_CHECKING, Any
@@ -29,12 +28,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ustat_pg.digests import source_digest
-from ustat_pg.engines import Cell, InfeasibleError, MomentSums, Quantity
+from ustat_pg.engines import MomentSums
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
-from ustat_pg.validation import InputError
 
-from .cells import BASELINES, LmQuantity, drawn
+from .cells import BASELINES, LmQuantity, ModelCell, drawn
 
 if TYPE_CHECKING:
     from ustat_pg.llm.models import LanguageModel
@@ -78,44 +76,36 @@ def task_of(name: str, prompts: int) -> Task:
 
 
 @lru_cache
-def _digest(model: str, tasks: tuple[str, ...], prompts: int) -> str:
-    """A digest of the weights, the prompts, and the files and libraries that make a replication."""
-    from ustat_pg.llm.models import load_model, weights_digest
-
-    with _LOADING:
-        weights = weights_digest(load_model(model).model)
-    texts = [
-        (prompt.text, prompt.columns) for name in tasks for prompt in task_of(name, prompts).prompts
-    ]
-    salt = f"{weights} {texts} {version('transformers')} {version('tokenizers')}"
-    return source_digest(Path(__file__).resolve(), salt=salt)
+def _digest(task: str, prompts: int) -> str:
+    """A digest of the prompts, and of the files and libraries that make a replication."""
+    texts = [(prompt.text, prompt.columns) for prompt in task_of(task, prompts).prompts]
+    libraries = f"{version('transformers')} {version('tokenizers')}"
+    return source_digest(Path(__file__).resolve(), salt=f"{texts} {libraries}")
 
 
 @dataclass(frozen=True)
-class GroupCell(Cell):
-    """A model on the same prompts of some tasks.
+class GroupCell(ModelCell):
+    """A model on the same prompts of a task.
 
     Arguments:
         model: the model, as :func:`~ustat_pg.llm.models.load_model` takes it.
-        tasks: the tasks, as :func:`~ustat_pg.llm.tasks.load_task` takes them.
-        prompts: number of each task's prompts, the first ones.
+        weights: a digest of its weights.
+        task: the task, as :func:`~ustat_pg.llm.tasks.load_task` takes it.
+        prompts: number of its prompts, drawn once for all.
         group_sizes: sizes of the groups, increasing; there are two of each size at every prompt.
         values: number of other rollouts that an oracle knows V from, of which there are two samples.
         device: where torch computes.
     """
 
     model: str
-    tasks: tuple[str, ...]
+    weights: str
+    task: str
     prompts: int
     group_sizes: tuple[int, ...] = (2, 4)
     values: int = 6
     device: str = "cpu"
 
-    steps = batch_size = 1
     block = _BLOCK
-    engines = ("autograd",)
-    bounded = False
-    looks = 4
 
     def on(self, device: str) -> GroupCell:
         """The cell with its passes on a device."""
@@ -123,24 +113,14 @@ class GroupCell(Cell):
 
     @property
     def quantities(self) -> tuple[LmQuantity, ...]:
-        return tuple(
-            drawn(task, baseline, size)
-            for task in self.tasks
-            for baseline in BASELINES
-            for size in self.group_sizes
-        )
-
-    @property
-    def group_size(self) -> int:  # type: ignore[override]
-        return self.group_sizes[-1]
+        both = product(BASELINES, self.group_sizes)
+        return tuple(drawn(self.task, baseline, size) for baseline, size in both)
 
     @property
     def name(self) -> str:
         """Everything that a replication depends on but its number, the seed and the device."""
-        words = (
-            _digest(self.model, self.tasks, self.prompts),
-            *(self.tasks, self.prompts, self.group_sizes, self.values),
-        )
+        sizes = self.prompts, self.group_sizes, self.values
+        words = self.weights, self.task, sizes, _digest(self.task, self.prompts)
         return "groups-" + hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
 
     @property
@@ -148,36 +128,15 @@ class GroupCell(Cell):
         """The cost of a replication, in outputs of a bandit."""
         # A prompt and its part of a gradient cost as much as a dozen completions.
         passes = sum(2 * size + 12 for size in self.group_sizes)
-        return self.prompts * len(self.tasks) * passes * _WORK
+        return self.prompts * passes * _WORK
 
     def pilot(self, replications: int) -> int:
         """A few blocks: errors are skewed, and one block would not see it."""
         return 4 * _BLOCK
 
-    def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
-        """All that there is: rollouts and passes are what costs."""
-        return self.quantities
-
     def shown(self, blocks: float) -> float:
         """At least the blocks that verdicts take."""
         return max(blocks, 8.0)
-
-    def engine(self, name: str) -> str:
-        return "autograd"
-
-    def range(self, quantity: Quantity) -> tuple[float, float]:
-        return -inf, inf
-
-    def rounding(self, quantity: Quantity) -> float:
-        """Rounding of float32 sums is next to nothing beside the sampling error."""
-        return 0.0
-
-    def require_quantity(self, quantity: Quantity) -> None:
-        if quantity not in self.quantities:
-            raise InputError(f"{quantity.label!r} is no quantity of {self.model}")
-
-    def require_exact(self, quantities: Sequence[Quantity]) -> None:
-        raise InfeasibleError("the completions of a language model cannot be listed")
 
     def _measure(
         self, engine: str, quantities: Sequence[LmQuantity], block: Replications
@@ -197,24 +156,22 @@ def _replication(cell: GroupCell, seed: int, number: int) -> dict[str, float]:
     from ustat_pg.llm.models import tokenise
     from ustat_pg.llm.rollouts import decoded
 
-    model = _model(cell.model, cell.device)
+    model, task = _model(cell.model, cell.device), task_of(cell.task, cell.prompts)
     sums = dict.fromkeys((quantity.label for quantity in cell.quantities), 0.0)
     apart = 2 * cell.values
     total = apart + 2 * cell.group_size
-    for name in cell.tasks:
-        task = task_of(name, cell.prompts)
-        # Tasks of one data set name their prompts alike: each task has draws of its own.
-        rows = [(f"{number}.{name}.{p.id}", tokenise(model, p)) for p in task.prompts]
-        calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
-        draws = chain.from_iterable(calls)
-        for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
-            rewards = task.rewards(prompt, decoded(model, tokens), tokens)
-            values = rewards[:apart].reshape(2, -1).mean(axis=1)
-            for size in cell.group_sizes:
-                groups = slice(apart, apart + 2 * size)
-                errors = group_errors(model.model, ids, tokens[groups], rewards[groups], values)
-                for baseline, error in errors.items():
-                    sums[drawn(name, baseline, size).label] += error / cell.prompts
+    # Tasks of one data set name their prompts alike: each task has draws of its own.
+    rows = [(f"{number}.{cell.task}.{p.id}", tokenise(model, p)) for p in task.prompts]
+    calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
+    draws = chain.from_iterable(calls)
+    for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
+        rewards = task.rewards(prompt, decoded(model, tokens), tokens)
+        values = rewards[:apart].reshape(2, -1).mean(axis=1)
+        for size in cell.group_sizes:
+            groups = slice(apart, apart + 2 * size)
+            errors = group_errors(model.model, ids, tokens[groups], rewards[groups], values)
+            for baseline, error in errors.items():
+                sums[drawn(cell.task, baseline, size).label] += error / cell.prompts
     return sums
 
 
