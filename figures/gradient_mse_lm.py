@@ -46,35 +46,32 @@ NOISE = (
 )
 """Estimators whose noise over signal is drawn; a multiple of another has its line."""
 
-FIGURES = (
-    Figure(
-        "gradient_mse_lm",
-        "Gradient MSE of language models",
+
+def _errors(name: str, title: str, panel: str, panels: tuple[Panel, ...]) -> Figure:
+    return Figure(
+        name,
+        title,
         "Mean squared error of the gradient against the group size on logarithmic axes, a panel for "
-        "each language model: lines with 95% bands from one pool of rollouts, one for each baseline, "
-        "and points with intervals from groups sampled anew. All fall with the group size, and grpo "
-        "comes close to the oracle.",
-        "gradient_mse_lm",
+        f"each {panel}: lines with 95% bands from one pool of rollouts, one for each baseline, and points "
+        "with intervals from groups sampled anew. All fall with the group size, and grpo comes close to "
+        "the oracle.",
+        name,
         y=Axis("MSE of one group's gradient", scale="log"),
         lines=ERRORS,
         by="panel",
-        panels=PANELS,
+        panels=panels,
         names="outside upper center",
         height=2.65,
-    ),
-    Figure(
+    )
+
+
+FIGURES = (
+    _errors("gradient_mse_lm", "Gradient MSE of language models", "language model", PANELS),
+    _errors(
         "gradient_mse_real",
         "Gradient MSE of SmolLM2-135M",
-        "Mean squared error of the gradient against the group size on logarithmic axes, a panel for "
-        "each number of worked examples: lines with 95% bands from one pool of rollouts, one for each "
-        "baseline, and points with intervals from groups of other rollouts.",
-        "gradient_mse_real",
-        y=Axis("MSE of one group's gradient", scale="log"),
-        lines=ERRORS,
-        by="panel",
-        panels=REAL_PANELS,
-        names="outside upper center",
-        height=2.65,
+        "number of worked examples",
+        REAL_PANELS,
     ),
     Figure(
         "gradient_mse_lm_noise",
