@@ -7,16 +7,18 @@ of its own, by rollouts left out; groups of other rollouts, differentiated whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
 from ustat_pg.checks import Statement, equal, positive
 from ustat_pg.experiment import Check, Linear, Point, Ratio
-from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import curves as errors_of
 from ustat_pg.llm.pool import ScoredPool, moment_weights
 
@@ -24,6 +26,8 @@ from ..problems import Entry, Suite
 from .cells import BASELINES, drawn
 from .real_cells import GroupCell, task_of
 from .studies import CURVE_SIZES
+
+Array = NDArray[np.float64]
 
 TASK = "smollm2:sums-{shots}"
 """Sums of two digits, in plain text after worked ones."""
@@ -36,6 +40,9 @@ READING = "vanilla above grpo above the oracle at every G"
 PLAIN = "G/(G-1) for the ratio to the oracle"
 
 FIGURE = "gradient_mse_real"
+
+CURVES = (*BASELINES, "minimum-variance")
+"""The baselines that it shows."""
 
 PARTS = 16
 """Parts of a pool's rollouts, each left out once."""
@@ -89,11 +96,24 @@ class Strength:
     how: Size
 
     def known(self, number: Callable[[ScoredPool], float]) -> tuple[float, float]:
-        """A number of the pool, and twice its error at these prompts, by parts of the rollouts left out."""
+        """A number of the pool, and twice its error at these prompts."""
+        values, twice = self.all_known(number)
+        return float(values), float(twice)
+
+    def all_known(self, numbers: Callable[[ScoredPool], Any]) -> tuple[Array, Array]:
+        """Numbers of the pool, and twice their errors at these prompts, by parts of the rollouts left out."""
         rollouts = np.arange(self.pool.rollouts)
-        parts = [number(without(self.pool, rollouts % PARTS == part)) for part in range(PARTS)]
-        spread = float(np.var(parts)) * (PARTS - 1)
-        return number(self.pool), 2 * spread**0.5
+        parts = [numbers(without(self.pool, rollouts % PARTS == part)) for part in range(PARTS)]
+        return np.asarray(numbers(self.pool)), 2 * np.std(parts, axis=0) * (PARTS - 1) ** 0.5
+
+    def curve(self, group_sizes: Sequence[int]) -> pd.DataFrame:
+        """The errors that figures show, with what they are known to at these prompts."""
+
+        def errors(pool: ScoredPool) -> pd.DataFrame:
+            return errors_of(pool, group_sizes, CURVES)
+
+        values, twice = self.all_known(lambda pool: errors(pool)["mse"])
+        return errors(self.pool).assign(low=values - twice, high=values + twice)
 
     def error(self, group_size: int, **weights: float) -> Callable[[ScoredPool], float]:
         """A sum of the mean errors over the prompts of baselines, of a pool."""
@@ -247,7 +267,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     """Figure 4: the errors of each strength, by the pool and by groups."""
     for one in strengths(suite):
         sizes = [size for size in CURVE_SIZES if size <= one.pool.rollouts]
-        for row in errors_of(one.pool, sizes, CURVES).to_dict("records"):
+        for row in one.curve(sizes).to_dict("records"):
             size, baseline = int(row["group_size"]), str(row["baseline"])
             at = {"panel": one.name, "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
