@@ -131,9 +131,8 @@ def line_sums(lagged: Lagged) -> tuple[Means, Array]:
     np.add.at(own, later, columns)
     np.add.at(own, earlier, np.where((later != earlier)[:, None], columns, 0.0))
     total = columns.sum(axis=0)
-    return (
-        Means(total / count, (total - own) / max(count - 1, 1)), np.stack([w, x, y], axis=1)
-    )  # fmt: skip
+    sums = Means(total / count, (total - own) / max(count - 1, 1))
+    return sums, np.stack([w, x, y], axis=1)
 
 
 def height(sums: Array) -> tuple[Array, Array]:
