@@ -157,6 +157,7 @@ class ModelCell(Cell):
     engines = ("autograd",)
     bounded = False
     looks = 4
+    least = 32
 
     @property
     @abstractmethod

@@ -31,6 +31,7 @@ from ustat_pg.digests import source_digest
 from ustat_pg.engines import MomentSums
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
+from ustat_pg.validation import InputError
 
 from .cells import BASELINES, LmQuantity, ModelCell, drawn
 
@@ -62,7 +63,7 @@ def _model(name: str, device: str) -> LanguageModel:
         torch.set_num_threads(1)
     if (name, device) not in _THREAD.models:
         with _LOADING:
-            _THREAD.models[name, device] = load_model(name, device=device)
+            _THREAD.models[name, device] = load_model(name, device=device, dtype="float32")
     model: LanguageModel = _THREAD.models[name, device]
     return model
 
@@ -221,6 +222,28 @@ def group_errors(
     errors["oracle"] = errors["vanilla"] - (first + second) * product(vanilla, ones)
     errors["oracle"] += first * second * product(ones, ones)
     return errors
+
+
+def require_packed(language_model: LanguageModel, task: Task) -> None:
+    """Refuse a model whose attention is not that of one causal mask: answers could not share a prompt."""
+    import torch
+
+    from ustat_pg.llm.models import tokenise
+
+    ids = tokenise(language_model, task.prompts[0])
+    answers = [ids[-2:], ids[:3], ids[-1:]]
+    model = language_model.model
+    with torch.no_grad():
+        packed = log_probs(model, ids, answers).cpu()
+        for answer, log in zip(answers, packed, strict=True):
+            row = torch.tensor([[*ids, *answer]], device=model.device)
+            logs = torch.log_softmax(model(row, use_cache=False).logits[0, :-1].float(), dim=-1)
+            alone = logs.gather(1, row[0, 1:, None])[len(ids) - 1 :, 0].sum().cpu()
+            if not torch.isclose(log, alone, rtol=1e-3, atol=1e-3):
+                raise InputError(
+                    f"{language_model.name} attends otherwise than by one causal mask: its answers cannot "
+                    "share a prompt in one pass, as this claim's groups do"
+                )
 
 
 def log_probs(model: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> Any:

@@ -159,3 +159,18 @@ def test_a_meter_takes_them_where_it_knows_the_optimizer():
     # One prompt for ever: pairs of it alone part nothing.
     assert math.isnan(found[False, 1].signal)
     assert found[True, 1].signal == pytest.approx(7.5, abs=4 * found[True, 1].signal_se)
+
+
+def test_an_optimizer_that_has_made_steps_is_taken_as_it_is():
+    """A monitor may be put on a training that is resumed."""
+    theta = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.Adam([theta], lr=0.5, betas=(0.9, 0.999))
+    for _ in range(200):
+        theta.grad = torch.ones(1)
+        optimizer.step()
+    trail = Trail(optimizer)
+    for step in range(3):
+        trail.next()
+        pairs = trail.take(step, 0, np.ones(1), 1.0)
+    # The correction for the beginning is over.
+    assert pairs[:, 3] == pytest.approx([0.5 + 0.5 * 0.9, 0.5], rel=1e-5)

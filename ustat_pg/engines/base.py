@@ -315,6 +315,9 @@ class Cell(ABC):
     bounded: bool = True
     """Whether ranges bound what is measured; else means are taken to be nearly normal."""
 
+    least: int = 1
+    """The fewest replications that a verdict reads: means of few may be far from nearly normal."""
+
     reserve: float = 1.0
     """The factor of replications beyond those that a pilot asks for."""
 

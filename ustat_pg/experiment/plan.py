@@ -103,7 +103,7 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             # The sums of one block say all that is to be said.
             return max(map(block_of, check.functional.cells))
         wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
-        reserve = options.drawn.times * max(cell.reserve for cell in check.functional.cells)
+        reserve = max(cell.reserve for cell in check.functional.cells)
         return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in claim.checks}
@@ -131,9 +131,10 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             block, budget = block_of(cell), cell.budget(options.drawn.budget)
             # Far over the budget no verdict is to be had: a few blocks give the estimate.
             affordable = budget if wanted <= 10 * budget else 4 * block
+            drawn = max(min(options.drawn.times * wanted, affordable), cell.least)
             # The last block may be a part of one, of a thousand replications or more.
             step = max(block // 8, min(block, 1024))
-            replications = -(-min(wanted, affordable) // step) * step
+            replications = -(-drawn // step) * step
             plan.replications[cell.name] = max(plan.replications.get(cell.name, 0), replications)
     return plan
 

@@ -87,7 +87,7 @@ class Asked:
         fields = {**entry["metadata"], "question": entry["question"].strip()}
         try:
             return template.replace("\\n", "\n").format(**fields)
-        except (LookupError, ValueError) as error:
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
             raise InputError(
                 f"template is {template!r}: {error}; its fields are {', '.join(map(str, fields))}"
             ) from None

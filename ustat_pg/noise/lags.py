@@ -13,6 +13,7 @@ memory x begins small and grows with k, so the line of products over x has the s
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,7 +85,14 @@ class Trail:
             self.count += 1
             rate = float(self._optimizer.param_groups[0]["lr"])
             beta, corrected = self.memory
-            self._rates.append(rate / (1 - beta**self.count) if corrected else rate)
+            made = self._before + self.count
+            self._rates.append(rate / (1 - beta**made) if corrected else rate)
+
+    @cached_property
+    def _before(self) -> int:
+        """Steps that the optimizer had made when it was first seen, as in a training that is resumed."""
+        made = (state["step"] for state in self._optimizer.state.values() if "step" in state)
+        return int(next(made, 0))
 
     def take(self, unit: int, draw: int, gradient: Array, size: float) -> Array:
         """Products of a step with those before.

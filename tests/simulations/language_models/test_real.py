@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,7 @@ from tests.support.commands import refusal_of
 from ustat_pg.checks import Verdict, decide
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
+from ustat_pg.validation import InputError
 
 MEMBER = "embedded:short"
 
@@ -105,6 +108,18 @@ def test_the_true_formulas_are_not_refuted_and_wrong_ones_are(strength):
     assert {real.NO_SECOND, real.FLAT, real.SQUARE, real.FIRST_ORDER} <= set(built.rivals)
     assert {check.origin for check in built.checks} == {"real"}
     assert {point.at["panel"] for point in points} == {one.name}
+
+
+def test_a_model_that_is_always_right_or_wrong_is_said(strength, monkeypatch):
+    """Nothing is divided by an error of 0, and nothing is confirmed of what a pool does not know."""
+    one, _, _ = strength
+    never = replace(one.pool, rewards=np.zeros_like(one.pool.rewards))
+    whole = real.without(never, np.zeros(never.rollouts, dtype=bool))
+    silent = replace(one, pool=replace(whole, gram=never.gram))
+    monkeypatch.setattr(real, "strengths", lambda suite: [silent])
+    suite = Suite("smoke", on="language-model", model=MEMBER)
+    with pytest.raises(InputError, match="nearly all right, or nearly all wrong"):
+        claim("gradient_mse_lm", suite)
 
 
 @pytest.mark.parametrize(

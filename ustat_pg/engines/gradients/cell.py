@@ -254,7 +254,7 @@ class GradientCell(Cell):
     def engine(self, name: str) -> str:
         """That engine; cpu in the place of autograd for weighted scores, which are no gradients."""
         weighted = isinstance(self.problem, WeightedBandit)
-        return "cpu" if weighted and name == "autograd" else name
+        return super().engine("cpu" if weighted and name == "autograd" else name)
 
     def on(self, device: str) -> GradientCell:
         return replace(self, device=device)
