@@ -1,4 +1,4 @@
-"""Pass rates of models in named settings: ``python -m benchmarks.pass_rates [NAME ...] [--write]``.
+"""Pass rates of models in named settings, all or those that are named: ``python -m benchmarks.pass_rates``.
 
 Each is measured at temperature 1 on prompts that are drawn as ``--limit`` and ``--seed 0`` of the commands
 draw them, and printed as a row of Markdown. ``--write`` puts them into the table that ships with the library,

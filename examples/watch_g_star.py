@@ -2,7 +2,7 @@
 
 ``python examples/watch_g_star.py --model smollm2`` trains by TRL's ``RLOOTrainer`` on sums after four worked
 ones, 16 outputs a step in groups of 8, and draws G* with its 95% interval. It needs the extra llm and
-Matplotlib. A model is a folder, a hub id or any name that ``ustat-pg llm`` takes.
+Matplotlib. A model is a folder, a hub id, ``smollm2`` or a ``.gguf`` file.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ustat_pg.commands.model_arguments import (
     source,
 )
 
-MODEL = {"model", "prompts", "verifier", "limit", "seed", "off-policy"} | {
+MODEL = {"model", "prompts", "shots", "verifier", "limit", "seed", "off-policy"} | {
     *("device", "dtype", "lora", "pad-token", "parameters", "method", "autocast", "memory"),
 }
 DRAWN = {"samples", "max-new-tokens", "batch", "backend", "vllm"}

@@ -118,7 +118,7 @@ def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path
     assert result.rivals[0].simulation == RivalVerdict.SURVIVED
     assert exit_code(run.claims) == 3
     needed = max(check.findings["simulation"].replications_needed for check in result.checks)
-    assert needed > Options("smoke").budget
+    assert needed > Options("smoke").drawn.budget
     assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
 
 

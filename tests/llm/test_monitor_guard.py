@@ -344,7 +344,7 @@ def test_a_checkpoint_keeps_what_was_measured_before_it_went_off(
 
     class Breaking(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            patch.setattr("ustat_pg.llm.monitor._prompts", lambda inputs: 1 / 0)
+            patch.setattr("ustat_pg.llm.monitor.prompts_of", lambda inputs: 1 / 0)
 
     saving = {"save_strategy": "steps", "save_steps": 2, "optim": "adamw_torch"}
     with (

@@ -278,7 +278,7 @@ def test_list_and_plan(tmp_path, capsys):
     assert "Replications are estimates" in shown
     assert main([*words, "--json"]) == 0
     (plan,) = json.loads(capsys.readouterr().out)
-    assert max(plan["needed"].values()) <= Options("smoke").budget
+    assert max(plan["needed"].values()) <= Options("smoke").drawn.budget
     assert list(plan["seconds"]) == ["design", "enumeration", "simulation"]
     assert min(plan["seconds"].values()) > 0
     assert (

@@ -316,7 +316,7 @@ def group_errors(
 
     Arguments:
         permutations: of each prompt; unless given as many as leave the mean over prompts an error of 1% of
-            itself, at most :data:`_MOST`.
+            itself, at most 4,096.
 
     Returns:
         the errors at each prompt, (baselines, group sizes, P), and the standard errors that they owe to the

@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..jackknife import Means
@@ -36,6 +35,8 @@ _LINE = 1e-9
 
 def memory_of(optimizer: Any) -> tuple[float, bool] | None:
     """β of an optimizer, and whether it corrects for its beginning; None where neither is known."""
+    import torch
+
     groups = getattr(optimizer, "param_groups", [])
     if isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
         found = {(float(group["betas"][0]), True) for group in groups}
@@ -76,16 +77,16 @@ class Trail:
         self._optimizer, self.memory = optimizer, memory_of(optimizer)
         self._kept: deque[tuple[int, int, int, Array, float]] = deque(maxlen=LAGS)
         self._rates: deque[float] = deque(maxlen=LAGS + 1)
-        self.count = 0
-        """Steps that the optimizer was seen to make."""
+        # Steps that the optimizer was seen to make.
+        self.seen = 0
 
     def next(self) -> None:
         """Note the rate at which a step is about to be made, whether it counts or not."""
         if self.memory is not None:
-            self.count += 1
+            self.seen += 1
             rate = float(self._optimizer.param_groups[0]["lr"])
             beta, corrected = self.memory
-            made = self._before + self.count
+            made = self._before + self.seen
             self._rates.append(rate / (1 - beta**made) if corrected else rate)
 
     @cached_property
@@ -111,12 +112,12 @@ class Trail:
         beta, rates = self.memory[0], np.array(self._rates)[::-1][1:]
         rows = []
         for before, count, drawn, other, n in self._kept:
-            lag = self.count - count
+            lag = self.seen - count
             if drawn == draw and lag <= LAGS:
                 # The rate of the earlier step comes first.
                 x = rates[:lag][::-1] @ beta ** np.arange(len(rates[:lag]))
                 rows.append([before, lag, size * n, x, gradient @ other / (size * n)])
-        self._kept.append((unit, self.count, draw, gradient, size))
+        self._kept.append((unit, self.seen, draw, gradient, size))
         return np.array(rows, dtype=float).reshape(-1, 5)
 
 

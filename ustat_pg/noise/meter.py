@@ -460,7 +460,7 @@ class NoiseMeter:
             (unit, joined, np.array(pairs, dtype=float).reshape(-1, 5))
             for unit, joined, pairs in state.get("lagged") or none
         )
-        self._trail.count = self._count
+        self._trail.seen = self._count
         self._blocks.clear()
         self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
 

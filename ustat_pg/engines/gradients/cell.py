@@ -123,7 +123,9 @@ class _Along(_OfEstimator):
 
 @dataclass(frozen=True)
 class Projection(_Along):
-    """⟨ĝ - g, u⟩ along the unit vector :func:`direction` of that number: 0 in the mean if unbiased."""
+    """⟨ĝ - g, u⟩ along the unit vector :func:`~ustat_pg.engines.gradients.cell.direction` of that number: 0
+    in the mean if unbiased.
+    """
 
     def range(self, problem: SoftmaxBandit, group_size: int) -> tuple[float, float]:
         largest = self.largest(problem, group_size)
