@@ -12,13 +12,6 @@ PANELS = (
 )
 """The models, of the paper's three strengths and the counter-example."""
 
-REAL_PANELS = (
-    Panel("no worked example", "0 examples"),
-    Panel("two worked examples", "2 examples"),
-    Panel("eight worked examples", "8 examples"),
-)
-"""The strengths of a model that somebody else trained."""
-
 ERRORS = (
     # Points of three baselines at one group size stand side by side.
     Line("vanilla", aside=1),
@@ -46,32 +39,21 @@ NOISE = (
 )
 """Estimators whose noise over signal is drawn; a multiple of another has its line."""
 
-
-def _errors(name: str, title: str, panel: str, panels: tuple[Panel, ...]) -> Figure:
-    return Figure(
-        name,
-        title,
+FIGURES = (
+    Figure(
+        "gradient_mse_lm",
+        "Gradient MSE of language models",
         "Mean squared error of the gradient against the group size on logarithmic axes, a panel for "
-        f"each {panel}: lines with 95% bands from one pool of rollouts, one for each baseline, and points "
-        "with intervals from groups sampled anew. All fall with the group size, and grpo comes close to "
-        "the oracle.",
-        name,
+        "each language model: lines with 95% bands from one pool of rollouts, one for each baseline, "
+        "and points with intervals from groups sampled anew. All fall with the group size, and grpo "
+        "comes close to the oracle.",
+        "gradient_mse_lm",
         y=Axis("MSE of one group's gradient", scale="log"),
         lines=ERRORS,
         by="panel",
-        panels=panels,
+        panels=PANELS,
         names="outside upper center",
         height=2.65,
-    )
-
-
-FIGURES = (
-    _errors("gradient_mse_lm", "Gradient MSE of language models", "language model", PANELS),
-    _errors(
-        "gradient_mse_real",
-        "Gradient MSE of SmolLM2-135M",
-        "number of worked examples",
-        REAL_PANELS,
     ),
     Figure(
         "gradient_mse_lm_noise",

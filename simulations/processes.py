@@ -59,7 +59,7 @@ those of several take turns.
 """
 
 PATIENCE_SECONDS = 20.0
-"""Seconds in which a process that is told to stop finishes its block."""
+"""Seconds in which a process whose parent has died finishes its block."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,8 @@ def settle_apart(stems: Sequence[str], suite: Suite, options: Options, folder: P
                 shown.update()
         parts = [future.result() for future in futures]
     except BaseException as error:
-        children = set(active_children()) - others
-        for child in children:
+        for child in set(active_children()) - others:
             child.terminate()
-        for child in children:
-            # One may wait for ever to send what nobody reads any more.
-            child.join(PATIENCE_SECONDS)
-            child.kill()
         if (message := loss(error)) is not None:
             raise LostWorkers(message) from error
         raise

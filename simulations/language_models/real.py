@@ -42,10 +42,10 @@ FLAT = "more rollouts gain nothing"
 READING = "vanilla above grpo above the oracle at every G"
 PLAIN = "G/(G-1) for the ratio to the oracle"
 
-FIGURE = "gradient_mse_real"
+FIGURE = "gradient_mse_lm_real"
 
 CURVES = (*BASELINES, "minimum-variance")
-"""The baselines that it shows."""
+"""The baselines of its points."""
 
 PARTS = 32
 """Parts of a pool's rollouts, each left out once."""
@@ -290,7 +290,7 @@ def _of(one: Strength) -> Iterator[Check]:
 
 
 def curves(suite: Suite) -> Iterator[Point]:
-    """Figure 4: the errors of each strength, by the pool and by groups."""
+    """Figure 4, as points of the run alone: the errors of each strength, by the pool and by groups."""
     for one in strengths(suite):
         sizes = [size for size in CURVE_SIZES if size <= one.pool.rollouts]
         for row in one.curve(sizes).to_dict("records"):
