@@ -39,6 +39,13 @@ NOISE = (
 )
 """Estimators whose noise over signal is drawn; a multiple of another has its line."""
 
+STRENGTHS = (
+    Panel("no worked example", "0 examples"),
+    Panel("two worked examples", "2 examples"),
+    Panel("eight worked examples", "8 examples"),
+)
+"""The strengths of a model that somebody else trained."""
+
 FIGURES = (
     Figure(
         "gradient_mse_lm",
@@ -70,6 +77,21 @@ FIGURES = (
         lines=NOISE,
         by="panel",
         panels=PANELS,
+        names="outside upper center",
+        height=2.65,
+    ),
+    Figure(
+        "gradient_mse_lm_real",
+        "Gradient MSE of a model that somebody else trained",
+        "Mean squared error of one group's gradient against the group size on logarithmic axes, a panel for "
+        "each number of worked examples: lines with 99% bands from one pool of rollouts, one for each "
+        "baseline, and points with intervals from groups of other rollouts. All fall with the group size; "
+        "in small groups grpo's error is the largest, and it comes close to the oracle's in large ones.",
+        "gradient_mse_lm_real",
+        y=Axis("MSE of one group's gradient", scale="log"),
+        lines=ERRORS[:4],
+        by="panel",
+        panels=STRENGTHS,
         names="outside upper center",
         height=2.65,
     ),

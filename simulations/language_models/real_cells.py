@@ -4,8 +4,8 @@ One replication draws, at each of the prompts, two groups of every size, and tak
 distance of their gradients: over all parameters, each baseline's by one backward pass of the
 loss of the first group less that of the second. The oracle knows V from two samples of its own, and its
 error is the product of the two distances that these give: a gradient is linear in its baseline, so that
-this is the oracle's error on average, exactly. No completion's gradient is formed, and nothing is read of the
-code that scores pools.
+this is the oracle's error on average, exactly. A pass keeps the squared norm of its gradient alone, no
+completion's gradient is formed, and nothing is read of the code that scores pools.
 
 The prompts are the same in all replications: what is measured is the mean error at these.
 """
@@ -16,7 +16,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import version
 from itertools import chain, product
 from pathlib import Path
@@ -195,33 +195,53 @@ def group_errors(
     import torch
 
     size = len(answers) // 2
-    weights = [p for p in model.parameters() if p.requires_grad]
     logs = log_probs(model, prompt, answers)
     sides = np.repeat([1.0, -1.0], size) / (2**0.5 * size)
 
-    def distance(advantage: Array) -> tuple[Any, ...]:
-        """The gradient of the first group's loss less that of the second's, over √2."""
+    def distance(advantage: Array) -> float:
+        """Half the squared distance of the gradients of the two groups' losses."""
         factors = torch.as_tensor(advantage * sides, dtype=logs.dtype, device=logs.device)
-        parts: tuple[Any, ...] = torch.autograd.grad(logs @ factors, weights, retain_graph=True)
-        return parts
+        return squared_norm(model, logs @ factors)
 
-    def product(one: tuple[Any, ...], other: tuple[Any, ...]) -> float:
-        pairs = zip(one, other, strict=True)
-        return float(sum((a.flatten() @ b.flatten()).double() for a, b in pairs))
+    @cache
+    def of_ones() -> float:
+        return distance(np.ones(2 * size))
 
-    grpo = np.asarray(advantages("grpo", rewards.reshape(2, size))).ravel()
-    errors = {"grpo": 0.0}
-    if grpo.any():
-        of_grpo = distance(grpo)
-        errors["grpo"] = product(of_grpo, of_grpo)
-        del of_grpo
-    vanilla, ones = distance(rewards), distance(np.ones(2 * size))
+    def square(advantage: Array) -> float:
+        one = float(advantage[0])
+        if not (advantage == one).all():
+            return distance(advantage)
+        # Most groups are of this kind, and share one pass.
+        return one**2 * of_ones() if one else 0.0
+
     first, second = map(float, values)
-    errors["vanilla"] = product(vanilla, vanilla)
-    # Of (vanilla - V ones) with the two estimates of V.
-    errors["oracle"] = errors["vanilla"] - (first + second) * product(vanilla, ones)
-    errors["oracle"] += first * second * product(ones, ones)
-    return errors
+    # With a and b the vectors of the two V, <a, b> = ‖(a + b) / 2‖² - ‖(a - b) / 2‖².
+    apart = np.full(2 * size, (first - second) / 2)
+    return {
+        "grpo": square(np.asarray(advantages("grpo", rewards.reshape(2, size))).ravel()),
+        "vanilla": square(rewards),
+        "oracle": square(rewards - (first + second) / 2) - square(apart),
+    }
+
+
+def squared_norm(model: Any, loss: Any) -> float:
+    """‖∇loss‖² by one backward pass, which drops each parameter's gradient once it is squared."""
+    squares: list[Any] = []
+
+    def take(parameter: Any) -> None:
+        gradient = parameter.grad.flatten()
+        squares.append((gradient @ gradient).double())
+        parameter.grad = None
+
+    hooks = [
+        p.register_post_accumulate_grad_hook(take) for p in model.parameters() if p.requires_grad
+    ]
+    try:
+        loss.backward(retain_graph=True)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return float(sum(squares))
 
 
 def require_packed(language_model: LanguageModel, task: Task) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,7 @@ def look():
     plt.close("all")
 
 
+BASELINES = ("vanilla", "grpo", "oracle", "minimum-variance")
 MEASURED = ("estimate", "low", "high")
 
 
@@ -33,18 +35,22 @@ def _measured(value: float, half: float) -> dict[str, float]:
 @pytest.fixture(scope="session")
 def language_model_points() -> pd.DataFrame:
     """Points of the pictures of language models as a run leaves them."""
-    baselines = ("vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted", "best")
     rows: list[dict[str, object]] = []
-    for place, panel in enumerate(("base", "strong", "in-context", "short")):
-        for rank, name in enumerate((*baselines, "length-weighted", "token-weighted")):
+    models = "base", "strong", "in-context", "short"
+    strengths = "0 examples", "2 examples", "8 examples"
+    others = "norm-weighted", "best", "length-weighted", "token-weighted"
+    real = ("gradient_mse_lm_real", strengths, BASELINES)
+    for figure, panels, names in (("gradient_mse_lm", models, (*BASELINES, *others)), real):
+        for (place, panel), (rank, name) in product(enumerate(panels), enumerate(names)):
             for size in (2, 4, 8, 16):
                 value = (100.0 + 40 * rank + 7 * place) / size
-                row = {"figure": "gradient_mse_lm", "series": name, "panel": panel}
+                row = {"figure": figure, "series": name, "panel": panel}
                 row |= {"group_size": size, "prediction": value}
                 row |= {"pool_low": 0.8 * value, "pool_high": 1.25 * value}
                 if rank < 3 and size in (2, 8):
                     row |= _measured(1.1 * value, 0.3 * value)
                 rows.append(row)
+    for place, panel in enumerate(models):
         estimators = (
             "grpo",
             "vanilla",

@@ -39,10 +39,14 @@ def shown_progress() -> Iterator[Progress]:
     log.setLevel(logging.INFO)
     try:
         with bar("", 1, shown=True) as line:
+            phase = ("", 1)
 
             def show(what: str, done: int, of: int) -> None:
-                line.set_description(f"{what:9}", refresh=False)
-                line.total = of
+                nonlocal phase
+                if (what, of) != phase:
+                    phase = (what, of)
+                    line.set_description(f"{what:9}", refresh=False)
+                    line.reset(of)
                 line.update(done - line.n)
 
             yield show
