@@ -45,11 +45,12 @@ OTHER_TESTS = {
     "predictions": "independent independent_plans independent_tables penalties",
     "designs": "ustatistics comparison",
     "sampling": "independent_plans sequential",
-    "report": "report_words",
-    "results": "report_words",
-    "whole_files": "results",
+    "whole_files": "simulations/evidence/test_results",
 }
 """Tests of a room beside ``tests/ROOM`` and ``tests/test_ROOM.py``, named alike."""
+
+ROOMS = ("ustat_pg", "simulations/engines", "simulations/evidence", "simulations/interior_problems")
+"""Where errors are planted."""
 
 COMPARED = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -154,10 +155,11 @@ def mutants_of(path: Path) -> list[Mutant]:
 
 
 def mutants() -> list[Mutant]:
-    """All of the library but its compiled bodies, and what compiles them, in order."""
+    """All of :data:`ROOMS` but compiled bodies, and what compiles them, in order."""
     found = [
         mutant
-        for path in (ROOT / "ustat_pg").rglob("*.py")
+        for room in ROOMS
+        for path in (ROOT / room).rglob("*.py")
         if "compiled import body" not in path.read_text("utf-8") and path.name != "compiled.py"
         for mutant in mutants_of(path)
     ]
@@ -168,10 +170,11 @@ def tests_of(file: str, root: Path) -> list[list[str]]:
     """The tests of a file's name, then those of its room, first those that name most of what it defines, then
     the file itself for its doctests.
     """
-    _, *folders, name = Path(file).with_suffix("").parts
+    package, *folders, name = Path(file).with_suffix("").parts
     room = folders[0] if folders else name
     others = OTHER_TESTS.get(room, "").split()
-    places = [root / "tests" / each for name in (room, *others) for each in (name, f"test_{name}")]
+    own = room if package == "ustat_pg" else f"{package}/{room}"
+    places = [root / "tests" / each for one in (own, *others) for each in (one, f"test_{one}")]
     found = [
         each
         for place in places

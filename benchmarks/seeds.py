@@ -28,13 +28,12 @@ from tabulate import tabulate
 import simulations
 from benchmarks.measuring import machine
 from simulations import ON_NETWORKS, STEMS, Suite
+from simulations.evidence import Options, RivalVerdict, Verdict, run_claims
+from simulations.evidence.planted import run_controls
+from simulations.evidence.store import Memory
+from simulations.evidence.work import bar
 from simulations.processes import designs
-from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.digests import source_digest
-from ustat_pg.experiment import Options, run_claims
-from ustat_pg.experiment.planted import run_controls
-from ustat_pg.experiment.store import Memory
-from ustat_pg.experiment.work import bar
 from ustat_pg.validation import InputError, integer
 
 FOLDER = Path("results/seeds")

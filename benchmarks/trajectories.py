@@ -25,8 +25,8 @@ from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
 from benchmarks.measuring import in_turn, machine
-from ustat_pg.engines.runs.schedules import Decay
-from ustat_pg.engines.runs.trajectory import Trajectory
+from simulations.engines.runs.schedules import Decay
+from simulations.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
 
 THREADS = 2

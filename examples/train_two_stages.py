@@ -32,7 +32,7 @@ with needed("this example", "torch"):
     import torch
     from torch import Generator, Tensor
 
-    from ustat_pg.engines.gradients.models import model_of
+    from simulations.engines.models import model_of
     from ustat_pg.policies.transformer import TransformerPolicy
 
 BUDGET, STEPS = 64, 60

@@ -14,8 +14,8 @@ from pathlib import Path
 from signal import SIG_IGN, SIGINT
 from typing import TYPE_CHECKING, Any
 
+from simulations.evidence.results import FIGURES_FOLDER, HTML_FILE, Results, load_run
 from ustat_pg.cli import Parser, guarded
-from ustat_pg.results import FIGURES_FOLDER, HTML_FILE, Results, load_run
 from ustat_pg.validation import InputError, one_of
 
 from . import data
@@ -99,8 +99,8 @@ def _paint(
 
 def write_report(folder: Path) -> Path:
     """Write a run as one HTML page, its figures drawn in SVG; returns the file."""
-    from ustat_pg.experiment import Store
-    from ustat_pg.report import Drawing, html
+    from simulations.evidence import Store
+    from simulations.evidence.report import Drawing, html
 
     results = load_run(folder)
     files, _ = paint(results, folder, folder / FIGURES_FOLDER, formats=("svg",))

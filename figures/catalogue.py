@@ -6,7 +6,7 @@ A claim declares its own beside its points; what no declaration can say has a dr
 from __future__ import annotations
 
 from simulations import STEMS, figures_of
-from ustat_pg.experiment.figure import Figure
+from simulations.evidence.figure import Figure
 
 from . import gradient_mse_lm, group_size_lm, limit_law, optimality, suboptimality, verdicts
 

@@ -6,8 +6,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulations.evidence.results import CURVES_FILE, load_curves
 from ustat_pg.reading import read_text
-from ustat_pg.results import CURVES_FILE, load_curves
 from ustat_pg.validation import InputError
 
 if TYPE_CHECKING:

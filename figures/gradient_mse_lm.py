@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
+from simulations.evidence.figure import Axis, Figure, Line, Panel
 
 PANELS = (
     Panel("base", "base"),

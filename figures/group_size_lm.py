@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ustat_pg.experiment.figure import Figure
+from simulations.evidence.figure import Figure
 
 from . import style
 from .style import BROWN, GREEN, GREY, LOOKS, ORANGE, PINK, RED, Look

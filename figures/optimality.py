@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ustat_pg.experiment.figure import Figure
+from simulations.evidence.figure import Figure
 
 from . import style
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
+from simulations.evidence.figure import Axis, Figure, Line, Panel
 
 from . import style
 from .style import GREY, LOOKS, Look

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ustat_pg.experiment.figure import Figure
-from ustat_pg.results import ORIGINS
+from simulations.evidence.figure import Figure
+from simulations.evidence.results import ORIGINS
 
 from . import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-    from ustat_pg.results import CheckResult, Results
+    from simulations.evidence.results import CheckResult, Results
 
 EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""

@@ -12,13 +12,20 @@ from itertools import chain
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ustat_pg.paper import RESULTS
+from .paper import (
+    KINDS,
+    NETWORKS,
+    ON_A_MODEL,
+    ON_LANGUAGE_MODELS,
+    ON_NETWORKS,
+    ON_RUNS,
+    STEMS,
+)
 
 if TYPE_CHECKING:
-    from ustat_pg.experiment import Claim
-    from ustat_pg.experiment.curves import Point
-    from ustat_pg.experiment.figure import Figure
-
+    from .evidence import Claim
+    from .evidence.curves import Point
+    from .evidence.figure import Figure
     from .problems import Suite
 
 __all__ = [
@@ -36,43 +43,6 @@ __all__ = [
     "figures_of",
 ]
 
-ON_LANGUAGE_MODELS = ("gradient_mse_lm", "group_size_lm")
-"""The results on language models, which have a kind of their own."""
-
-STEMS = tuple(stem for stem in RESULTS if stem not in ON_LANGUAGE_MODELS)
-"""The other results that have an experiment, in the paper's order."""
-
-ON_A_MODEL = ("gradient_mse_lm",)
-"""The results that are asked of a language model of one's own."""
-
-ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
-"""The results on whole training runs alone, whose problems have an interior optimum."""
-
-KINDS = ("bandit", "tokens", "transformer", "language-model")
-"""The kinds of problem: softmax bandits; token problems under a prefix softmax; the same under a
-transformer; the language models that ship with the library.
-"""
-
-ON_NETWORKS = (
-    "ustatistic",
-    "mse",
-    "minibatch",
-    "oracle",
-    "optimality",
-    "suboptimality",
-    "group_size",
-    "normalised",
-    "practical_mse",
-    "arcsine",
-    "count_advantages",
-    "best_baseline",
-)
-"""The results that are asked of tokens and transformers too; the others need an interior optimum."""
-
-
-NETWORKS = ("tokens", "transformer")
-"""The kinds of problem whose policies are networks over tokens."""
-
 
 def experiment(stem: str, suite: Suite) -> ModuleType:
     """The module with a result's experiment on the suite's kind of problem."""
@@ -86,7 +56,7 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
     """The claim of that stem, designed on the suite's problems; with the checks on regimes, which no draw
     misleads, or without.
     """
-    from ustat_pg.experiment import Claim
+    from .evidence import Claim
 
     module = experiment(stem, suite)
     checks, rivals = module.checks, getattr(module, "RIVALS", ())

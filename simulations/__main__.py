@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import Parser, guarded
-from ustat_pg.paper import RESULTS, stem_of
 from ustat_pg.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
@@ -34,14 +33,14 @@ from . import (
     skeleton,
 )
 from .mutants import command as mutants
+from .paper import RESULTS, stem_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ustat_pg.experiment import Options, Store
-    from ustat_pg.experiment.executors import Cluster
-    from ustat_pg.results import Results
-
+    from .evidence import Options, Store
+    from .evidence.executors import Cluster
+    from .evidence.results import Results
     from .problems import Suite
 
 ALL = (*STEMS, *ON_LANGUAGE_MODELS)
@@ -106,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "new",
         help="a claim to start from: simulations/STEM.py, which runs as it is",
         description="Write simulations/STEM.py, a claim that runs, to be made one's own; its entry in "
-        "ustat_pg/paper.py, its page in theory, and its rows in theory/index.md and README.md.",
+        "simulations/paper.py, its page in theory, and its rows in theory/index.md and README.md.",
     )
     command.add_argument("stem", metavar="STEM", help="its name, of small letters, digits and _")
     command.add_argument("--label", help="its number in tables (default: the next 'Beyond N')")
@@ -203,7 +202,7 @@ def _configuration(options: argparse.Namespace) -> str:
 
 def _earlier(folder: Path, configuration: str) -> Results | None:
     """The results of another run in that folder, or None; no other configuration's."""
-    from ustat_pg.results import VERDICTS_FILE, load_run
+    from .evidence.results import VERDICTS_FILE, load_run
 
     if not (folder / VERDICTS_FILE).exists():
         return None
@@ -229,8 +228,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    from ustat_pg.experiment import plan_claims
-
+    from .evidence import plan_claims
     from .tables import plan_table
 
     suite, how = _suite(options), _options(options, None)
@@ -262,13 +260,13 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 
 def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
-    from ustat_pg.experiment.executors import dask_cluster
+    from .evidence.executors import dask_cluster
 
     return nullcontext() if options.dask is None else dask_cluster(options.dask)
 
 
 def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
-    from ustat_pg.experiment import Options
+    from .evidence import Options
 
     workers = options.workers
     if workers is None:
@@ -279,12 +277,11 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
-    from ustat_pg.experiment import Store
-    from ustat_pg.experiment.planted import run_controls
-    from ustat_pg.experiment.provenance import document
-    from ustat_pg.report import exit_code, power_table, remarks, summary, verdict_table
-    from ustat_pg.results import MARKDOWN_FILE
-
+    from .evidence import Store
+    from .evidence.planted import run_controls
+    from .evidence.provenance import document
+    from .evidence.report import exit_code, power_table, remarks, summary, verdict_table
+    from .evidence.results import MARKDOWN_FILE
     from .processes import processes_of, settle, settle_apart
 
     if options.on == "bandit" and options.size in DURATIONS and sys.stderr.isatty():
@@ -336,8 +333,8 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
 def _with_earlier_points(points: pd.DataFrame, folder: Path) -> pd.DataFrame:
     """The points of figures, and those of other figures that the folder holds."""
-    from ustat_pg.experiment.curves import tidy
-    from ustat_pg.results import CURVES_FILE, load_curves
+    from .evidence.curves import tidy
+    from .evidence.results import CURVES_FILE, load_curves
 
     if not (folder / CURVES_FILE).exists():
         return points
@@ -347,8 +344,8 @@ def _with_earlier_points(points: pd.DataFrame, folder: Path) -> pd.DataFrame:
 
 def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, anew: bool) -> None:
     """Write the files of a run; delete figures and pages made from superseded verdicts."""
-    from ustat_pg import results as files
-    from ustat_pg.report import markdown
+    from .evidence import results as files
+    from .evidence.report import markdown
 
     if anew:
         pictures = (folder / files.FIGURES_FOLDER).glob("*.[sp][vn]g")
@@ -430,11 +427,10 @@ def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from ustat_pg.checks import Verdict
-    from ustat_pg.experiment.runner import check_alone
-    from ustat_pg.report import EXIT_CODES
-    from ustat_pg.results import plain
-
+    from .evidence import Verdict
+    from .evidence.report import EXIT_CODES
+    from .evidence.results import plain
+    from .evidence.runner import check_alone
     from .tables import check_table
 
     options.stem = stem_of(options.stem)

@@ -23,17 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import at_most, equal
-from ustat_pg.engines import (
-    Estimator,
-    GroupSize,
-    PlanCell,
-    SizedCell,
-    SquaredError,
-    of_plan,
-)
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
+from ustat_pg.engines import Estimator, GroupSize, PlanCell, SquaredError, of_plan
 from ustat_pg.predictions import (
     best_two_stage,
     count_table,
@@ -45,6 +35,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.sampling import Plan
 
+from .engines import SizedCell
+from .evidence import Check, Linear, Point, at_most, equal, mean_of
+from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .shared.peers import telling, weight_in

@@ -22,11 +22,8 @@ from math import log
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Coordinate, Decay, Estimator, GradientCell, Training
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.estimators import kl_coefficients
-from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     arcsine_objective,
     bernstein_objective,
@@ -35,9 +32,13 @@ from ustat_pg.predictions import (
     gradient_covariance,
     kl_penalty,
 )
-from ustat_pg.problems import LocationBandit, WeightedBandit
+from ustat_pg.problems import WeightedBandit
 from ustat_pg.validation import changed
 
+from .engines import Coordinate, Decay, Training
+from .evidence import Check, Linear, LogSlope, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line, Panel
+from .interior_problems.location_bandit import LocationBandit
 from .problems import BanditEntry, Entry, Suite, two_valued
 from .problems.landscapes import LandscapeEntry
 from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted

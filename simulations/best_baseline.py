@@ -21,10 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Decay, GradientCell
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
+from ustat_pg.engines import GradientCell
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     CountTable,
@@ -35,6 +32,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.validation import changed
 
+from .engines import Decay
+from .evidence import Check, Linear, Point, equal, mean_of, positive
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
 from .shared.runs import moments_of

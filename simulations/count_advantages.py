@@ -20,7 +20,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import equal
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -28,8 +27,6 @@ from ustat_pg.engines import (
     Mixed,
     SquaredProjection,
 )
-from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
-from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     MsePrediction,
@@ -41,6 +38,8 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.validation import changed
 
+from .evidence import Check, Linear, Point, Ratio, equal, mean_of
+from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
 from .problems import BanditEntry, Suite, mse_of, two_valued
 from .shared.peers import mean_in, telling, weight_in
 

@@ -23,12 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Constant, Decay, GradientCell
+from ustat_pg.engines import GradientCell
 from ustat_pg.engines.gradients.cell import Mixed
-from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, Extrapolation, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     critical_budget,
     epoch_gap,
@@ -41,6 +37,10 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from .engines import Constant, Decay
+from .engines.runs.schedules import Schedule
+from .evidence import Check, Extrapolation, Linear, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Excess, Flat, Lowest, scaled

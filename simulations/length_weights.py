@@ -21,11 +21,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Estimator, GradientCell, TokenMeanCell
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.estimators import token_weights
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.moments import LengthMoments
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
@@ -37,6 +34,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, TokenProblem, WeightedBandit
 
+from .engines import TokenMeanCell
+from .evidence import Check, Linear, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
 from .problems.paths import mean_along

@@ -36,32 +36,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import (
-    Coordinate,
-    Decay,
-    Estimator,
-    GapTransform,
-    OneRun,
-    Quantity,
-    Training,
-)
-from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment import (
-    Below,
-    Check,
-    ChiSquares,
-    Eigenvalue,
-    Extrapolation,
-    LawDistance,
-    LawShare,
-    Linear,
-    Pit,
-    Point,
-    TransformOf,
-    mean_of,
-)
+from ustat_pg.engines import Estimator, Quantity
 from ustat_pg.predictions import (
     MixtureLaw,
     conditional_transform,
@@ -75,6 +51,25 @@ from ustat_pg.predictions import (
     sup_distance,
 )
 
+from .engines import Coordinate, Decay, GapTransform, OneRun, Training
+from .engines.runs.cell import BINS
+from .evidence import (
+    Below,
+    Check,
+    ChiSquares,
+    Eigenvalue,
+    Extrapolation,
+    Interval,
+    LawDistance,
+    LawShare,
+    Linear,
+    Pit,
+    Point,
+    Statement,
+    TransformOf,
+    equal,
+    mean_of,
+)
 from .problems import Entry, Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.basins import curvatures

@@ -18,14 +18,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
+from .evidence import Check, Linear, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line
 from .problems import BanditEntry, Suite, mse_of
 from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
 

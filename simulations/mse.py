@@ -21,16 +21,15 @@ from itertools import product
 
 import numpy as np
 
-from ustat_pg.checks import Statement, at_most, equal
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, Quantity
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
+from .evidence import Check, Linear, Point, Statement, at_most, equal, mean_of
+from .evidence.figure import Axis, Figure, Panel
 from .problems import BanditEntry, Suite, mse_of
 from .shared.numerics import Approximate
 from .shared.peers import (

@@ -23,10 +23,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Estimator, GradientCell
-from ustat_pg.experiment import Check, Linear, LogSlope, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     count_table,
     gradient_mse,
@@ -37,6 +34,8 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, TokenBandit
 
+from .evidence import Check, Linear, LogSlope, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import BanditEntry, Entry, Suite, mse_of
 from .problems.tokens import Drawn, bandit_of, drawn_task, initial, until
 from .shared.numerics import later_terms

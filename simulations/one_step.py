@@ -17,14 +17,13 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import Estimator
-from ustat_pg.engines.one_step import GapAfterStep, OneStep
-from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import bound_curve, gradient_mse, one_step_gap
 from ustat_pg.problems import TokenBandit, TokenProblem
 
+from .engines.one_step import GapAfterStep, OneStep
+from .evidence import Check, Interval, Linear, Statement, equal, mean_of
 from .problems import Entry, Suite
 from .problems.tokens import Drawn, initial, tasks, until
 

@@ -24,12 +24,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
-from ustat_pg.engines import Decay, Estimator, GapTransform, GradientCell, SquaredProjection
+from ustat_pg.engines import Estimator, GradientCell, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.engines.runs.cell import BINS
-from ustat_pg.experiment import Check, Eigenvalue, LawExcess, LawShare, Linear, Pit, Point
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     gap_transform,
     limit_weights,
@@ -37,6 +33,20 @@ from ustat_pg.predictions import (
     sup_distance,
 )
 
+from .engines import Decay, GapTransform
+from .engines.runs.cell import BINS
+from .evidence import (
+    Check,
+    Eigenvalue,
+    LawExcess,
+    LawShare,
+    Linear,
+    Pit,
+    Point,
+    equal,
+    positive,
+)
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import Suite, mse_of, word
 from .problems.landscapes import Landscape, LandscapeEntry
 from .shared.peers import COARSE, scale

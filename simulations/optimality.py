@@ -39,7 +39,6 @@ from math import inf, prod
 
 import numpy as np
 
-from ustat_pg.checks import Interval, Statement, equal
 from ustat_pg.engines import (
     Estimator,
     GradientCell,
@@ -47,8 +46,6 @@ from ustat_pg.engines import (
     SquaredProjection,
 )
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Extrapolation, Linear, Point, Ratio, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Panel
 from ustat_pg.predictions import (
     critic_error_at_par,
     critic_excess,
@@ -61,6 +58,18 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from .evidence import (
+    Check,
+    Extrapolation,
+    Interval,
+    Linear,
+    Point,
+    Ratio,
+    Statement,
+    equal,
+    mean_of,
+)
+from .evidence.figure import Axis, Figure, Panel
 from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
 from .problems.bandits import prompts
 from .shared.peers import CRITIC, label, mean_in, scale, slope, within

@@ -21,13 +21,12 @@ from math import log
 
 import numpy as np
 
-from ustat_pg.checks import equal
 from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.experiment import Check, Linear, LogSlope, Point, Ratio, mean_of
-from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
+from .evidence import Check, Linear, LogSlope, Point, Ratio, equal, mean_of
+from .evidence.figure import Axis, Curve, Figure, Line, Panel
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts, shipped
 from .shared.peers import noise

@@ -31,20 +31,21 @@ from math import log, sqrt
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Decay, Gap, GapTransform, GradientCell
-from ustat_pg.experiment import (
+from ustat_pg.engines import GradientCell
+from ustat_pg.predictions import gap_transform, limit_weights
+
+from .engines import Decay, Gap, GapTransform
+from .evidence import (
     Check,
     Eigenvalue,
     Extrapolation,
     Linear,
     LogSlope,
     Point,
+    equal,
     mean_of,
 )
-from ustat_pg.experiment.figure import Axis, Curve, Figure, Line, Panel
-from ustat_pg.predictions import gap_transform, limit_weights
-
+from .evidence.figure import Axis, Curve, Figure, Line, Panel
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry, Landscapes
 from .shared.runs import (

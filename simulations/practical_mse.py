@@ -19,10 +19,6 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ustat_pg.checks import equal, positive
-from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
 from ustat_pg.predictions import (
     WeightedPrediction,
     count_table,
@@ -32,6 +28,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import token_outcomes
 
+from .engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from .evidence import Check, Linear, Point, equal, mean_of, positive
+from .evidence.figure import Axis, Figure, Line, Panel
 from .problems import BanditEntry, Suite
 from .problems.batches import Batch, batches, graded_prompts, one_token_prompts
 

@@ -20,7 +20,9 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 import ustat_pg
-from ustat_pg.experiment import (
+
+from . import claim, curves
+from .evidence import (
     Claim,
     LostWorkers,
     Options,
@@ -30,17 +32,14 @@ from ustat_pg.experiment import (
     run_claims,
     run_points,
 )
-from ustat_pg.experiment.curves import tidy
-from ustat_pg.experiment.executors import loss
-from ustat_pg.experiment.work import bar
-
-from . import claim, curves
+from .evidence.curves import tidy
+from .evidence.executors import loss
+from .evidence.work import bar
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ustat_pg.experiment.executors import Cluster
-
+    from .evidence.executors import Cluster
     from .problems import Suite
 
 __all__ = ["Settled", "designs", "processes_of", "settle", "settle_apart"]

@@ -7,15 +7,16 @@ import re
 from pathlib import Path
 from string import Template
 
-from ustat_pg.paper import RESULTS
 from ustat_pg.validation import InputError
+
+from .paper import RESULTS
 
 __all__ = ["ROOT", "write"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
 _BEFORE = '    "gradient_mse_lm": Result('
-"""The line behind a new result in ``ustat_pg/paper.py``: the language models come last."""
+"""The line behind a new result in ``simulations/paper.py``: the language models come last."""
 
 _ENTRY = """\
     "@stem": Result(

@@ -26,10 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.checks import Interval, Statement, at_most, attained, equal, positive
-from ustat_pg.engines import Away, Constant, Coordinate, Decay, Estimator, Gap, GradientCell
-from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, EverySample, Linear, Point, mean_of
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import (
     bound_curve,
     constant_bound,
@@ -39,6 +36,21 @@ from ustat_pg.predictions import (
     gradient_mse,
 )
 
+from .engines import Away, Constant, Coordinate, Decay, Gap
+from .engines.runs.schedules import Schedule
+from .evidence import (
+    Check,
+    EverySample,
+    Interval,
+    Linear,
+    Point,
+    Statement,
+    at_most,
+    attained,
+    equal,
+    mean_of,
+    positive,
+)
 from .one_step import RIVALS as RIVALS_ON_NETWORKS  # noqa: F401
 from .one_step import on_networks  # noqa: F401
 from .problems import Suite, mse_of

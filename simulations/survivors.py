@@ -18,15 +18,15 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import GroupSize, SquaredError, SurvivorCell
-from ustat_pg.experiment import Check, Point, mean_of
-from ustat_pg.experiment.figure import RATE_OF_SUCCESS, Axis, Figure, Line
+from ustat_pg.engines import GroupSize, SquaredError
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
 
 from .adaptive_groups import RATES
+from .engines import SurvivorCell
+from .evidence import Check, Point, equal, mean_of
+from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from .problems import BanditEntry, Suite
 from .problems.bandits import two_valued
 from .problems.lengths import worded

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ustat_pg.experiment import Plan
-from ustat_pg.paper import RESULTS
-from ustat_pg.report import as_table, in_words, number, predicted, says
-from ustat_pg.results import CheckResult
+from .evidence import Plan
+from .evidence.report import as_table, in_words, number, predicted, says
+from .evidence.results import CheckResult
+from .paper import RESULTS
 
 __all__ = ["check_table", "plan_table"]
 

@@ -24,22 +24,14 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.checks import equal
 from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients import exact, reference
-from ustat_pg.experiment import (
-    Check,
-    EverySample,
-    Extrapolation,
-    Linear,
-    Point,
-    mean_of,
-)
-from ustat_pg.experiment.figure import Axis, Figure, Line, Panel
-from ustat_pg.experiment.formulas import FormulaDistance, Groups
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_components
 
+from .evidence import Check, EverySample, Extrapolation, Linear, Point, equal, mean_of
+from .evidence.figure import Axis, Figure, Line, Panel
+from .evidence.formulas import FormulaDistance, Groups
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts
 from .shared.peers import COARSE, scale

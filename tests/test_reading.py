@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import figures.__main__
+from simulations.evidence.results import load_curves
 from tests.support.commands import refusal_of
 from tests.support.hostile import Runs
 from tests.support.refusals import refuses
@@ -23,7 +24,6 @@ from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.problems import example_problem
 from ustat_pg.reading import printable, read_arrays, read_yaml
-from ustat_pg.results import load_curves
 from ustat_pg.validation import InputError
 
 

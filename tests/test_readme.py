@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
+from simulations.paper import RESULTS
 from tests.support.pages import said
 from tests.support.readme import README, printed_table
-from ustat_pg.paper import RESULTS
 
 ROOT = README.parent
 PAGES = sorted(

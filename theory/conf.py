@@ -73,7 +73,8 @@ autodoc_typehints_format = "short"
 # to read a docstring. What a function imports stays as it is: TRL asks the versions of what it finds.
 _imported = {
     name.partition(".")[0]
-    for file in (HERE.parent / "ustat_pg").rglob("*.py")
+    for package in ("ustat_pg", "simulations")
+    for file in (HERE.parent / package).rglob("*.py")
     for statement in ast.parse(file.read_text("utf-8")).body
     if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
     for node in ast.walk(statement)

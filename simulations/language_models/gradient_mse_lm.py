@@ -25,12 +25,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ustat_pg.checks import equal
-from ustat_pg.experiment import Check, Linear, Point, Ratio, mean_of
 from ustat_pg.llm.estimates import BASELINES as CURVES
 from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
 from ustat_pg.llm.estimates import curves as errors_of
 
+from ..evidence import Check, Linear, Point, Ratio, equal, mean_of
 from ..problems import Suite
 from .cells import AVERAGED, BASELINES, NOISE, NORMALISED, SIGNAL, LmCell, LmQuantity, drawn, pooled
 from .studies import CURVE_SIZES, SIZES, Error, Study, above, cell_of, short, study

@@ -21,8 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ustat_pg.experiment import Check, Linear, Point, mean_of
-
+from ..evidence import Check, Linear, Point, mean_of
 from ..problems import Suite
 from .cells import BATCH, LmCell, drawn, pooled
 from .studies import SIZES, Study, above, cell_of, short, study

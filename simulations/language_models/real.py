@@ -19,12 +19,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
-from ustat_pg.checks import Statement, equal, positive
-from ustat_pg.experiment import Check, Linear, Point, Ratio
 from ustat_pg.llm.estimates import curves as errors_of
 from ustat_pg.llm.pool import ScoredPool, moment_weights
 from ustat_pg.validation import InputError
 
+from ..evidence import Check, Linear, Point, Ratio, Statement, equal, positive
 from ..problems import Entry, Suite
 from .cells import BASELINES, drawn
 from .real_cells import GroupCell, require_packed, task_of

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.checks import Statement, equal, positive
-from ustat_pg.experiment import Check, Linear, Ratio, mean_of
-from ustat_pg.experiment.functionals import Functional
 from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves
 from ustat_pg.llm.pool import ScoredPool
 
+from ..evidence import Check, Linear, Ratio, Statement, equal, mean_of, positive
+from ..evidence.functionals import Functional
 from ..problems import Entry, Suite
 from .cells import LmCell, LmQuantity, drawn
 

@@ -37,7 +37,7 @@ SIMULATED = (
     "ustat_pg/engines/draws",
     "ustat_pg/engines/gradients/lanes",
     "ustat_pg/engines/gradients/scalar",
-    "ustat_pg/engines/runs/lanes",
+    "simulations/engines/runs/lanes",
     "ustat_pg/llm",
 )
 """Files that simulation alone calls: an enumeration of their errors would be in vain."""

@@ -87,7 +87,8 @@ def ask(
 ) -> Answer:
     """The answer of a process on an error, or on the true program; it is killed after its time."""
     from ustat_pg.compiled import bodies
-    from ustat_pg.experiment.store import makers
+
+    from ..evidence.store import makers
 
     file = ROOT / (error.file if error else "")
     answer = {"verdict": "ERROR", "stem": stems[0], "engine": engine, "by": "", "check": ""}
@@ -150,11 +151,11 @@ def run_apart(
 
 def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answer:
     """A claim's verdict, and what refutes it if it is refuted."""
-    from simulations import ON_LANGUAGE_MODELS, Suite
-    from simulations.processes import designs
-    from ustat_pg.experiment import Options, Store, run_claims
-    from ustat_pg.experiment.planted import run_controls
-    from ustat_pg.report import exit_code
+    from .. import ON_LANGUAGE_MODELS, Suite
+    from ..evidence import Options, Store, run_claims
+    from ..evidence.planted import run_controls
+    from ..evidence.report import exit_code
+    from ..processes import designs
 
     how, store = Options(size, engine, seed), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
@@ -177,10 +178,10 @@ def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answ
 
 def _first_refuted(design: Any, how: Any, store: Any) -> str:
     """The first check that its enumeration alone refutes, or an empty text: one of a few mostly does."""
-    from ustat_pg.experiment.measurements import Measurements
-    from ustat_pg.experiment.plan import make_plan
-    from ustat_pg.experiment.runner import _settle
-    from ustat_pg.experiment.work import Work, environment
+    from ..evidence.measurements import Measurements
+    from ..evidence.plan import make_plan
+    from ..evidence.runner import _settle
+    from ..evidence.work import Work, environment
 
     measured = Measurements((check.functional for check in design.checks), how)
     plan = make_plan(design, {}, how)

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.engines import PracticalCell, PracticalError, RatioBias, Rule
 from ustat_pg.moments import TokenOutcomes
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import practical_mse
 from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
 
+from ..engines import PracticalCell, PracticalError, RatioBias, Rule
 from .bandits import BanditEntry, Bandits, rare
 from .entry import Entry
 from .tokens import Drawn, initial, until

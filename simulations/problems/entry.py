@@ -8,9 +8,17 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from ustat_pg.checks import Statement, equal, positive
-from ustat_pg.experiment import Check, Extrapolation, Linear, LogSlope, Ratio
-from ustat_pg.experiment.functionals import Functional
+from ..evidence import (
+    Check,
+    Extrapolation,
+    Linear,
+    LogSlope,
+    Ratio,
+    Statement,
+    equal,
+    positive,
+)
+from ..evidence.functionals import Functional
 
 P = TypeVar("P")
 

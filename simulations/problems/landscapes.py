@@ -15,14 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.problems import (
-    BentBandit,
-    LocationBandit,
-    mixture_problem,
-    norm_only_problem,
-    ordered_problem,
-)
-
+from ..interior_problems.bent_bandit import BentBandit, norm_only_problem, ordered_problem
+from ..interior_problems.location_bandit import LocationBandit, mixture_problem
 from .entry import Entry
 
 Landscape = LocationBandit | BentBandit

@@ -17,11 +17,11 @@ from scipy.special import log_softmax
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import kl_coefficients, kl_values
-from ustat_pg.experiment import Linear, mean_of
 from ustat_pg.policies import OutputSpace
 from ustat_pg.predictions import gradient_mse, kl_gradient, kl_penalty
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
+from ..evidence import Linear, mean_of
 from .entry import Entry
 
 if TYPE_CHECKING:

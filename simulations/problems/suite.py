@@ -12,7 +12,7 @@ import numpy as np
 from ustat_pg.predictions import silent_share
 from ustat_pg.validation import InputError, one_of
 
-from .. import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
+from ..paper import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
 from . import tokens
 from .bandits import BanditEntry, Bandits
 from .entry import Entry

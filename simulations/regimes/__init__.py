@@ -20,12 +20,11 @@ from zlib import crc32
 
 import numpy as np
 
-from ustat_pg.checks import equal
-from ustat_pg.checks.verdict import ROUNDING
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Check
-from ustat_pg.experiment.functionals import EverySample
 
+from ..evidence import Check, equal
+from ..evidence.functionals import EverySample
+from ..evidence.verdict import ROUNDING
 from ..problems import Suite, mse_of, two_valued
 from ..problems.entry import Entry
 

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator
-from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     best_shrinkage,
     best_table,
@@ -21,6 +20,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check
 from . import Asked, Drawn, Known, ratio, rounding
 from .gradients import LARGEST_BATCH, LARGEST_GROUP, Law, problem
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg import estimators
-from ustat_pg.experiment import Check
 
+from ..evidence import Check
 from . import Asked, Drawn, rounding
 
 Array = NDArray[np.float64]

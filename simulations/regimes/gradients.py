@@ -13,7 +13,6 @@ from scipy.stats import binom
 
 from ustat_pg.engines import Draws, Estimator, GradientCell
 from ustat_pg.engines.gradients.exact import minibatches
-from ustat_pg.experiment import Check
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     gradient_covariance,
@@ -24,6 +23,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check
 from . import Asked, Drawn, Known, ratio, rounding
 
 Array = NDArray[np.float64]

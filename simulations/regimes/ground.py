@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.estimators import grpo, maxrl, standardised
-from ustat_pg.experiment import Check
 from ustat_pg.moments import TokenOutcomes
 from ustat_pg.policies import PrefixSoftmax, TabulatedPolicy
 from ustat_pg.predictions import (
@@ -25,6 +24,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit, modular_sum, token_outcomes
 
+from ..evidence import Check
 from . import Asked, Drawn, rounding
 from .gradients import LARGEST_BATCH, LARGEST_GROUP, Law, problem
 

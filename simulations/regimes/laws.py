@@ -13,7 +13,6 @@ from scipy.stats import chi2
 
 from ustat_pg.distributions import WeightedChi2
 from ustat_pg.engines import Estimator
-from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     MixtureLaw,
     conditional_transform,
@@ -23,6 +22,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check
 from . import Asked, Drawn, Known, rounding
 from .gradients import Law, problem
 

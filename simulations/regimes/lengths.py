@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator
-from ustat_pg.experiment import Check
 from ustat_pg.predictions import aggregated_mean
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check
 from . import Asked, Drawn, rounding
 from .gradients import groups, term_sizes
 

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from ustat_pg.engines import Estimator
-from ustat_pg.experiment import Check
 from ustat_pg.predictions import (
     MseConstants,
     critical_budget,
@@ -27,6 +26,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check
 from . import ROUNDED, Asked, Drawn, Known, one_of, ratio, rounding
 from .gradients import LARGEST_GROUP, PROMPTS, Law, groups, problem, term_sizes
 

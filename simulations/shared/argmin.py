@@ -9,10 +9,9 @@ from math import inf, sqrt
 
 import numpy as np
 
-from ustat_pg.checks import Evidence, Interval
-from ustat_pg.checks.planning import MOST
-from ustat_pg.experiment import Linear
-from ustat_pg.experiment.functionals import OfPoints, Sums
+from ..evidence import Evidence, Interval, Linear
+from ..evidence.functionals import OfPoints, Sums
+from ..evidence.planning import MOST
 
 
 @dataclass(frozen=True)

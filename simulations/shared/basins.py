@@ -10,13 +10,14 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ustat_pg.checks import equal
-from ustat_pg.engines import Ball, Constant, Training
-from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, Extrapolation, Linear
 from ustat_pg.predictions import bound_curve, gradient_mse
-from ustat_pg.problems import Constants, LocationBandit, SoftmaxBandit, constants
+from ustat_pg.problems import SoftmaxBandit
 
+from ..engines import Ball, Constant, Training
+from ..engines.runs.schedules import Schedule
+from ..evidence import Check, Extrapolation, Linear, equal
+from ..interior_problems.constants import Constants, constants
+from ..interior_problems.location_bandit import LocationBandit
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 

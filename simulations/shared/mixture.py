@@ -9,10 +9,10 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import chi2, norm
 
-from ustat_pg.engines import Decay, Training
-from ustat_pg.experiment import ConditionalPit, Pit
 from ustat_pg.predictions import finite_weights
 
+from ..engines import Decay, Training
+from ..evidence import ConditionalPit, Pit
 from ..problems.landscapes import LandscapeEntry
 from .runs import GRPO, NearOptimum, parts_of, rates_of
 

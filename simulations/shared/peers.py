@@ -15,13 +15,12 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import softmax
 
-from ustat_pg.checks import Statement, equal
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Check, Linear, mean_of
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Check, Linear, Statement, equal, mean_of
 from ..problems import BanditEntry
 from .numerics import Approximate, derivative
 

@@ -11,19 +11,7 @@ from typing import Any
 import numpy as np
 
 from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import (
-    Ball,
-    Constant,
-    Cosine,
-    Decay,
-    Estimator,
-    Gap,
-    GapTransform,
-    Product,
-    Training,
-)
-from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Extrapolation, Linear, mean_of
+from ustat_pg.engines import Estimator
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     covariance_parts,
@@ -37,6 +25,9 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..engines import Ball, Constant, Cosine, Decay, Gap, GapTransform, Product, Training
+from ..engines.runs.schedules import Schedule
+from ..evidence import Extrapolation, Linear, mean_of
 from ..problems.landscapes import Landscape, LandscapeEntry
 
 GRPO, ORACLE, VANILLA = Estimator("grpo"), Estimator("oracle"), Estimator("vanilla")
@@ -113,7 +104,7 @@ class NearOptimum:
     Arguments:
         entry: the problem.
         group_size, steps, schedule, batch_size, design: what is asked of the runs, as of a
-            :class:`~ustat_pg.engines.Training`.
+            :class:`~simulations.engines.Training`.
         start: displacement from the optimum, by eigendirection, the flattest first; the rest is 0.
         radius: radius of the ball on which the runs are projected; none unless given.
     """

@@ -9,11 +9,11 @@ from math import log
 
 import numpy as np
 
-from ustat_pg.checks import positive
-from ustat_pg.engines import Decay, Estimator
-from ustat_pg.engines.runs.schedules import Schedule
-from ustat_pg.experiment import Check, Linear, LogSlope
+from ustat_pg.engines import Estimator
 
+from ..engines import Decay
+from ..engines.runs.schedules import Schedule
+from ..evidence import Check, Linear, LogSlope, positive
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .basins import Scan
 from .runs import NearOptimum

@@ -12,7 +12,6 @@ from scipy.linalg import solve_continuous_lyapunov
 
 from ustat_pg.engines import Estimator, GradientCell, Quantity, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.experiment import Linear
 from ustat_pg.predictions import (
     stationary_covariance,
     weight_derivatives,
@@ -20,6 +19,7 @@ from ustat_pg.predictions import (
 )
 from ustat_pg.problems import SoftmaxBandit
 
+from ..evidence import Linear
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import GRPO, ORACLE, covariance_of, moments_of, whole_covariance
 

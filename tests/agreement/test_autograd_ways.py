@@ -11,7 +11,7 @@ from ustat_pg.engines import Distance, Estimator, GradientCell
 
 pytest.importorskip("torch")
 
-from ustat_pg.engines.gradients import autograd
+from simulations.engines import autograd
 
 AUTOGRAD = SUBJECTS["autograd"]
 

@@ -7,6 +7,7 @@ import pytest
 from array_api_compat import array_namespace
 
 from simulations import Suite, claim
+from simulations.evidence import Options, RivalVerdict, Store, Verdict, run_claims
 from simulations.problems import Entry
 from tests.support import laws
 from tests.support.laws import COMPARED, DRAWING, FAR, LAST, SUBJECTS, errors_of
@@ -19,10 +20,8 @@ from tests.support.problems import (
     vanishing,
 )
 from ustat_pg import baselines, estimators, rng
-from ustat_pg.checks import RivalVerdict, Verdict
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
 from ustat_pg.engines.gradients import exact, reference
-from ustat_pg.experiment import Options, Store, run_claims
 from ustat_pg.problems import SoftmaxBandit, digits_problem, random_problem
 from ustat_pg.validation import InputError
 

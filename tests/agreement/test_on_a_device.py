@@ -22,6 +22,10 @@ import pytest
 from numba import cuda as numba_cuda
 
 from benchmarks.mse_kernel import Case
+from simulations.engines import Constant, Gap, Training
+from simulations.engines.runs import cuda as paths
+from simulations.engines.runs.trajectory import Trajectory
+from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support import laws
 from tests.support.bends import with_bends
 from tests.support.problems import (
@@ -32,17 +36,9 @@ from tests.support.problems import (
     vanishing,
 )
 from tests.support.run_laws import SETS, path
-from ustat_pg.engines import (
-    Constant,
-    Estimator,
-    Gap,
-    GradientCell,
-    Training,
-)
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.engines.gradients import cuda as gradients
-from ustat_pg.engines.runs import cuda as paths
-from ustat_pg.engines.runs.trajectory import Trajectory
-from ustat_pg.problems import KINDS, LocationBandit, SoftmaxBandit, random_problem
+from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR = laws.FAR

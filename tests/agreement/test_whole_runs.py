@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulations.engines import Constant
+from simulations.engines.runs import reference
+from simulations.engines.runs.trajectory import Trajectory
 from tests.support import run_laws as laws
 from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS, smooth
 from tests.support.run_laws import SUBJECTS, path
-from ustat_pg.engines import Constant
-from ustat_pg.engines.runs import reference
-from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
 
 each_estimator = pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)

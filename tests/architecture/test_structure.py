@@ -10,9 +10,9 @@ import pytest
 
 import ustat_pg
 from simulations import ON_LANGUAGE_MODELS, STEMS
+from simulations.paper import RESULTS
 from tests.support.commands import ROOT, python
 from tests.support.networks import WITHOUT_TORCH
-from ustat_pg.paper import RESULTS
 
 
 def printed(code):
@@ -45,10 +45,11 @@ def test_the_rivals_of_language_models_are_listed():
     [
         ("ustat_pg", "numpy numba scipy pandas sklearn torch matplotlib"),
         (
-            "ustat_pg.testing, ustat_pg.report, ustat_pg.cli",
+            "ustat_pg.testing, ustat_pg.cli",
             "torch matplotlib seaborn hypothesis simulations distributed jinja2",
         ),
-        ("ustat_pg.engines.one_step, ustat_pg.engines.gradients.cuda", "torch"),
+        ("simulations.evidence.report", "torch matplotlib seaborn hypothesis distributed jinja2"),
+        ("simulations.engines.one_step, ustat_pg.engines.gradients.cuda", "torch"),
         ("ustat_pg.policies, ustat_pg.problems", "torch"),
         ("ustat_pg.distributions", "numba"),
     ],
@@ -61,15 +62,15 @@ def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("ustat_pg.engines.base.require_engine('autograd')", "the autograd engine needs"),
-        ("import ustat_pg.engines.gradients.models", "torch models need"),
+        ("simulations.engines.engine_of('autograd')", "the autograd engine needs"),
+        ("import simulations.engines.models", "torch models need"),
         ("ustat_pg.policies.TransformerPolicy", "TransformerPolicy needs"),
     ],
 )
 def test_what_needs_torch_says_so_without_it(code, what):
     code = WITHOUT_TORCH + (
-        "import ustat_pg.engines.base, ustat_pg.policies, ustat_pg.problems\n"
-        "for name in ('exact', 'reference', 'cpu'): ustat_pg.engines.base.require_engine(name)\n"
+        "import simulations.engines, ustat_pg.policies, ustat_pg.problems\n"
+        "for name in ('exact', 'reference', 'cpu'): simulations.engines.engine_of(name)\n"
         "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
         f"try: {code}\n"
         "except ustat_pg.validation.InputError as error: print(error)\n"

@@ -56,7 +56,11 @@ def test_a_mutant_changes_one_place_and_no_text(tmp_path, monkeypatch):
         ("ustat_pg/sampling.py", "tests/test_sampling.py", "tests/test_independent_plans.py"),
         ("ustat_pg/llm/plans.py", "tests/llm/test_plans.py", "tests/llm/test_tables.py"),
         ("ustat_pg/catalogue/choice.py", "tests/test_catalogue_choice.py", "tests/test_explain.py"),
-        ("ustat_pg/results.py", "tests/test_results.py", "tests/test_report_words.py"),
+        (
+            "simulations/evidence/results.py",
+            "tests/simulations/evidence/test_results.py",
+            "tests/simulations/evidence/test_report_words.py",
+        ),
     ],
 )
 def test_a_file_is_asked_of_the_tests_of_its_name_first(file, first, some):

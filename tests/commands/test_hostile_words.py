@@ -9,12 +9,12 @@ import pytest
 
 from simulations.__main__ import _parser as of_simulations
 from simulations.__main__ import main as simulate
+from simulations.evidence.runner import MOST_REPLICATIONS
 from tests.support.commands import jsonl, refusal_of
 from tests.support.hostile import NO_COUNTS, NO_NUMBERS, NUL, is_number, valued, with_value
 from ustat_pg.cli import LONGEST, main
 from ustat_pg.cli import _parser as of_words
 from ustat_pg.commands.model_arguments import setting
-from ustat_pg.experiment.runner import MOST_REPLICATIONS
 from ustat_pg.predictions import count_table, gradient_mse
 from ustat_pg.problems import named_problem
 

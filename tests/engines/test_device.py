@@ -9,18 +9,14 @@ import pytest
 from numba import config, int64, typeof, types, uint32
 from numba import cuda as numba_cuda
 
+from simulations.engines import Constant
+from simulations.engines.runs import cuda as trajectory_cuda
+from simulations.engines.runs import scalar as runs
+from simulations.engines.runs.trajectory import Trajectory
 from tests.support import laws
 from tests.support.problems import smooth
-from ustat_pg.engines import (
-    Constant,
-    Estimator,
-    GradientCell,
-    SquaredError,
-)
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.gradients import cuda, warps
-from ustat_pg.engines.runs import cuda as trajectory_cuda
-from ustat_pg.engines.runs import scalar as runs
-from ustat_pg.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import random_problem
 from ustat_pg.validation import InputError
 

@@ -8,20 +8,17 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from simulations.engines import OneStep, SizedCell, SurvivorCell, TokenMeanCell
+from simulations.engines.practical import PracticalCell
 from ustat_pg.engines import (
     Distance,
     Estimator,
     GradientCell,
-    OneStep,
     PlanCell,
     Projection,
-    SizedCell,
     SquaredError,
     SquaredProjection,
-    SurvivorCell,
-    TokenMeanCell,
 )
-from ustat_pg.engines.practical import PracticalCell
 from ustat_pg.problems import SoftmaxBandit
 
 SURE = np.ones((2, 3, 1))

@@ -18,7 +18,7 @@ import pytest
 from simulations import ON_LANGUAGE_MODELS, STEMS, Suite
 from simulations import curves as points_of
 from simulations.__main__ import main as simulations
-from ustat_pg.experiment import Options, Store, options, run_points
+from simulations.evidence import Options, Store, options, run_points
 
 pytest.importorskip("seaborn")
 
@@ -26,10 +26,10 @@ from figures import data
 from figures.__main__ import main, paint
 from figures.catalogue import PICTURES
 from figures.style import LOOKS
+from simulations.evidence.figure import Line
+from simulations.evidence.results import load_run
 from tests.support.commands import refusal_of
 from tests.support.runs import NO_CLAIMS
-from ustat_pg.experiment.figure import Line
-from ustat_pg.results import load_run
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = list(PICTURES)

@@ -10,8 +10,8 @@ pytest.importorskip("seaborn")
 from figures.catalogue import PICTURES
 from figures.render import draw
 from figures.style import BLUE, GREY, LOOKS, ORANGE
+from simulations.evidence.figure import Curve, Figure, Line, Panel
 from tests.support.figures import has, heights, spans
-from ustat_pg.experiment.figure import Curve, Figure, Line, Panel
 
 pytestmark = pytest.mark.usefixtures("look")
 

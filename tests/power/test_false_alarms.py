@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binomtest
 
+from simulations.evidence import RivalVerdict, Verdict, decide, equal, mean_of
 from simulations.mse import rivals
 from simulations.problems import Suite, mse_of, two_valued
-from ustat_pg.checks import RivalVerdict, Verdict, decide, equal
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import mean_of
 from ustat_pg.predictions import gradient_mse
 
 SEEDS = 2000

@@ -18,12 +18,11 @@ import simulations.shared.peers
 import ustat_pg.estimators
 import ustat_pg.problems.softmax_bandit
 from simulations import Suite, claim
+from simulations.evidence import Claim, Options, Store, Verdict, options, run_claims
+from simulations.evidence.options import SIZES, Size
 from simulations.mutants.errors import errors
 from simulations.problems.tokens import bandits
 from tests.support.mutants import mutated
-from ustat_pg.checks import Verdict
-from ustat_pg.experiment import Claim, Options, Store, options, run_claims
-from ustat_pg.experiment.options import SIZES, Size
 
 STEMS = ("mse", "minibatch")
 ENDINGS = (": grpo", ": vanilla", ": minimum-variance")

@@ -9,10 +9,9 @@ from importlib.util import find_spec
 import pytest
 
 from simulations import Suite, one_step
+from simulations.engines import OneStep
+from simulations.evidence import Claim, Options, RivalVerdict, Store, Verdict, run_claims
 from tests.support.mutants import mutated_function
-from ustat_pg.checks import RivalVerdict, Verdict
-from ustat_pg.engines import OneStep
-from ustat_pg.experiment import Claim, Options, Store, run_claims
 from ustat_pg.predictions import one_step_gap
 
 pytestmark = [

@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 import pytest
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support.commands import python
 from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
@@ -21,7 +22,7 @@ from ustat_pg.predictions import (
     mse_constants,
     oracle_ratio,
 )
-from ustat_pg.problems import LocationBandit, digit_addition, random_problem
+from ustat_pg.problems import digit_addition, random_problem
 
 PROBLEM = random_problem(3, "binary")
 

@@ -7,6 +7,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from ustat_pg.estimators import grpo
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
@@ -40,7 +41,6 @@ from ustat_pg.predictions import (
     weighted_mse,
 )
 from ustat_pg.problems import (
-    LocationBandit,
     SoftmaxBandit,
     TokenProblem,
     WeightedBandit,

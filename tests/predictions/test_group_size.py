@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support.refusals import refusals
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
@@ -28,13 +29,7 @@ from ustat_pg.predictions import (
     paper_group_size,
     robust_group_size,
 )
-from ustat_pg.problems import (
-    LocationBandit,
-    SoftmaxBandit,
-    example_problem,
-    problem_from_mapping,
-    random_problem,
-)
+from ustat_pg.problems import SoftmaxBandit, example_problem, problem_from_mapping, random_problem
 from ustat_pg.validation import InputError
 
 EXAMPLE = problem_from_mapping(example_problem())

@@ -9,10 +9,11 @@ from math import prod
 import numpy as np
 import pytest
 
+from simulations.engines import TokenMeanCell
 from tests.support import independent as ind
 from tests.support.problems import library_problem
 from tests.support.refusals import refusals
-from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredError, TokenMeanCell
+from ustat_pg.engines import Distance, Estimator, Mixed, Projection, SquaredError
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import aggregated_mean, length_curl

@@ -8,8 +8,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from simulations.engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from tests.support.refusals import refusals
-from ustat_pg.engines import Estimator, PracticalCell, PracticalError, RatioBias, Rule, TargetBias
+from ustat_pg.engines import Estimator
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
     count_table,

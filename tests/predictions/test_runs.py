@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support.refusals import refusals
 from ustat_pg.predictions import (
     epoch_gap,
@@ -14,7 +15,6 @@ from ustat_pg.predictions import (
     linear_gap,
     weight_form,
 )
-from ustat_pg.problems import LocationBandit
 
 HILLS = LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3])
 MOMENTS, BASIS = HILLS.at(HILLS.maximiser).moments(), HILLS.identifiable

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from ustat_pg.problems import (
     KINDS,
-    LocationBandit,
     SoftmaxBandit,
     example_problem,
     load_problem,

@@ -9,12 +9,12 @@ import pytest
 
 from simulations import Suite, claim
 from simulations.__main__ import main
-from ustat_pg.experiment import Options, Store, options, run_claims
-from ustat_pg.experiment.options import SIZES, Size
-from ustat_pg.experiment.provenance import document
-from ustat_pg.experiment.runner import check_alone
-from ustat_pg.report import check_command
-from ustat_pg.results import load_run, plain
+from simulations.evidence import Options, Store, options, run_claims
+from simulations.evidence.options import SIZES, Size
+from simulations.evidence.provenance import document
+from simulations.evidence.report import check_command
+from simulations.evidence.results import load_run, plain
+from simulations.evidence.runner import check_alone
 
 
 def stored_run(folder, stems, suite, options):

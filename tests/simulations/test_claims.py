@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from simulations import Suite, curves
+from simulations.engines import Decay, Training
+from simulations.evidence import Options, Store, run_points
 from simulations.limit_law import STARTS, STEPS
 from simulations.shared.runs import covariance_of, moments_of
 from simulations.shared.weights import constants, scale
-from ustat_pg.engines import Decay, Estimator, Training
-from ustat_pg.experiment import Options, Store, run_points
+from ustat_pg.engines import Estimator
 from ustat_pg.predictions import (
     limit_weights,
     matrix_correlation,

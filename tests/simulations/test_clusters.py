@@ -182,7 +182,7 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     # The last worker gone, a run waits for another one, but not for ever.
     script = (
         "import os, signal, time\n"
-        "from ustat_pg.experiment.executors import dask_cluster\n"
+        "from simulations.evidence.executors import dask_cluster\n"
         f"with dask_cluster({address!r}, patience=1) as cluster:\n"
         f"    os.kill({cluster.workers[1].pid}, signal.SIGKILL)\n"
         "    while True: cluster.threads(), time.sleep(0.1)\n"
@@ -201,7 +201,7 @@ def test_an_address_where_no_scheduler_answers_is_refused_in_time():
         places = "nonsense", f"tcp://127.0.0.1:{silent.getsockname()[1]}"
         for place in places:
             done = python(
-                "from ustat_pg.experiment.executors import dask_cluster\n"
+                "from simulations.evidence.executors import dask_cluster\n"
                 "from ustat_pg.validation import InputError\n"
                 "try:\n"
                 f"    with dask_cluster({place!r}, answer=0.5): print('found one')\n"
@@ -229,7 +229,7 @@ def test_a_block_that_kills_and_a_scheduler_that_dies_leave_what_was_finished(
     # A connection that is lost for a moment ends the run too, and the client's thread is silent.
     script = (
         "import time\n"
-        "from ustat_pg.experiment.executors import dask_cluster\n"
+        "from simulations.evidence.executors import dask_cluster\n"
         f"with dask_cluster({address!r}) as cluster:\n"
         "    client = cluster.keep(b'').client\n"
         "    client.loop.add_callback(lambda: 1 / 0)\n"

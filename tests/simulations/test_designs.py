@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from simulations import STEMS, Suite, claim
+from simulations.engines import SurvivorCell, Training
+from simulations.evidence import LawExcess, Options, Store, run_claims
+from simulations.evidence.chi_squares import ChiSquares
 from simulations.problems import Entry
 from simulations.processes import processes_of
 from simulations.regimes import checks as drawn
 from simulations.ustatistic import SHARED
 from tests.support.claims import GRADIENTS
-from ustat_pg.engines import SurvivorCell, Training
-from ustat_pg.experiment import LawExcess, Options, Store, run_claims
-from ustat_pg.experiment.chi_squares import ChiSquares
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from simulations import Suite, claim
+from simulations.evidence import Options, Verdict, mean_of
+from simulations.evidence.runner import check_alone
 from simulations.problems import landscapes, mse_of
 from simulations.problems.landscapes import Landscapes, apart
 from simulations.shared.argmin import Lowest
 from simulations.shared.basins import Scan, largest
-from ustat_pg.checks import Verdict
 from ustat_pg.engines import GradientCell
-from ustat_pg.experiment import Options, mean_of
-from ustat_pg.experiment.runner import check_alone
 
 
 def test_a_pilot_that_sees_no_run_stopped_leaves_no_verdict_open():

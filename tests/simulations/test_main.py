@@ -19,13 +19,13 @@ import pytest
 from figures.__main__ import main as figures
 from simulations import ON_LANGUAGE_MODELS, ON_RUNS, STEMS, minibatch
 from simulations.__main__ import main
+from simulations.evidence import Options, load_results, options
+from simulations.evidence.options import SIZES, Size
+from simulations.evidence.results import load_curves, load_run
 from tests.support.claims import GRADIENTS
 from tests.support.commands import ROOT
 from tests.support.kills import blocks, claims_in, interruptible, kill_in_mid_run
 from tests.support.readme import printed_table, verdict_table
-from ustat_pg.experiment import Options, load_results, options
-from ustat_pg.experiment.options import SIZES, Size
-from ustat_pg.results import load_curves, load_run
 
 COMMAND = [sys.executable, "-m", "simulations", "verify", "--size", "smoke", "normalised"]
 

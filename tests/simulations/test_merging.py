@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from simulations.__main__ import main
-from ustat_pg.results import load_curves, load_run
+from simulations.evidence.results import load_curves, load_run
 
 WORDS = ["verify", "survivors", "--size", "smoke", "--engine", "exact", "--workers", "1"]
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from simulations import Suite, claim
+from simulations.evidence import Options, Verdict
+from simulations.evidence.runner import check_alone
 from simulations.problems.tokens import until
 from simulations.shared.numerics import derivative, later_terms
-from ustat_pg.checks import Verdict
-from ustat_pg.experiment import Options
-from ustat_pg.experiment.runner import check_alone
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simulations import STEMS, Suite, claim, regimes
+from simulations.evidence import Verdict, decide
 from simulations.regimes import MODULES, checks, gradients, laws, sizes
-from ustat_pg.checks import Verdict, decide
 from ustat_pg.engines import Estimator, MomentSums
 from ustat_pg.predictions import MseConstants
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from simulations import skeleton
+from simulations.paper import RESULTS
 from tests.support.commands import ROOT
 from tests.support.refusals import refuses
-from ustat_pg.paper import RESULTS
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def run(root: Path, *words: str, module: str = "simulations"):
 
 def test_it_is_clean(clone):
     for words in (("format", "--check"), ("check",)):
-        files = ("simulations/my_result.py", "ustat_pg/paper.py")
+        files = ("simulations/my_result.py", "simulations/paper.py")
         done = run(clone, *words, *files, module="ruff")
         assert done.returncode == 0, done.stdout
 

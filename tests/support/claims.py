@@ -8,13 +8,8 @@ from math import log
 
 import numpy as np
 
-from simulations.problems import Suite, mse_of
-from simulations.problems.landscapes import triple
-from simulations.shared.runs import ball, covariance_of
-from ustat_pg.checks import equal, positive
-from ustat_pg.distributions import WeightedChi2
-from ustat_pg.engines import Decay, Estimator, Gap, GapTransform, GradientCell, Training
-from ustat_pg.experiment import (
+from simulations.engines import Decay, Gap, GapTransform, Training
+from simulations.evidence import (
     Check,
     Claim,
     LawDistance,
@@ -24,10 +19,17 @@ from ustat_pg.experiment import (
     LogSlope,
     Pit,
     Ratio,
+    equal,
     mean_of,
+    positive,
 )
+from simulations.evidence.results import plain
+from simulations.problems import Suite, mse_of
+from simulations.problems.landscapes import triple
+from simulations.shared.runs import ball, covariance_of
+from ustat_pg.distributions import WeightedChi2
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import finite_weights, gradient_mse, sup_distance
-from ustat_pg.results import plain
 
 SKEWED = Suite().skewed.problem
 GRADIENTS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulations.interior_problems.location_bandit import LocationBandit
 from ustat_pg.policies import ArmLinearSoftmax
-from ustat_pg.problems import LocationBandit
 
 
 def bump(**options):

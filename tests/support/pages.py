@@ -19,9 +19,9 @@ from unittest import mock
 
 import numpy as np
 
+from simulations.paper import stem_of
 from ustat_pg import cli
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.paper import stem_of
 from ustat_pg.problems import example_problem
 from ustat_pg.validation import one_of
 

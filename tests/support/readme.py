@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ustat_pg.paper import RESULTS
-from ustat_pg.report import evidence_of, rivals_of
-from ustat_pg.results import ClaimResult
+from simulations.evidence.report import evidence_of, rivals_of
+from simulations.evidence.results import ClaimResult
+from simulations.paper import RESULTS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulations.engines import Ball, Decay
+from simulations.engines.runs.lanes.plan import FEW_CONTEXTS, LANES
+from simulations.engines.runs.trajectory import Trajectory
 from tests.support.bends import with_bends
 from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
-from ustat_pg.engines import Ball, Decay, Estimator
-from ustat_pg.engines.runs.lanes.plan import FEW_CONTEXTS, LANES
-from ustat_pg.engines.runs.trajectory import Trajectory
+from ustat_pg.engines import Estimator
 
 TOLERANCE = 1e-9
 """The engines' exponentials differ in the last place. A word w is a draw of another arm where

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ustat_pg.results import Provenance, Results
+from simulations.evidence.results import Provenance, Results
 
 NO_CLAIMS = Results(
     (),

@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
+from simulations.paper import RESULTS
 from tests.support.site import ROOT
-from ustat_pg.paper import RESULTS
 
 
 def page(name):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from simulations.__main__ import main
-from ustat_pg.report import html
-from ustat_pg.results import load_run
+from simulations.evidence.report import html
+from simulations.evidence.results import load_run
 
 pytestmark = pytest.mark.slow
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from simulations.mutants.errors import KINDS as WRONG
 from simulations.mutants.errors import PlantedError, errors
 from simulations.mutants.runner import source_of
-from ustat_pg.paper import RESULTS
+from simulations.paper import RESULTS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

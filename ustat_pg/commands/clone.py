@@ -26,7 +26,7 @@ MORE = "python -m simulations has list, new and mutants besides"
 def _root() -> Path | None:
     """The clone of the repository that this folder or the package is in; None where there is none."""
     places = (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[2])
-    wanted = ("simulations/__main__.py", "figures/__main__.py", "ustat_pg/paper.py")
+    wanted = ("simulations/__main__.py", "figures/__main__.py", "simulations/paper.py")
     return next((p for p in places if all((p / name).is_file() for name in wanted)), None)
 
 

@@ -9,10 +9,10 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..experiment.work import bar
 from ..llm.commands import errors_of_pool
 from ..llm.model_pool import ModelPool, refuse_another_policy
 from ..llm.pool import ScoredPool, TokenWeights
+from ..progress import bar
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..baselines import BASELINES, Baseline
 from ..digests import digest
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
-from ..validation import InputError, finite_array, integer, one_of
+from ..validation import InputError, finite_array, integer
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -291,8 +290,8 @@ class Replications:
     count: int = 0
 
 
-ENGINES = ("exact", "reference", "cpu", "cuda", "autograd")
-"""The engines of a gradient; whole runs have some of them."""
+ENGINES = ("exact", "reference", "cpu", "cuda")
+"""The engines of a gradient that come with the library."""
 
 
 class Cell(ABC):
@@ -303,7 +302,7 @@ class Cell(ABC):
     steps: int
     """The minibatches of one replication."""
 
-    engines: tuple[str, ...] = ENGINES
+    engines: tuple[str, ...]
     """The engines that measure the cell."""
 
     measures: tuple[type, ...] = ()
@@ -450,11 +449,6 @@ class Cell(ABC):
     @abstractmethod
     def _measure(self, engine: str, quantities: Sequence[Any], block: Replications) -> MomentSums:
         """The sums of a block, of quantities that are the cell's own."""
-
-
-def require_engine(name: str) -> None:
-    """Refuse an engine that there is not, or that lacks its library."""
-    import_module(f".gradients.{one_of('engine', name, ENGINES)}", __package__)
 
 
 def block_of(seed: int, first: int, replications: int) -> Replications:

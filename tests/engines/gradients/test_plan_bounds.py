@@ -7,15 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ustat_pg.engines import (
-    Estimator,
-    GroupSize,
-    PlanCell,
-    Projection,
-    SizedCell,
-    SquaredError,
-    SurvivorCell,
-)
+from simulations.engines import SizedCell, SurvivorCell
+from ustat_pg.engines import Estimator, GroupSize, PlanCell, Projection, SquaredError
 from ustat_pg.estimators import grpo, two_stage
 from ustat_pg.problems import SoftmaxBandit
 

@@ -14,9 +14,9 @@ import torch
 
 from simulations import Suite, claim, curves
 from simulations.__main__ import main
+from simulations.evidence import Verdict, decide
 from simulations.language_models import real, real_cells
 from tests.support.commands import refusal_of
-from ustat_pg.checks import Verdict, decide
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.validation import InputError

@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 
 from simulations import Suite, claim
 from simulations.__main__ import main
+from simulations.evidence import Verdict, decide
 from simulations.language_models import cells, gradient_mse_lm, group_size_lm, studies
 from tests.support.commands import refusal_of
-from ustat_pg.checks import Verdict, decide
 
 MEMBER = "embedded:base"
 

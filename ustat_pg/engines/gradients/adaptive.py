@@ -1,4 +1,4 @@
-"""Cells of groups that are not used as they are drawn: stopped by a plan of sampling, or with outputs lost.
+"""Cells of groups that are not used as they are drawn but stopped by a plan of sampling.
 
 A cell of a plan draws the plan's largest group and looks at its beginning: outputs are independent, so
 that those after a stop might as well not have been drawn. Nothing here counts paths.
@@ -48,7 +48,7 @@ class GroupSize:
     estimators = ()
 
 
-class _OrderedCell(GradientCell):
+class OrderedCell(GradientCell):
     """A cell of one prompt's group, weighed output by output in the order drawn."""
 
     block = _BLOCK
@@ -146,7 +146,7 @@ class _OrderedCell(GradientCell):
 
 
 @dataclass(frozen=True)
-class PlanCell(_OrderedCell):
+class PlanCell(OrderedCell):
     """Groups of one prompt under a plan of sampling: of rewards 0 and 1, or of any in two stages, more where
     those of the pilot are not all equal.
 
@@ -240,40 +240,6 @@ class PlanCell(_OrderedCell):
         return float(max(sums))
 
 
-@dataclass(frozen=True)
-class SizedCell(_OrderedCell):
-    """Groups whose size was fixed for each prompt before any reward of them was seen.
-
-    Arguments:
-        group_size: the largest.
-        sizes: n(x), (X,).
-        pooled: whether a prompt counts by its outputs, as in a mean over all outputs of the batch, each
-            prompt's estimate times n(x)/E n; else each prompt counts alike.
-    """
-
-    sizes: tuple[int, ...] = ()
-    pooled: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{super().name}/sizes/{digest(repr((self.sizes, self.pooled)))}"
-
-    def _used(self, draws: Draws) -> Array:
-        return np.asarray(
-            np.arange(self.group_size) < np.array(self.sizes)[draws.contexts][..., None]
-        )
-
-    def _advantages(self, name: str, rewards: Array) -> Array:
-        mean = float(self.problem.context_probs @ np.array(self.sizes))
-        return np.asarray(advantages(name, rewards)) * (
-            rewards.shape[-1] / mean if self.pooled else 1.0
-        )
-
-    def _largest(self, estimator: Estimator) -> float:
-        low, high = self.problem.reward_range
-        return (high - low) * (max(self.sizes) / min(self.sizes) if self.pooled else 1.0)
-
-
 _BALANCED = {"balanced": "none", "balanced-inverse": "rate", "balanced-std": "std"}
 """Divisors of sub-samples by the label's first word; the number of outputs follows a colon."""
 
@@ -291,33 +257,3 @@ def of_plan(name: str) -> Estimator:
     if name.partition(":")[0] in ("sequential", "two-stage", *_BALANCED):
         return Estimator(name.replace("two-stage", "sequential"), function=_under_a_plan)
     return Estimator(name)
-
-
-@dataclass(frozen=True)
-class SurvivorCell(_OrderedCell):
-    """Groups of which only some outputs survive: an estimator of the survivors alone.
-
-    Arguments:
-        problem: each output that may be lost or not is two arms of equal score.
-        survives: whether an arm survives, (K,).
-        lone: whether the raw reward of a lone survivor counts; else it adds nothing.
-    """
-
-    survives: tuple[bool, ...] = ()
-    lone: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{super().name}/survivors/{digest(repr((self.survives, self.lone)))}"
-
-    def _used(self, draws: Draws) -> Array:
-        return np.asarray(np.array(self.survives)[draws.arms])
-
-    def _advantages(self, name: str, rewards: Array) -> Array:
-        if rewards.shape[-1] < 2:
-            return rewards * self.lone
-        return np.asarray(advantages(name, rewards))
-
-    def _largest(self, estimator: Estimator) -> float:
-        low, high = self.problem.reward_range
-        return max(high - low, *(abs(bound) * self.lone for bound in (low, high)))

@@ -18,12 +18,15 @@ import numpy as np
 
 from ...designs import require_design
 from ...problems import SoftmaxBandit, WeightedBandit
-from ...validation import InputError, integer
-from ..base import Array, Cell, Draws, Estimator, MomentSums, Replications
+from ...validation import InputError, integer, one_of
+from ..base import ENGINES, Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
 
 BLOCK = 65_536
 """Replications in a block: some tenths of a second's work and more."""
+
+OTHERS: dict[str, Callable[[], ModuleType]] = {}
+"""Engines that do not come with the library, by name: each imports a module with ``measure``."""
 
 
 def direction(problem: SoftmaxBandit, number: int) -> Array:
@@ -258,6 +261,10 @@ class GradientCell(Cell):
         weighted = isinstance(self.problem, WeightedBandit)
         return super().engine("cpu" if weighted and name == "autograd" else name)
 
+    @property
+    def engines(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*ENGINES, *OTHERS)
+
     def on(self, device: str) -> GradientCell:
         return replace(self, device=device)
 
@@ -275,18 +282,23 @@ class GradientCell(Cell):
 
     def require_exact(self, quantities: Sequence[Any]) -> None:
         self.require_quantities(quantities)
-        _engine("exact").require(self)
+        engine_of("exact").require(self)
 
     def effort(self, quantities: Sequence[Any]) -> float:
-        return float(_engine("exact").effort(self, len(quantities)))
+        return float(engine_of("exact").effort(self, len(quantities)))
 
     def _measure(
         self, engine: str, quantities: Sequence[GradientQuantity], block: Replications
     ) -> MomentSums:
-        sums: MomentSums = _engine(engine).measure(self, quantities, block)
+        sums: MomentSums = engine_of(engine).measure(self, quantities, block)
         return sums
 
 
-def _engine(name: str) -> ModuleType:
-    """An engine: a module with ``measure``, imported late since it reads this one."""
-    return import_module(f".{name}", __package__)
+def engine_of(name: str) -> ModuleType:
+    """An engine: a module with ``measure``, imported late since it reads this one.
+
+    Raises:
+        InputError: an engine that there is not, or that lacks its library.
+    """
+    one_of("engine", name, (*ENGINES, *OTHERS))
+    return OTHERS[name]() if name in OTHERS else import_module(f".{name}", __package__)

@@ -1,0 +1,450 @@
+"""Cells of Algorithm 2: a batch of prompts is split into minibatches, one plain gradient step each.
+
+All outputs are drawn by the policy at the start of the batch, so that all but the first minibatch meet
+a policy that did not draw them. A :class:`PracticalCell` takes the steps before one minibatch, or a
+given drift in their place, and measures the gradient there:
+
+    ĝ = (1/B) Σ_b (1/G) Σᵢ Σₜ [ wₜ A_{b,i} + β (π_ref/π_θ - 1) ] sₜ.
+
+``exact`` enumerates every outcome of the steps before and of the minibatch; ``reference`` draws them.
+Neither uses a closed form, and any rewards will do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ustat_pg.digests import digest
+from ustat_pg.engines.base import (
+    Array,
+    Cell,
+    Draws,
+    Estimator,
+    InfeasibleError,
+    Integers,
+    MomentSums,
+    Quantity,
+    Replications,
+)
+from ustat_pg.engines.gradients.cell import GradientCell
+from ustat_pg.engines.gradients.exact import minibatches, size
+from ustat_pg.engines.gradients.reference import draw
+from ustat_pg.estimators import clipped_weights, importance_weights, kl_coefficients
+from ustat_pg.policies import SoftmaxPolicy
+from ustat_pg.problems import SoftmaxBandit, token_outcomes
+from ustat_pg.validation import changed
+
+_BLOCK_NUMBERS = 2**22
+"""Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
+
+_KEPT_NUMBERS = 2**20
+"""Entries of the tables that a cell keeps, about."""
+
+_PATHS = 10_000
+"""Outcomes of the steps before that are still enumerated."""
+
+_LIMIT = 20_000_000
+"""These times the outcomes of the minibatch."""
+
+_ROUNDING = 1e-12
+"""Relative rounding error of an enumerated mean, against the largest value."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How token scores are weighted.
+
+    Arguments:
+        ratio: one of :data:`~ustat_pg.estimators.RATIOS`.
+        clip: ε of PPO's clipping, on either side or below and above; none unless given.
+        kl_ratio: the ratio on the penalty.
+    """
+
+    ratio: str = "token"
+    clip: float | tuple[float, float] | None = None
+    kl_ratio: str = "none"
+
+    @property
+    def sides(self) -> tuple[float, float] | None:
+        """ε below and above, where weights are clipped."""
+        if self.clip is None or isinstance(self.clip, tuple):
+            return self.clip
+        return self.clip, self.clip
+
+    @property
+    def label(self) -> str:
+        return f"{self.ratio},{self.clip},{self.kl_ratio}"
+
+
+UNBIASED = Rule("sequence", None, "sequence")
+"""The rule whose mean is the gradient at θ."""
+
+
+@dataclass(frozen=True)
+class _OfRule(ABC):
+    """What is measured of the gradient under a rule."""
+
+    rule: Rule
+    kind: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind}[{self.rule.label}]"
+
+    @abstractmethod
+    def errors(self, estimates: Any, target: Array) -> Array:
+        """What the quantity is made of, (n, d), by the estimates under rules and the target (d,)."""
+
+
+@dataclass(frozen=True)
+class PracticalError(_OfRule):
+    """‖ĝ - target‖²."""
+
+    kind = "practical-error"
+
+    def errors(self, estimates: Any, target: Array) -> Array:
+        return np.asarray(estimates(self.rule) - target)
+
+
+@dataclass(frozen=True)
+class TargetBias(PracticalError):
+    """⟨ĝ - target, ĝ' - target⟩ of two minibatches drawn apart at one θ: in the mean E‖E[ĝ|θ] - target‖²."""
+
+    kind = "target-bias"
+
+
+@dataclass(frozen=True)
+class RatioBias(_OfRule):
+    """The same of ĝ less the estimate with the sequence ratio on the same draws: E‖ratio bias‖²."""
+
+    kind = "ratio-bias"
+
+    def errors(self, estimates: Any, target: Array) -> Array:
+        return np.asarray(estimates(self.rule) - estimates(UNBIASED))
+
+
+PracticalQuantity = PracticalError | TargetBias | RatioBias
+"""What can be asked of the gradient; a bias is a mean of products of two minibatches."""
+
+
+@dataclass(frozen=True)
+class _Coefficients:
+    """Of some minibatches: what multiplies the outputs' vectors, (n, X K) each."""
+
+    rising: Array
+    falling: Array
+    penalty: Array
+
+    @property
+    def rows(self) -> Array:
+        return np.hstack([self.rising, self.falling, self.penalty])
+
+    def of(self, chosen: Any) -> _Coefficients:
+        return _Coefficients(self.rising[chosen], self.falling[chosen], self.penalty[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class PracticalCell(Cell):
+    """A minibatch of Algorithm 2. Equal if all that is asked is equal.
+
+    Arguments:
+        problem: at θ_old, where the batch begins.
+        group_size: G.
+        learning_rate: η of the steps before.
+        batch_size: B, the prompts of a minibatch, drawn independently.
+        minibatch: its number in the batch, from 1; that many less one are steps before.
+        drift: a direction (d,) that replaces the sum of the gradients before; then minibatch is 1.
+        estimator: of the advantages.
+        beta: β of the KL penalty, k3 in the loss.
+        reference: the policy of that penalty; π_old unless given.
+        weights: what the target multiplies each prompt's gradient of V_θ by, (X,); 1 unless given.
+
+    >>> from ustat_pg.policies import PrefixSoftmax
+    >>> from ustat_pg.problems import modular_sum
+    >>> task = modular_sum(2, 2, prompts=[(1,)])
+    >>> problem = task.at(PrefixSoftmax.random(task.space, 1, seed=1))
+    >>> cell = PracticalCell(problem, group_size=2, learning_rate=0.5)
+    >>> round(float(cell.measure("exact", [RatioBias(Rule("token"))]).mean[0]), 8)
+    0.00078098
+    """
+
+    problem: SoftmaxBandit
+    group_size: int
+    learning_rate: float
+    batch_size: int = 1
+    minibatch: int = 2
+    drift: Array | None = None
+    estimator: Estimator = field(default_factory=lambda: Estimator("std"))
+    beta: float = 0.0
+    reference: SoftmaxPolicy | None = None
+    weights: tuple[float, ...] | None = None
+
+    engines = ("reference",)
+    measures = (PracticalError, RatioBias)
+
+    @cached_property
+    def name(self) -> str:
+        words = [
+            *(self.learning_rate, self.minibatch, self.estimator.label, self.beta),
+            *(self.weights or ()),
+        ]
+        arrays = {} if self.drift is None else {"drift": np.asarray(self.drift)}
+        if self.reference is not None:
+            named = self.reference.arrays()
+            arrays |= {f"reference_{key}": value for key, value in named.items()}
+        return f"practical/{self._drawn(1).name}/{digest(repr(words), arrays)}"
+
+    def _drawn(self, count: int) -> GradientCell:
+        """A cell of that many minibatches, all drawn at θ_old."""
+        return GradientCell(self.problem, self.group_size, count * self.batch_size)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """The minibatches of one replication: the steps before, this one and its twin."""
+        return self.minibatch + 1
+
+    @property
+    def block(self) -> int:
+        return int(2 ** np.clip(np.floor(np.log2(_BLOCK_NUMBERS / self.problem.d)), 10, 14))
+
+    @property
+    def reserve(self) -> float:  # type: ignore[override]
+        """Half as many again after drawn steps: rare ones matter, which a pilot may lack."""
+        return 1.5 if self.minibatch > 1 else 1.0
+
+    def require_exact(self, quantities: Sequence[Quantity]) -> None:
+        self.require_quantities(quantities)
+        before = self.minibatch - 1
+        paths = size(self._drawn(before)) if before else 1
+        if paths > _PATHS or paths * size(self._drawn(1)) > _LIMIT:
+            raise InfeasibleError(
+                f"enumeration needs {paths} outcomes of the steps before, and {size(self._drawn(1))} "
+                f"of the minibatch after each: at most {_PATHS}, and {_LIMIT:.0e} together, are "
+                "feasible; take a smaller group or batch"
+            )
+
+    def range(self, quantity: Quantity) -> tuple[float, float]:
+        """The least and the greatest value over all outcomes, all of them enumerated."""
+        largest = self._enumerated(quantity)[1]
+        return (0.0 if type(quantity) is PracticalError else -largest), largest
+
+    def rounding(self, quantity: Quantity) -> float:
+        return _ROUNDING * self._enumerated(quantity)[1]
+
+    # What both engines read.
+
+    def _advantages(self, draws: Draws) -> _Coefficients:
+        """What the draws of a minibatch multiply vectors by."""
+        values = self.estimator.advantages(self.problem, draws)
+        outputs = values[0].size
+        places = draws.contexts[..., None] * self.problem.arms + draws.arms
+
+        def table(of_outputs: Array) -> Array:
+            count, width = len(values), self.problem.contexts * self.problem.arms
+            rows = (np.arange(count)[:, None, None] * width + places).ravel()
+            total = np.bincount(rows, of_outputs.ravel() / outputs, count * width)
+            return np.asarray(total.reshape(count, width), dtype=np.float64)
+
+        return _Coefficients(
+            table(np.maximum(values, 0.0)), table(np.minimum(values, 0.0)), table(0 * values + 1.0)
+        )
+
+    def _at(self, theta: Array) -> Any:
+        """What :meth:`_made_at` makes, kept where the steps before lead to few parameters."""
+        key = theta.tobytes()
+        if key not in self._tables:
+            if len(self._tables) * self.problem.arms * self.problem.d > _KEPT_NUMBERS:
+                self._tables.clear()
+            self._tables[key] = self._made_at(theta)
+        return self._tables[key]
+
+    @cached_property
+    def _tables(self) -> dict[bytes, Any]:
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Functions of tables are made anew in another process.
+        return {key: value for key, value in vars(self).items() if key != "_tables"}
+
+    @cached_property
+    def _reference_logs(self) -> Array:
+        """Log-probabilities of the tokens under the reference, as of a policy that draws, (X, K, T)."""
+        policy = self.problem.policy if self.reference is None else self.reference
+        return token_outcomes(changed(self.problem, policy=policy)).old
+
+    def _made_at(self, theta: Array) -> Any:
+        """The estimates of minibatches under a rule at π_θ, the target there, and the frame (d, m) of both.
+
+        All lie in the span of the tokens' scores and of the target, which has far fewer dimensions than
+        a network has parameters.
+        """
+        outcomes = token_outcomes(self.problem, theta)
+        inside = np.broadcast_to(outcomes.inside, outcomes.old.shape)
+        logs, d = outcomes.new - outcomes.old, self.problem.d
+        pull = self.beta * kl_coefficients(self._reference_logs - outcomes.new, "k3", "loss")
+
+        # From the policy's own tables, not from what estimates are made of.
+        policy = self.problem.policy.with_theta(theta)
+        chance = self.problem.context_probs[:, None] * policy.probs
+        scale = np.ones(len(chance)) if self.weights is None else np.array(self.weights)
+        won = policy.probs * self.problem.mean_rewards
+        target = policy.mean_combination(won, self.problem.context_probs * scale)
+        spanning = np.vstack([outcomes.scores.reshape(-1, d), target])
+        frame = np.linalg.qr(spanning.T)[0] if len(spanning) < d else np.eye(d)
+        scores = outcomes.scores @ frame
+
+        def vectors(weights: Array) -> Array:
+            return np.einsum("xkt,xktm->xkm", weights, scores).reshape(-1, frame.shape[1])
+
+        known: dict[Rule, tuple[Array, Array, Array]] = {}
+
+        def tables(rule: Rule) -> tuple[Array, Array, Array]:
+            if rule not in known:
+                weights = importance_weights(logs, inside, ratio=rule.ratio)
+                both = [weights, weights]
+                if rule.sides is not None:
+                    (low, high), ones = rule.sides, np.ones(weights.shape[:-1])
+                    both = [
+                        clipped_weights(weights, sign, low=low, high=high) for sign in (ones, -ones)
+                    ]
+                added = pull * importance_weights(logs, inside, ratio=rule.kl_ratio)
+                known[rule] = vectors(both[0]), vectors(both[1]), vectors(added)
+            return known[rule]
+
+        def estimates(rule: Rule, chosen: _Coefficients) -> Array:
+            rising, falling, added = tables(rule)
+            return chosen.rising @ rising + chosen.falling @ falling + chosen.penalty @ added
+
+        return estimates, target @ frame + chance.ravel() @ vectors(pull), frame
+
+    def _moved(self, thetas: Array, draws: Draws) -> Array:
+        """The parameters after a step on a minibatch, for parameters (n, d)."""
+        coefficients = self._advantages(draws)
+        moved = np.empty_like(thetas)
+        for theta, rows in _alike(thetas):
+            weights = coefficients.of(rows)
+            # Few outcomes differ: each is moved once, to the same bits wherever it stands.
+            first, back = _distinct(weights.rows)
+            estimates, _, frame = self._at(theta)
+            steps = estimates(Rule(), weights.of(first)) @ frame.T
+            moved[rows] = theta + self.learning_rate * steps[back]
+        return moved
+
+    def _start(self, count: int) -> Array:
+        theta = self.problem.policy.theta
+        if self.drift is not None:
+            theta = theta + self.learning_rate * np.asarray(self.drift)
+        return np.tile(theta, (count, 1))
+
+    # The exact engine.
+
+    @cached_property
+    def _outcomes(self) -> tuple[_Coefficients, Array]:
+        """Every outcome of a minibatch, with its probability."""
+        parts = [(self._advantages(draws), p) for draws, p in minibatches(self._drawn(1))]
+        tables = (
+            np.concatenate([getattr(coefficients, name) for coefficients, _ in parts])
+            for name in ("rising", "falling", "penalty")
+        )
+        return _Coefficients(*tables), np.concatenate([p for _, p in parts])
+
+    @cached_property
+    def _paths(self) -> tuple[Array, Array]:
+        """Every θ that the steps before can lead to, (n, d), with its probability."""
+        if self.minibatch == 1:
+            return self._start(1), np.ones(1)
+        ends, chances = [], []
+        for draws, probability in minibatches(self._drawn(self.minibatch - 1)):
+            thetas = self._start(len(probability))
+            for part in _split(draws, self.minibatch - 1):
+                thetas = self._moved(thetas, part)
+            ends.append(thetas)
+            chances.append(probability)
+        thetas, back = np.unique(np.concatenate(ends), axis=0, return_inverse=True)
+        return thetas, np.asarray(np.bincount(back.ravel(), np.concatenate(chances)), np.float64)
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[float, float]]:
+        return {}
+
+    def _enumerated(self, quantity: Any) -> tuple[float, float]:
+        """The mean of a quantity, and its greatest size."""
+        if quantity.label not in self._known:
+            self.require_exact([quantity])
+            coefficients, chances = self._outcomes
+            total = largest = 0.0
+            for theta, probability in zip(*self._paths, strict=True):
+                errors = quantity.errors(*_bound(self._at(theta), coefficients))
+                squares = (errors**2).sum(axis=1)
+                mean = chances @ errors
+                plain = type(quantity) is PracticalError
+                total += probability * float(chances @ squares if plain else mean @ mean)
+                largest = max(largest, float(squares.max()))
+            self._known[quantity.label] = total, largest
+        return self._known[quantity.label]
+
+    # The reference engine.
+
+    def _measure(
+        self, engine: str, quantities: Sequence[PracticalQuantity], block: Replications
+    ) -> MomentSums:
+        if engine == "exact":
+            return MomentSums.exact(
+                np.array([self._enumerated(quantity)[0] for quantity in quantities])
+            )
+        return MomentSums.of(self._values(quantities, block))
+
+    def _values(self, quantities: Sequence[PracticalQuantity], block: Replications) -> Array:
+        """The quantities of each replication, (R, Q)."""
+        numbers = {"seed": block.seed, "first": block.first, "replications": block.count}
+        *before, this, twin = _split(draw(self._drawn(self.steps), **numbers), self.steps)
+        thetas = self._start(block.count)
+        for part in before:
+            thetas = self._moved(thetas, part)
+        here, there = self._advantages(this), self._advantages(twin)
+        values = np.empty((block.count, len(quantities)))
+        for theta, rows in _alike(thetas):
+            outcomes = self._at(theta)
+            first, second = (_bound(outcomes, of_loss.of(rows)) for of_loss in (here, there))
+            for column, quantity in enumerate(quantities):
+                errors = quantity.errors(*first)
+                other = errors if type(quantity) is PracticalError else quantity.errors(*second)
+                values[rows, column] = (errors * other).sum(axis=1)
+        return values
+
+
+def _bound(outcomes: Any, coefficients: _Coefficients) -> Any:
+    """The estimates of some minibatches as a function of the rule alone, and the target."""
+    estimates, target, _ = outcomes
+    return lambda rule: estimates(rule, coefficients), target
+
+
+def _split(draws: Draws, parts: int) -> Iterator[Draws]:
+    """The draws of a batch, minibatch by minibatch."""
+    size = draws.contexts.shape[1] // parts
+    for number_ in range(parts):
+        part = slice(number_ * size, (number_ + 1) * size)
+        yield Draws(*(of_batch[:, part] for of_batch in vars(draws).values()))
+
+
+def _distinct(rows: Array) -> tuple[Integers, Integers]:
+    """Where each row (n, m) that differs from the others stands first, and which of them each is, (n,)."""
+    # One number a row sorts faster than the row.
+    sums = (rows * np.sqrt(np.arange(2.0, rows.shape[1] + 2))).sum(axis=1)
+    _, first, back = np.unique(sums, return_index=True, return_inverse=True)
+    if (rows[first][back] != rows).any():
+        _, first, back = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, back.ravel()
+
+
+def _alike(thetas: Array) -> Iterator[tuple[Array, Integers]]:
+    """Each of some parameters (n, d) that differs from the others, and where it stands."""
+    first, back = _distinct(thetas)
+    ends = np.cumsum(np.bincount(back))
+    yield from zip(thetas[first], np.split(np.argsort(back, kind="stable"), ends[:-1]), strict=True)

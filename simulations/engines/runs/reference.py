@@ -1,0 +1,113 @@
+"""The reference engine of trajectories: plain NumPy over replications, written to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from ustat_pg import rng
+from ustat_pg.engines.base import Array, Integers, Replications, expected_reward, optimal_baseline
+from ustat_pg.estimators import gradient
+from ustat_pg.memory import slices
+
+from .trajectory import Trajectory, starts
+
+_CHUNK_BYTES = 16_000_000
+
+
+def _sum(array: Array) -> Array:
+    """The sum over the last axis from left to right, so that it is one number on every machine."""
+    return array.cumsum(axis=-1)[..., -1]
+
+
+def run(trajectory: Trajectory, block: Replications) -> Array:
+    """θ at the snapshots: a minibatch for all replications, the estimators, a step; (R, S, d)."""
+    problem = trajectory.problem
+    row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
+    parts = [
+        _run(
+            trajectory, replace(block, first=block.first + some.start, count=some.stop - some.start)
+        )
+        for some in slices(block.count, _CHUNK_BYTES // row)
+    ]
+    return np.concatenate(parts)
+
+
+def _run(trajectory: Trajectory, block: Replications) -> Array:
+    key = rng.cell_key(block.seed, trajectory.name)
+    numbers = block.first + np.arange(block.count)
+    theta = starts(trajectory, block)
+    kept = {0: theta}
+    rates, prompts = trajectory.schedule.rates(trajectory.steps), _prompts(trajectory, key, numbers)
+    for t, (rate, contexts) in enumerate(zip(rates, prompts, strict=True), start=1):
+        theta = theta + rate * _estimate(trajectory, key, numbers, t, contexts, theta)
+        if trajectory.projection is not None:
+            theta = trajectory.projection.project(theta)
+        kept[t] = theta
+        if t - 1 not in (trajectory.snapshots or ()):
+            del kept[t - 1]
+    return np.stack([kept[t] for t in trajectory.snapshots or ()], axis=1)
+
+
+def _prompts(trajectory: Trajectory, key: Integers, numbers: Integers) -> Iterator[Integers]:
+    """The contexts of each step, (R, B), in order of the steps."""
+    batch, total = trajectory.batch_size, trajectory.problem.contexts
+    ends = rng.thresholds(trajectory.problem.context_probs)
+    order = np.empty((len(numbers), total), np.int64)
+    for first in range(0, trajectory.steps * batch, batch):
+        words = rng.words(key, numbers, rng.CONTEXT_SLOT, batch, first)
+        if trajectory.design == "iid":
+            yield np.searchsorted(ends, words, side="right").astype(np.int64)
+            continue
+        # B divides X: a step lies within one epoch.
+        place = first % total
+        if place == 0:
+            order[:] = np.arange(total)
+        rng.shuffle(order, words, place)
+        yield order[:, place : place + batch]
+
+
+def _estimate(
+    trajectory: Trajectory,
+    key: Integers,
+    numbers: Integers,
+    t: int,
+    contexts: Integers,
+    theta: Array,
+) -> Array:
+    """ĝ at the current parameters (R, d) from the minibatch of step t, (R, d)."""
+    problem, group = trajectory.problem, trajectory.group_size
+    slots = rng.step_slots(t, np.arange(trajectory.batch_size))
+    words = rng.words(key, numbers[:, None], slots, 2 * group)
+    features = trajectory.policy.features[contexts]
+    logits = trajectory.offset[contexts]
+    for j in range(problem.d):
+        logits = logits + features[..., j] * theta[:, None, None, j]
+    if trajectory.policy.bends is not None:
+        bends, here = trajectory.policy.bends[contexts], theta[:, None, None, :]
+        logits = logits - _sum(bends * here**2) / 2
+        features = features - bends * here
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    ends = weights.cumsum(axis=-1)
+    total = ends[..., -1:]
+    level = words[..., 0::2] * 2.0**-32 * total
+    arms = (level[..., :, None] >= ends[..., None, :]).sum(axis=-1)
+    law = rng.thresholds(problem.reward_probs)[contexts[:, :, None], arms]
+    place = (words[..., 1::2, None] >= law).sum(axis=-1)
+    rewards = problem.reward_values[contexts[:, :, None], arms, place]
+    probs = weights / total
+    mean = np.stack([_sum(probs * features[..., j]) for j in range(problem.d)], axis=-1)
+    scores = features - mean[:, :, None, :]
+    drawn = np.take_along_axis(scores, arms[..., None], axis=2)
+    norms, mean_rewards = _sum(scores**2), problem.mean_rewards[contexts]
+    weighed = np.asarray(
+        trajectory.estimator.weigh(
+            rewards,
+            value=lambda: expected_reward(probs, mean_rewards, _sum),
+            optimal_baseline=lambda: optimal_baseline(probs, mean_rewards, norms, _sum),
+            squared_norms=lambda: np.take_along_axis(norms, arms, axis=2),
+        )
+    )
+    return np.asarray(gradient(drawn, weighed).mean(axis=1))

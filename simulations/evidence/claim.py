@@ -1,0 +1,129 @@
+"""Claims as data: checks, each a statement about a functional, and the rivals they must exclude."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from ustat_pg.engines import Cell, Quantity
+from ustat_pg.validation import InputError
+
+from ..paper import RESULTS
+from .functionals import Functional
+from .results import Design
+from .verdict import Statement
+
+
+@dataclass(frozen=True)
+class Check:
+    """A typed statement about a functional.
+
+    Each of the two may be given as a function that makes it when it is first read. Such a functional
+    is one that draws can mislead, on cells of one look, so that it is counted before it is made.
+
+    Arguments:
+        name: name, unique in its claim.
+        origin: place where the problem comes from: made-up, generated or real.
+        asks: what is estimated.
+        states: where it lies and where rivals say it lies.
+        problem: name of the problem, in results.
+    """
+
+    name: str
+    origin: str
+    asks: Functional | Callable[[], Functional]
+    states: Statement | Callable[[], Statement]
+    problem: str = ""
+
+    @cached_property
+    def functional(self) -> Functional:
+        """The number estimated."""
+        if isinstance(self.asks, Functional):
+            return self.asks
+        made = self.asks()
+        if not made.errs or looks_at(made) != 1:
+            raise TypeError(f"{self.name}: counted as one that errs, at one look")
+        return made
+
+    @cached_property
+    def statement(self) -> Statement:
+        """Where it lies, as sharp as its rounding allows."""
+        made = self.states if isinstance(self.states, Statement) else self.states()
+        return replace(made, floor=self.functional.rounding)
+
+    def coarser(self, factor: float) -> Check:
+        """The same check, content with intervals that are wider by a factor."""
+        return replace(self, states=lambda: self.statement.coarser(factor))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Functions that make something do not go from one process to another; what they make does.
+        made = self.functional, self.statement
+        return Check, (self.name, self.origin, *made, self.problem)
+
+    @property
+    def design(self) -> Design:
+        """The problem, sizes and baselines of it, for results."""
+        cells, quantities = self.functional.cells, self.functional.quantities
+        # A quantity that speaks of groups of its own says so.
+        groups = {getattr(quantity, "group_size", 0) for quantity in quantities} - {0}
+        groups = groups or {cell.group_size for cell in cells}
+        return Design(
+            self.problem,
+            tuple(sorted(groups)),
+            tuple(sorted({cell.batch_size for cell in cells})),
+            # Those of the quantities, or else of the cells.
+            _baselines(quantities) or _baselines(cells),
+        )
+
+
+def looks_at(functional: Functional) -> int:
+    """The most looks at the cells of a functional."""
+    return max((cell.looks for cell in functional.cells), default=1)
+
+
+def _baselines(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
+    """The names of the estimators that cells or quantities speak of, in order of appearance."""
+    labels: dict[str, None] = {}
+    for speaker in speakers:
+        one = getattr(speaker, "estimator", None)
+        several = getattr(speaker, "estimators", () if one is None else (one,))
+        labels |= dict.fromkeys(estimator.label for estimator in several)
+    return tuple(labels)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A numbered result: its checks, and the wrong formulas that they must exclude.
+
+    Arguments:
+        stem: stem of the result.
+        rivals: names, in the order in which they are reported.
+        checks: the design.
+        by_simulation: rivals whose checks nothing can enumerate, those of language models for
+            example; with all of them here the claim is settled by simulation, and its row says so.
+    """
+
+    stem: str
+    rivals: tuple[str, ...]
+    checks: tuple[Check, ...] = field(repr=False)
+    by_simulation: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [check.name for check in self.checks]
+        if len(set(names)) != len(names):
+            raise InputError(f"{self.stem}: two checks have the same name")
+
+    def made(self) -> Claim:
+        """The claim, once every check of it is made."""
+        for listed in (self.by_simulation, *(check.statement.rivals for check in self.checks)):
+            unknown = set(listed) - set(self.rivals)
+            if unknown:
+                raise InputError(f"{self.stem}: rivals {sorted(unknown)} are not listed")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The paper's numbering."""
+        return RESULTS[self.stem].label

@@ -1,0 +1,134 @@
+"""Curves: measured points beside predictions, for figures; they decide nothing.
+
+A point is a functional on a cell, as a check's is, with coordinates in place of a statement. Points
+run through the same blocks and the same store as checks, so a curve costs nothing where a check has
+drawn the same cell, and a figure is drawn again without drawing a sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+from scipy.stats import t as student
+
+from ustat_pg.validation import InputError
+
+from .functionals import LawShare, Linear, Ratio
+from .intervals import Interval
+from .measurements import Measurements
+from .options import Options, block_of
+from .store import Store
+from .verdict import Evidence
+from .work import Work, environment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALPHA = 0.05
+"""Intervals of figures are 95% ones, each for itself: they decide nothing."""
+
+MEASURES = ("prediction", "exact", "estimate", "standard_error", "low", "high", "replications")
+"""Columns of a curve that are no coordinates."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a figure.
+
+    Arguments:
+        figure: the figure's name.
+        series: which of its lines the point belongs to, a baseline's name for example.
+        at: its coordinates by name, numbers or words.
+        prediction: what the closed form says; None where there is none.
+        functional: what is measured; None for a point that is only predicted.
+        enumerate: whether its exact value is wanted too.
+    """
+
+    figure: str
+    series: str
+    at: Mapping[str, object]
+    prediction: float | None = None
+    functional: Linear | Ratio | LawShare | None = field(default=None, repr=False)
+    enumerate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.prediction is None and self.functional is None:
+            raise InputError(f"{self.figure}: a point needs a prediction or a functional")
+        if self.prediction is not None and not isfinite(self.prediction):
+            raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
+
+
+def _interval(evidence: Evidence) -> Interval:
+    n = evidence.replications
+    if n < 2 or not isfinite(evidence.estimate):
+        return Interval(-inf, inf)
+    half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
+    return Interval(evidence.estimate - half, evidence.estimate + half)
+
+
+def measurements_of(
+    points: Sequence[Point], options: Options
+) -> tuple[Measurements, dict[str, int]]:
+    """What is measured for points, and the replications of each cell."""
+    functionals = [point.functional for point in points if point.functional is not None]
+    wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
+    measured = Measurements(functionals, options, enumerated=wanted)
+    return measured, {
+        name: int(cell.shown(options.drawn.point_blocks) * block_of(cell))
+        for name, cell in measured.cells.items()
+    }
+
+
+def run_points(
+    points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
+) -> pd.DataFrame:
+    """Measure what the store lacks; the points as a tidy frame.
+
+    Arguments:
+        points: points of one figure or several.
+        options: size (how many blocks each point gets), engine, seed, workers.
+        store: where finished blocks are.
+        executor: runs the blocks, in place of threads.
+
+    Returns:
+        one row for each point: figure, series, its coordinates, prediction, exact, estimate,
+        standard_error, low, high (a 95% interval), replications.
+    """
+    import pandas as pd
+
+    measured, replications = measurements_of(points, options)
+    with environment(options, executor) as pool:
+        work = Work(store, options, pool)
+        work.run([*measured.exact_tasks.values(), *measured.tasks(replications)], "curves")
+        known, drawn = measured.exact(work), measured.drawn(work, replications)
+    rows = []
+    for point in points:
+        row: dict[str, Any] = {"figure": point.figure, "series": point.series, **point.at}
+        row["prediction"] = point.prediction
+        if point.functional is not None:
+            if point.enumerate and measured.why_not_exact(point.functional) is None:
+                row["exact"] = point.functional.exact(known)
+            if drawn:
+                # Its interval is for verdicts: figures show one of their own.
+                evidence = point.functional.evidence(drawn, ALPHA, drawn)
+                interval = _interval(evidence)
+                row |= {"low": interval.low, "high": interval.high}
+                kept = ("estimate", "standard_error", "replications")
+                row |= {name: getattr(evidence, name) for name in kept}
+        rows.append(row)
+    return tidy([pd.DataFrame(rows)])
+
+
+def tidy(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of points together, the columns of their coordinates before those of what was measured."""
+    import pandas as pd
+
+    held = [frame for frame in frames if len(frame)]
+    none = pd.DataFrame(columns=["figure", "series"])
+    frame = pd.concat(held, ignore_index=True) if held else none
+    places = [name for name in frame.columns if name not in MEASURES]
+    return frame.reindex(columns=[*places, *MEASURES])

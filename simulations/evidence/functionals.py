@@ -1,0 +1,574 @@
+"""Functionals: what a check estimates, and how a block's sums become evidence on it.
+
+A mean, a combination of means (:class:`Linear`), a ratio, the slope of logarithms over several cells,
+or a statement about a gap's law. Each knows what one replication of it may be at most.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, log, sqrt
+from typing import ClassVar
+
+import numpy as np
+from scipy.optimize import brentq
+
+from ustat_pg.engines import Cell, MomentSums, Quantity
+from ustat_pg.validation import InputError
+
+from ..engines import Binned, Training
+from ..engines.runs.cell import BINS
+from .intervals import Forecast, Interval, NearlyNormal
+from .pits import Pit
+from .planning import MOST, replications_needed
+from .verdict import Evidence
+
+RELATIVE_ROUNDING = 1e-14
+"""Relative rounding error of a ratio or a logarithm."""
+
+_RESERVE = 1.25
+"""A pilot's variance is itself an estimate: forecast one that is this much larger."""
+
+Sums = Mapping[str, tuple[Sequence[Quantity], MomentSums]]
+
+
+class Functional(ABC):
+    """A number that a check estimates, made of the means of quantities on cells."""
+
+    errs: ClassVar[bool] = True
+    """Whether draws can mislead: such a check takes a share of the claim's false alarms."""
+
+    @property
+    @abstractmethod
+    def cells(self) -> tuple[Cell, ...]:
+        """The cells that are measured."""
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[Quantity, ...]:
+        """The quantities measured on each of them."""
+
+    @property
+    def parts(self) -> tuple[Functional, ...]:
+        """The functionals whose quantities are measured on their own cells only."""
+        return (self,)
+
+    @property
+    @abstractmethod
+    def rounding(self) -> float:
+        """The rounding error of the value."""
+
+    @abstractmethod
+    def exact(self, sums: Sums) -> float:
+        """The value, from enumerated means."""
+
+    @abstractmethod
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Estimate and interval, from the sums of draws.
+
+        Arguments:
+            sums: those of the draws, by cell.
+            alpha: the rate at which the interval may miss.
+            pilots: sums of other draws, which intervals are made for.
+        """
+
+    @abstractmethod
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        """The replications for an interval of that half-width, by a pilot's sums."""
+
+
+class OfPoints(Functional):
+    """A number made of several functionals, which may be measured on several cells."""
+
+    @property
+    @abstractmethod
+    def measured(self) -> Sequence[Functional]:
+        """The functionals."""
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return tuple(dict.fromkeys(cell for point in self.measured for cell in point.cells))
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return tuple(quantity for point in self.measured for quantity in point.quantities)
+
+    @property
+    def parts(self) -> tuple[Functional, ...]:
+        # Another point's cell may take fewer steps than a quantity asks for.
+        return tuple(part for point in self.measured for part in point.parts)
+
+    def together(self, sums: Sums, alpha: float, pilots: Sums) -> list[Evidence]:
+        """The functionals' evidence, whose intervals all hold but at the rate alpha."""
+        rate = alpha / len(self.measured)
+        return [point.evidence(sums, rate, pilots) for point in self.measured]
+
+
+@dataclass(frozen=True)
+class Linear(Functional):
+    """constant + Σ weight · E quantity on one cell."""
+
+    cell: Cell
+    weights: tuple[tuple[Quantity, float], ...]
+    constant: float = 0.0
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return tuple(quantity for quantity, _ in self.weights)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Ends of the range of one replication."""
+        ends = [
+            sorted(weight * end for end in self.cell.ends(quantity)) if weight else [0.0, 0.0]
+            for quantity, weight in self.weights
+        ]
+        return self.constant + sum(low for low, _ in ends), self.constant + sum(
+            high for _, high in ends
+        )
+
+    def forecast(self, pilots: Sums) -> Forecast:
+        """The forecast of one replication by a pilot."""
+        _, mean, variance = self.moments(pilots)
+        low, high = self.range
+        kind = Forecast if self.cell.bounded else NearlyNormal
+        return kind(min(max(mean, low), high), _RESERVE * variance, low, high)
+
+    @property
+    def rounding(self) -> float:
+        return sum(abs(weight) * self.cell.rounding(quantity) for quantity, weight in self.weights)
+
+    def moments(self, sums: Sums) -> tuple[int, float, float]:
+        """Count, mean and variance of one replication."""
+        labels, block = sums[self.cell.name]
+        place = {quantity: i for i, quantity in enumerate(labels)}
+        vector = np.zeros(len(labels))
+        for quantity, weight in self.weights:
+            vector[place[quantity]] += weight
+        variance = float(vector @ block.covariance @ vector)
+        return block.n, self.constant + float(vector @ block.mean), max(variance, 0.0)
+
+    def exact(self, sums: Sums) -> float:
+        return self.moments(sums)[1]
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        n, mean, variance = self.moments(sums)
+        interval = self.forecast(pilots).interval(n, mean, variance, alpha)
+        return Evidence(mean, interval, sqrt(variance / n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return replications_needed(margin, self.forecast(sums), alpha)
+
+
+def mean_of(cell: Cell, quantity: Quantity) -> Linear:
+    """The mean of one quantity."""
+    return Linear(cell, ((quantity, 1.0),))
+
+
+@dataclass(frozen=True)
+class EverySample(Linear):
+    """A mean of squares that is 0 because the square of every sample is 0.
+
+    One sample that differs refutes an identity, and no number of samples errs on a true one: the
+    interval is the mean alone.
+
+    Arguments:
+        cell, weights, constant: those of a :class:`Linear`.
+        limit: the means that are taken for rounding.
+    """
+
+    limit: float = 0.0
+    errs: ClassVar[bool] = False
+
+    @property
+    def rounding(self) -> float:
+        return self.limit
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        n, mean, _ = self.moments(sums)
+        return Evidence(mean, Interval(mean, mean), replications=n, rounding=self.limit)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return self.cell.block
+
+
+@dataclass(frozen=True)
+class Ratio(Functional):
+    """E numerator / E denominator, both combinations on the same cell; the denominator positive.
+
+    Arguments:
+        numerator, denominator: the two sides.
+        size: the denominator's predicted value, which rounding errors are relative to.
+    """
+
+    numerator: Linear
+    denominator: Linear
+    size: float = inf
+
+    def __post_init__(self) -> None:
+        if self.numerator.cell != self.denominator.cell:
+            raise InputError("a ratio's two sides must come from the same cell")
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return self.numerator.cells
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return self.numerator.quantities + self.denominator.quantities
+
+    @property
+    def rounding(self) -> float:
+        """The rounding of the ratio, which is taken to be below 10."""
+        return (
+            RELATIVE_ROUNDING
+            + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
+        )
+
+    def _excess(self, ratio: float) -> Linear:
+        """Numerator - ratio · denominator, of mean zero at the true ratio."""
+        scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
+        constant = self.numerator.constant - ratio * self.denominator.constant
+        return Linear(self.numerator.cell, self.numerator.weights + scaled, constant)
+
+    def exact(self, sums: Sums) -> float:
+        bottom = self.denominator.exact(sums)
+        return self.numerator.exact(sums) / bottom if bottom else float("nan")
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """The ratios that a test of their excess does not reject (Fieller 1954)."""
+        bottom = self.denominator.evidence(sums, alpha, pilots)
+        n = bottom.replications
+        if bottom.interval.low <= 0:
+            # A denominator that may be 0 bounds no ratio.
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        ratio = self.exact(sums)
+
+        def beyond(value: float) -> float:
+            """How far 0 lies outside the interval of the excess: positive where the value is rejected."""
+            interval = self._excess(value).evidence(sums, alpha, pilots).interval
+            return max(interval.low, -interval.high)
+
+        def end(sign: float) -> float:
+            step = max(abs(ratio), 1e-12) * 1e-3
+            while beyond(ratio + sign * step) <= 0:
+                step *= 2
+                if step > 1e12 * max(abs(ratio), 1e-12):
+                    return sign * inf
+            return float(brentq(beyond, ratio, ratio + sign * step, xtol=1e-14))
+
+        low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
+        error = self._excess(ratio).evidence(sums, alpha, pilots).standard_error
+        return Evidence(ratio, Interval(low, high), error / bottom.estimate, n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        bottom = self.denominator.exact(sums)
+        if not margin * bottom > 0:
+            return MOST  # a pilot whose denominator is rounding noise
+        # Both ends of the interval are wanted within the margin; the reserve pays for its tilt.
+        return self._excess(prediction).needed(sums, 0.9 * margin * bottom, alpha, 0.0)
+
+
+@dataclass(frozen=True)
+class LogSlope(OfPoints):
+    """The least-squares slope of log(functional) on given abscissae, one cell each.
+
+    Arguments:
+        abscissae: numbers, at least two.
+        points: the functionals.
+        predicted: their values, positive: what replications are planned from.
+    """
+
+    abscissae: tuple[float, ...]
+    points: tuple[Point, ...]
+    predicted: tuple[float, ...]
+
+    @property
+    def rounding(self) -> float:
+        """The rounding error of a logarithm's slope."""
+        return RELATIVE_ROUNDING + sum(
+            abs(float(weight)) * point.rounding / value
+            for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
+        )
+
+    @property
+    def measured(self) -> Sequence[Functional]:
+        return self.points
+
+    @property
+    def _weights(self) -> np.ndarray:
+        centred = np.array(self.abscissae) - np.mean(self.abscissae)
+        return np.asarray(centred / (centred**2).sum())
+
+    def exact(self, sums: Sums) -> float:
+        values = [point.exact(sums) for point in self.points]
+        if not all(value > 0 for value in values):
+            return float("nan")
+        return float(self._weights @ np.log(values))
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Interval arithmetic on the points' intervals."""
+        parts = self.together(sums, alpha, pilots)
+        n = sum(part.replications for part in parts)
+        if not all(part.estimate > 0 for part in parts):
+            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+        low = high = variance = 0.0
+        for weight, part in zip(self._weights, parts, strict=True):
+            if weight == 0:
+                continue
+            bottom = log(part.interval.low) if part.interval.low > 0 else -inf
+            top = log(part.interval.high)
+            low += weight * (bottom if weight > 0 else top)
+            high += weight * (top if weight > 0 else bottom)
+            variance += (weight * part.standard_error / part.estimate) ** 2
+        estimate = float(self._weights @ np.log([part.estimate for part in parts]))
+        return Evidence(estimate, Interval(float(low), float(high)), sqrt(variance), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        share = margin / float(np.abs(self._weights).sum())
+        # A relative half-width ε moves the lower logarithm by -log(1-ε), the larger side.
+        relative = 0.95 * (1 - float(np.exp(-share)))
+        return max(
+            point.needed(sums, relative * value, alpha / len(self.points), value)
+            for point, value in zip(self.points, self.predicted, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class Extrapolation(OfPoints):
+    """Σ weight · point over several cells, Richardson's 2 f(2n) - f(n) for example.
+
+    Arguments:
+        points: functionals, on one cell each.
+        shares: their weights.
+    """
+
+    points: tuple[Linear, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def rounding(self) -> float:
+        return sum(abs(s) * p.rounding for s, p in zip(self.shares, self.points, strict=True))
+
+    @property
+    def measured(self) -> Sequence[Functional]:
+        return self.points
+
+    def exact(self, sums: Sums) -> float:
+        return sum(s * p.exact(sums) for s, p in zip(self.shares, self.points, strict=True))
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Interval arithmetic on the points' intervals."""
+        proof = self.together(sums, alpha, pilots)
+        estimate = low = high = variance = 0.0
+        for share, part in zip(self.shares, proof, strict=True):
+            ends = share * part.interval.low, share * part.interval.high
+            estimate += share * part.estimate
+            low, high = low + min(ends), high + max(ends)
+            variance += (share * part.standard_error) ** 2
+        n = sum(part.replications for part in proof)
+        return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        half_width, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
+        return max(point.needed(sums, half_width, rate, prediction) for point in self.points)
+
+
+@dataclass(frozen=True)
+class Eigenvalue(OfPoints):
+    """Σ sign · (an eigenvalue of a symmetric matrix), the same one of each matrix.
+
+    Arguments:
+        matrices: lower triangles of matrices, row by row.
+        signs: a number for each matrix.
+        place: place of the eigenvalue, ascending.
+    """
+
+    matrices: tuple[tuple[Linear | Extrapolation, ...], ...]
+    signs: tuple[float, ...]
+    place: int
+
+    @property
+    def measured(self) -> tuple[Linear | Extrapolation, ...]:
+        return tuple(entry for matrix in self.matrices for entry in matrix)
+
+    def _size(self, errors: Sequence[float]) -> float:
+        """How far the value can be off where every entry is off by so much.
+
+        No eigenvalue of a symmetric matrix moves by more than the Frobenius norm of the change (Weyl).
+        """
+        rows, _ = np.tril_indices(self._rank)
+        twice = np.where(rows == np.tril_indices(self._rank)[1], 1.0, 2.0)
+        size = np.asarray(errors).reshape(len(self.matrices), -1)
+        return float(np.abs(self.signs) @ np.sqrt((twice * size**2).sum(axis=1)))
+
+    @property
+    def _rank(self) -> int:
+        return int((sqrt(8 * len(self.matrices[0]) + 1) - 1) / 2)
+
+    def _value(self, entries: Sequence[float]) -> float:
+        total = 0.0
+        for sign, lower in zip(
+            self.signs, np.asarray(entries).reshape(len(self.matrices), -1), strict=True
+        ):
+            matrix = np.zeros((self._rank, self._rank))
+            matrix[np.tril_indices(self._rank)] = lower
+            total += sign * float(np.linalg.eigvalsh(matrix, UPLO="L")[self.place])
+        return total
+
+    @property
+    def rounding(self) -> float:
+        return self._size([entry.rounding for entry in self.measured])
+
+    def exact(self, sums: Sums) -> float:
+        values = [entry.exact(sums) for entry in self.measured]
+        return self._value(values) if np.isfinite(values).all() else float("nan")
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        proof = self.together(sums, alpha, pilots)
+        # The matrix in the middle of the intervals is off by no more than half their lengths.
+        half = self._size([part.interval.half_width for part in proof])
+        centre = self._value([(part.interval.low + part.interval.high) / 2 for part in proof])
+        estimate = self._value([part.estimate for part in proof])
+        error = self._size([part.standard_error for part in proof])
+        interval = Interval(min(centre - half, estimate), max(centre + half, estimate))
+        return Evidence(estimate, interval, error, proof[0].replications, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        half_width = margin / self._size([1.0] * len(self.measured))
+        rate = alpha / len(self.measured)
+        return max(entry.needed(sums, half_width, rate, prediction) for entry in self.measured)
+
+
+@dataclass(frozen=True)
+class _Law(Functional):
+    """The law of a gap on one cell of whole runs. It has no exact value."""
+
+    cell: Training
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell,)
+
+    @property
+    def rounding(self) -> float:
+        """The rounding of the distance: the cdf's own error."""
+        return 1e-9
+
+    def exact(self, sums: Sums) -> float:
+        raise NotImplementedError("a distribution is compared by simulation")
+
+    def _counts(self, sums: Sums, pit: Binned) -> tuple[int, np.ndarray]:
+        """The number of runs, and how many of them lie in each bin of a transform."""
+        block = sums[self.cell.name][1]
+        return block.n, block.counts[pit.label]
+
+
+@dataclass(frozen=True)
+class LawDistance(_Law):
+    """sup |F - F₀|: the distance of the gap's law F from a predicted one F₀.
+
+    By the probability integral transform it is that of F₀(gap) from the uniform law. The interval is
+    that of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, √(ln(2/α)/(2n)), at every n,
+    and a bin's width for what lies between the edges of the histogram. It has no exact value.
+    """
+
+    pit: Binned
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.pit,)
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        n, counts = self._counts(sums, self.pit)
+        off = float(np.abs(np.cumsum(counts) / n - np.arange(1, BINS + 1) / BINS).max())
+        band = _band(n, alpha)
+        interval = Interval(max(off - band, 0.0), min(off + band + 1 / BINS, 1.0))
+        return Evidence(off, interval, 0.5 / sqrt(n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications(margin - 1 / BINS, alpha)
+
+
+@dataclass(frozen=True)
+class LawExcess(_Law):
+    """sup (F₁ - F₂) of two gaps' laws: 0 if the second is everywhere the smaller cdf, that is if the
+    first gap is stochastically the smaller one.
+
+    Arguments:
+        cell: both estimators run in it.
+        first, second: transforms by one and the same law, which only sets the edges of the bins.
+    """
+
+    first: Pit
+    second: Pit
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.first, self.second)
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
+        (n, one), (_, other) = (self._counts(sums, pit) for pit in (self.first, self.second))
+        first, second = np.cumsum(one) / n, np.cumsum(other) / n
+        excess = max(float((first - second).max()), 0.0)
+        # Within a bin the first law is below its right edge's value, the second above its left's.
+        between = max(float((first - np.append(0.0, second[:-1])).max()), 0.0)
+        band = 2 * _band(n, alpha / 2)
+        interval = Interval(max(excess - band, 0.0), min(between + band, 1.0))
+        return Evidence(excess, interval, sqrt(0.5 / n), n, alpha)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return _band_replications((margin - 2 / BINS) / 2, alpha / 2)
+
+
+@dataclass(frozen=True)
+class LawShare(_Law):
+    """P(F₀(gap) <= level): the share of runs below a quantile of the predicted law, for figures.
+
+    Arguments:
+        cell: the runs.
+        pit: the transform.
+        level: probability between 0 and 1; taken to the nearest edge of a bin.
+    """
+
+    pit: Binned
+    level: float
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.pit,)
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        n, counts = self._counts(sums, self.pit)
+        share = float(counts[: round(self.level * BINS)].sum() / n)
+        variance = share * (1 - share) * n / max(n - 1, 1)
+        interval = self._forecast(self.level).interval(n, share, variance, alpha)
+        return Evidence(share, interval, sqrt(variance / n), n, alpha)
+
+    @staticmethod
+    def _forecast(share: float) -> Forecast:
+        return Forecast(share, share * (1 - share), 0.0, 1.0)
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return replications_needed(margin, self._forecast(prediction), alpha)
+
+
+def _band(n: int, alpha: float) -> float:
+    """Half-width of a two-sided Dvoretzky-Kiefer-Wolfowitz band."""
+    return sqrt(log(2 / alpha) / (2 * n))
+
+
+def _band_replications(margin: float, alpha: float) -> int:
+    """The least n whose band is at most that wide on one side."""
+    return int(np.ceil(log(2 / alpha) / (2 * margin**2))) if margin > 0 else MOST
+
+
+Point = Linear | Ratio | LawDistance | Extrapolation | Eigenvalue
+"""Functionals that a slope can go through."""

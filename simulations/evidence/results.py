@@ -1,0 +1,569 @@
+"""The records of a run, and the files that hold them: runs write them, reports and figures read them.
+
+A record is plain data: it knows no engine and no design, so that what draws a figure cannot simulate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from io import StringIO
+from math import inf, isfinite, nan
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
+
+from attrs import asdict, evolve, frozen, has
+from scipy.stats import norm
+
+from ustat_pg.reading import read_json, read_text
+from ustat_pg.validation import InputError
+
+from ..paper import RESULTS
+from .intervals import Interval
+from .verdict import Decision, Evidence, RivalVerdict, Statement, Verdict, worst
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KINDS = ("exact", "simulation")
+"""The two kinds of evidence that a run produces."""
+
+ORIGINS = {"made-up": "made up", "generated": "generated", "real": "real data"}
+"""Where a problem comes from, with the words that a reader sees."""
+
+VERDICTS_FILE = "verdicts.json"
+CHECKS_FILE = "checks.csv"
+CURVES_FILE = "curves.csv"
+MARKDOWN_FILE = "report.md"
+HTML_FILE = "report.html"
+FIGURES_FOLDER = "figures"
+
+CURVE_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "high"}
+"""Columns that every table of curves has."""
+
+
+_OF_EVIDENCE = (
+    *("estimate", "standard_error", "interval", "replications", "alpha"),
+    "smallest_discrepancy",
+)
+
+
+@frozen
+class Findings:
+    """One kind of evidence on one check, and what it decides.
+
+    Arguments:
+        replications_needed: those that the check needs, by its pilot; 0 where nothing is drawn.
+        rivals: the verdict on each rival that the check speaks of.
+
+    The other fields are those of :class:`~simulations.evidence.Evidence`.
+    """
+
+    verdict: Verdict
+    estimate: float
+    standard_error: float
+    interval: Interval
+    replications: int
+    replications_needed: int
+    alpha: float
+    smallest_discrepancy: float
+    rivals: dict[str, RivalVerdict]
+
+    @classmethod
+    def of(cls, evidence: Evidence, decision: Decision, needed: int = 0) -> Findings:
+        """The record of an engine's evidence and of what the decider makes of it."""
+        values = {name: getattr(evidence, name) for name in _OF_EVIDENCE}
+        rivals = dict(decision.rivals)
+        return cls(decision.verdict, replications_needed=needed, rivals=rivals, **values)
+
+
+@frozen
+class Design:
+    """The design of a check.
+
+    Arguments:
+        problem: name of the problem; empty where there is none.
+        group_sizes, batch_sizes: G and B of its cells, each once, in increasing order.
+        baselines: names of its estimators, in order of appearance.
+    """
+
+    problem: str = ""
+    group_sizes: tuple[int, ...] = ()
+    batch_sizes: tuple[int, ...] = ()
+    baselines: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its columns in a frame: sizes are None where there is not one."""
+        group, batch = (
+            sizes[0] if len(sizes) == 1 else None for sizes in (self.group_sizes, self.batch_sizes)
+        )
+        return {
+            "problem": self.problem,
+            "group_size": group,
+            "batch_size": batch,
+            "baseline": ", ".join(self.baselines),
+        }
+
+
+@frozen
+class CheckResult:
+    """A check, and what each kind of evidence says of it.
+
+    Arguments:
+        name: name, unique in its claim.
+        origin: where the problem comes from, a key of :data:`ORIGINS`.
+        prediction: the value expected.
+        rounding: differences up to this are rounding.
+        region: the values that the statement allows.
+        scale: size that effects are relative to where the prediction is 0.
+        exact: what was enumerated; None where nothing was.
+        not_enumerated: why nothing was enumerated; None where something was.
+        simulation: what was simulated; None where nothing was.
+        planned_for: the rivals that the check was planned to refute.
+        rivals: the values that each rival allows; None for a rival that is another formula.
+        design: the problem, the sizes and the estimators.
+    """
+
+    name: str
+    origin: str
+    prediction: float
+    rounding: float
+    region: Interval
+    scale: float
+    exact: Findings | None
+    not_enumerated: str | None
+    simulation: Findings | None
+    planned_for: tuple[str, ...]
+    rivals: dict[str, Interval | None]
+    design: Design = Design()
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        origin: str,
+        statement: Statement,
+        findings: Mapping[str, Findings],
+        not_enumerated: str | None,
+        planned_for: Iterable[str] = (),
+        design: Design = Design(),
+    ) -> CheckResult:
+        """The record of a check's statement and of the findings on it, by kind."""
+        rivals = dict.fromkeys(name for one in findings.values() for name in one.rivals)
+        return cls(
+            name,
+            origin,
+            statement.prediction,
+            statement.tolerance,
+            statement.region,
+            statement.scale,
+            findings.get("exact"),
+            not_enumerated,
+            findings.get("simulation"),
+            tuple(planned_for),
+            {rival: statement.rivals.get(rival) for rival in rivals},
+            design,
+        )
+
+    @property
+    def coherent(self) -> bool:
+        """Whether the statement allows its own prediction."""
+        return self.region.widened(self.rounding).contains(self.prediction)
+
+    @property
+    def findings(self) -> dict[str, Findings]:
+        """The findings by kind, of the kinds that there are."""
+        kinds = {"exact": self.exact, "simulation": self.simulation}
+        return {kind: findings for kind, findings in kinds.items() if findings is not None}
+
+    def detects(self, kind: str, effect: float) -> float:
+        """The probability that evidence as sharp as this says REFUTED were the quantity off by an
+        effect, a share of the prediction, in the direction in which the statement ends first.
+        """
+        findings = self.findings[kind]
+        by = effect * (abs(self.prediction) or self.scale)
+        ends = (self.region.low - self.prediction, self.prediction - self.region.high)
+        beyond = by + max(ends)
+        half = (findings.interval.high - findings.interval.low) / 2
+        if not isfinite(half) or not isfinite(beyond):
+            return 0.0
+        if findings.standard_error == 0 or not isfinite(findings.standard_error):
+            return float(beyond > half)
+        return float(norm.cdf((beyond - half) / findings.standard_error))
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The worst verdict of any kind of evidence; None without any."""
+        return worst(f.verdict for f in self.findings.values()) if self.findings else None
+
+    def rival_end(self, rival: str) -> float | None:
+        """The finite end of what a rival allows, the lower if both are; None if there is none."""
+        ends = () if (values := self.rivals[rival]) is None else (values.low, values.high)
+        return next((end for end in ends if isfinite(end)), None)
+
+
+@frozen
+class RivalResult:
+    """A rival of a claim, over all checks: refuted only where both kinds of evidence refute it.
+
+    Arguments:
+        name: the rival's.
+        verdict: that of both kinds together.
+        exact: that of enumeration.
+        simulation: that of simulation; None where nothing was to be simulated.
+        origins: the verdict of each kind of evidence, by where the problems come from.
+    """
+
+    name: str
+    verdict: RivalVerdict
+    exact: RivalVerdict
+    simulation: RivalVerdict | None
+    origins: dict[str, dict[str, RivalVerdict]]
+
+    @property
+    def refuted_by(self) -> tuple[str, ...]:
+        """The kinds of evidence that refute it, where none that was to be had lets it pass."""
+        verdicts = {"exact": self.exact, "simulation": self.simulation}
+        kinds = tuple(kind for kind, says in verdicts.items() if says == RivalVerdict.REFUTED)
+        # A rival that nothing could enumerate is left to simulation.
+        left = self.verdict == RivalVerdict.NOT_TESTED and "simulation" in kinds
+        return kinds if left or self.verdict == RivalVerdict.REFUTED else ()
+
+
+ON_ONE_ORIGIN = (RivalVerdict.REFUTED, RivalVerdict.SURVIVED, RivalVerdict.NOT_DISTINGUISHABLE)
+"""Which verdict several checks on problems of one origin give: one refutation is enough."""
+
+EVERYWHERE = (
+    RivalVerdict.SURVIVED,
+    RivalVerdict.NOT_TESTED,
+    RivalVerdict.REFUTED,
+    RivalVerdict.NOT_DISTINGUISHABLE,
+)
+"""Which verdict several origins, or both kinds of evidence, give: REFUTED if it is on each where the
+rival can be told apart."""
+
+
+def _first(verdicts: Iterable[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
+    """The first verdict in the order that occurs; NOT TESTED if none does."""
+    heard = set(verdicts)
+    return next((verdict for verdict in order if verdict in heard), RivalVerdict.NOT_TESTED)
+
+
+def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> RivalResult:
+    def verdict(kind: str, origin: str) -> RivalVerdict:
+        regions = [
+            c.findings[kind].rivals for c in checks if c.origin == origin and kind in c.findings
+        ]
+        return _first((rivals[name] for rivals in regions if name in rivals), ON_ONE_ORIGIN)
+
+    origins = {
+        origin: {kind: verdict(kind, origin) for kind in kinds}
+        for origin in dict.fromkeys(check.origin for check in checks)
+    }
+    # Real data must be told apart only where it can be within the budget; made-up and generated
+    # problems are chosen so that it can.
+    counted = [by for origin, by in origins.items() if origin != "real"] or origins.values()
+    overall = {kind: _first((by[kind] for by in counted), EVERYWHERE) for kind in kinds}
+    together = _first(overall.values(), EVERYWHERE)
+    return RivalResult(name, together, overall["exact"], overall.get("simulation"), origins)
+
+
+EFFECTS = (0.01, 0.02, 0.05, 0.1)
+"""Effects, as shares of what is predicted, whose detection is reported beside every verdict."""
+
+
+@frozen
+class Power:
+    """How likely checks are to say REFUTED were every quantity off by an effect.
+
+    Arguments:
+        kind: kind of evidence.
+        effect: effect, as a share of the prediction; of the statement's scale where that is 0.
+        share: expected share of the checks that would refute.
+        best: probability of the check that is likeliest to.
+    """
+
+    kind: str
+    effect: float
+    share: float
+    best: float
+
+
+@frozen
+class ClaimResult:
+    """The verdict on a claim, its checks and its rivals.
+
+    Arguments:
+        stem: the result's.
+        label: the paper's numbering.
+        verdict: that of all evidence.
+        checks: all of them, in the design's order.
+        rivals: all of them, in the claim's order.
+        failure: the error of a formula without which there is no design; None where there is one.
+        power: how likely each kind of evidence is to see an effect, by the intervals it reached.
+    """
+
+    stem: str
+    label: str
+    verdict: Verdict
+    checks: tuple[CheckResult, ...]
+    rivals: tuple[RivalResult, ...]
+    failure: str | None = None
+    power: tuple[Power, ...] = ()
+
+    @classmethod
+    def failed(cls, stem: str, failure: str) -> ClaimResult:
+        """REFUTED: a formula raised an error where the result says that it has a value."""
+        return cls(stem, RESULTS[stem].label, Verdict.REFUTED, (), (), failure)
+
+    @classmethod
+    def of(
+        cls,
+        stem: str,
+        rivals: Sequence[str],
+        checks: Sequence[CheckResult],
+        by_simulation: Sequence[str] = (),
+        *,
+        simulates: bool,
+    ) -> ClaimResult:
+        """REFUTED if any evidence is; CONFIRMED if every check is confirmed by each kind of
+        evidence that is to be had, each kind is to be had at all, and each kind refutes every rival.
+        Where the claim leaves a rival to simulation, simulation alone is heard.
+        """
+        kinds = KINDS if simulates else KINDS[:1]
+        settled = tuple(_rival(name, checks, kinds) for name in rivals)
+        alone = set(by_simulation) if simulates else set()
+        if alone and set(rivals) <= alone and not any(check.exact for check in checks):
+            # An enumeration all the same is heard.
+            kinds = KINDS[1:]
+        verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
+        if verdict == Verdict.CONFIRMED and not _excluded(settled, alone):
+            verdict = Verdict.INCONCLUSIVE
+        power = tuple(_power(checks, kind, effect) for kind in kinds for effect in EFFECTS)
+        label = RESULTS[stem].label
+        return cls(stem, label, verdict, tuple(checks), settled, power=power)
+
+    def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
+        """The verdict of one kind of evidence, on problems of one origin; None without any."""
+        return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
+
+
+def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
+    chances = [check.detects(kind, effect) for check in checks if kind in check.findings] or [0.0]
+    return Power(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
+
+
+def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
+    """Whether no rival is left open by a kind of evidence that is heard of it."""
+    verdicts = {rival.simulation for rival in rivals}
+    verdicts |= {rival.exact for rival in rivals if rival.name not in alone}
+    # A rival that nothing can tell from the prediction is none.
+    return bool(rivals) and verdicts <= {RivalVerdict.REFUTED, None}
+
+
+def _of_kind(checks: Sequence[CheckResult], kind: str) -> Verdict | None:
+    heard = [check.findings[kind].verdict for check in checks if kind in check.findings]
+    return worst(heard) if heard else None
+
+
+@frozen
+class Control:
+    """The answer of a run to effects planted in it: see ``simulations.evidence.planted``.
+
+    Arguments:
+        name: part of the error machinery that is controlled.
+        held: whether all that was planted was refuted, and nothing that is true.
+        said: what went wrong; empty where it held.
+    """
+
+    name: str
+    held: bool
+    said: str
+
+
+@frozen
+class Provenance:
+    """Where and by which command a run was made.
+
+    A folder holds one ``configuration``: kind of the problems, size, engine, device, seed.
+    """
+
+    command: str
+    configuration: str
+    paper: str
+    size: str
+    engine: str
+    device: str
+    seed: int
+    workers: int
+    family_alpha: float
+    machine: dict[str, str]
+    versions: dict[str, str]
+    set_aside: tuple[str, ...]
+
+
+@frozen
+class Results:
+    """A finished run.
+
+    Arguments:
+        claims: what depends on the claims, the seed, the engine and the code alone.
+        controls: what the run made of effects planted in it; none where none was asked for.
+        draws: replications of a check's cells, by stem and check: they reproduce it alone.
+        run: where and by which command.
+    """
+
+    claims: tuple[ClaimResult, ...]
+    controls: tuple[Control, ...]
+    draws: dict[str, dict[str, tuple[int, ...]]]
+    run: Provenance
+
+    def with_earlier(self, earlier: Results, command: str) -> Results:
+        """These results, and those of an earlier run of the same configuration and code on other claims.
+
+        The command is the one that makes all of them.
+        """
+        claims = {claim.stem: claim for claim in (*earlier.claims, *self.claims)}
+        return Results(
+            tuple(claims[stem] for stem in RESULTS if stem in claims),
+            self.controls,
+            earlier.draws | self.draws,
+            evolve(self.run, command=command),
+        )
+
+    def json(self, indent: int | None = 1) -> str:
+        """The records as one JSON object, which :func:`load_run` reads."""
+        return json.dumps(plain(self), indent=indent) + "\n" * (indent is not None)
+
+    def frame(self) -> pd.DataFrame:
+        """One row for each check and kind of evidence: see :func:`load_results`."""
+        import pandas as pd
+
+        rows = [
+            {
+                "stem": claim.stem,
+                "label": claim.label,
+                "claim_verdict": claim.verdict.value,
+                "check": check.name,
+                "origin": check.origin,
+                **check.design.columns,
+                "seed": self.run.seed,
+                "kind": kind,
+                "prediction": check.prediction,
+                **plain(findings),
+            }
+            for claim in self.claims
+            for check in claim.checks
+            for kind, findings in check.findings.items()
+        ]
+        for row in rows:
+            del row["rivals"]
+            row["low"], row["high"] = row.pop("interval")
+        return pd.DataFrame(rows).astype(
+            {"group_size": "Int64", "batch_size": "Int64"} if rows else {}
+        )
+
+
+def plain(record: Any) -> dict[str, Any]:
+    """A record as JSON has it: an interval is a pair, and what is not finite is null."""
+    return asdict(record, value_serializer=lambda record, attribute, value: _plain(value))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return [value.low, value.high]
+    if isinstance(value, Verdict | RivalVerdict):
+        return value.value
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+_hints = cache(get_type_hints)
+
+
+def _record(kind: Any, value: Any) -> Any:
+    """The inverse of :func:`plain`: a value of that type, from what JSON has in its place."""
+    parts = get_args(kind)
+    if kind is Interval:
+        low, high = value
+        return Interval(-inf if low is None else low, inf if high is None else high)
+    if has(kind):
+        return kind(**{name: _record(hint, value[name]) for name, hint in _hints(kind).items()})
+    if get_origin(kind) is UnionType:
+        return None if value is None else _record(parts[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(_record(parts[0], part) for part in _require(list, value))
+    if get_origin(kind) is dict:
+        return {name: _record(parts[1], part) for name, part in _require(dict, value).items()}
+    if kind is float:
+        return nan if value is None else float(_require((int, float), value))
+    return kind(value) if kind in (Verdict, RivalVerdict) else _require(kind, value)
+
+
+def _require(kind: Any, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not of type {kind}")
+    return value
+
+
+def load_run(folder: str | Path) -> Results:
+    """The records of a finished run.
+
+    Arguments:
+        folder: the run's ``--out`` folder, or its ``verdicts.json``.
+
+    Raises:
+        InputError: there is no finished run, its file is damaged, or an older version wrote it.
+    """
+    path = Path(folder)
+    path = path / VERDICTS_FILE if path.is_dir() else path
+    if not path.exists():
+        raise InputError(f"{path}: no finished run")
+    data = read_json(path)
+    try:
+        results: Results = _record(Results, data)
+        for claim in results.claims:
+            _ = RESULTS[claim.stem], results.draws[claim.stem]
+            _ = [ORIGINS[check.origin] for check in claim.checks]
+    except (ValueError, KeyError, TypeError):
+        raise InputError(
+            f"{path}: not the results of a run, or those of an older version: "
+            "verify again, finished blocks are kept"
+        ) from None
+    return results
+
+
+def load_results(folder: str | Path) -> pd.DataFrame:
+    """The checks of a finished run as a tidy frame: one row for each check and kind of evidence.
+
+    Arguments:
+        folder: as for :func:`load_run`, with the same refusals.
+
+    Returns:
+        columns stem, label, claim_verdict, check, origin, problem, group_size and batch_size (NA where a
+        check is of several), baseline (the names of its estimators, with commas), seed, kind,
+        prediction, and those of the evidence: verdict, estimate, standard_error, low, high,
+        replications, alpha, ...
+    """
+    return load_run(folder).frame()
+
+
+def load_curves(folder: str | Path) -> pd.DataFrame:
+    """The points of a run's figures as a tidy frame, as ``experiment.run_points`` made them.
+
+    Arguments:
+        folder: the run's ``--out`` folder.
+    """
+    import pandas as pd
+
+    path = Path(folder) / CURVES_FILE
+    text = read_text(path)
+    try:
+        frame = pd.read_csv(StringIO(text), low_memory=False)
+    except ValueError:
+        raise InputError(f"{path}: not the curves of a run") from None
+    if not set(frame.columns) >= CURVE_COLUMNS:
+        raise InputError(f"{path}: not the curves of a run")
+    return frame

@@ -1,0 +1,214 @@
+"""Intervals, planning and the decider."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from simulations.evidence import (
+    Evidence,
+    Forecast,
+    Interval,
+    at_most,
+    attained,
+    decide,
+    equal,
+    positive,
+    replications_needed,
+)
+from simulations.evidence.planning import MOST
+
+
+def seen(estimate: float, half: float) -> Evidence:
+    return Evidence(estimate, Interval(estimate - half, estimate + half), half / 5, 1000, 1e-5)
+
+
+CLAIM = equal(1.0, {"near": 1.1, "far": 3.0})
+PRINTED = equal(10.327, digits=0.0005, relative_margin=0.05)
+ROUNDED = replace(equal(0.0, scale=0.0), floor=1e-14)
+ORDER = positive(0.5, ["no gain"], scale=1.0)
+BOUND = at_most(1.0, 0.6, {"half": 0.5})
+BETWEEN = attained(2.0, 1.96, {"tighter": 1.5, "looser": 4.0}, ratio=1.05)
+"""A bound that is attained: between it and it over the ratio, on both sides."""
+
+# Intervals and planning.
+
+
+def test_nothing_drawn_says_nothing_and_a_sure_value_everything():
+    assert Forecast(0.0, 0.0, 0.0, 1.0).interval(0, 0.0, 0.0, 0.05) == Interval(-inf, inf)
+    assert Forecast(2.0, 0.0, 2.0, 2.0).half_width(10, 0.05) == 0.0
+    assert Forecast(2.0, 1.0, 0.0, inf).half_width(10, 0.05) == inf
+
+
+def test_no_number_of_replications_narrows_what_has_no_range():
+    assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
+
+
+@pytest.mark.parametrize("margin", np.geomspace(0.08, 0.6, 15))
+def test_few_replications_are_the_fewest(margin):
+    forecast = Forecast(0.5, 0.05, 0.0, 1.0)
+    needed = replications_needed(margin, forecast, 1e-3)
+    assert 2 < needed < 1000
+    assert forecast.half_width(needed, 1e-3) <= margin < forecast.half_width(needed - 1, 1e-3)
+
+
+# The decider.
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence", "required", "verdict"),
+    [
+        (CLAIM, seen(1.01, 0.04), None, "CONFIRMED"),
+        (CLAIM, seen(1.01, 0.2), None, "INCONCLUSIVE"),
+        # Half the gap to the nearest rival is the widest that confirms; only of those required.
+        (CLAIM, seen(1.0, 0.0499), None, "CONFIRMED"),
+        (CLAIM, seen(1.0, 0.0601), None, "INCONCLUSIVE"),
+        (CLAIM, seen(1.0, 0.09), ["far"], "CONFIRMED"),
+        # A prediction outside, however wide.
+        (CLAIM, seen(1.5, 0.4), None, "REFUTED"),
+        # Without rivals a useless interval does not confirm, and no number confirms nothing.
+        (equal(1.0), seen(1.0, 0.5), None, "INCONCLUSIVE"),
+        (CLAIM, Evidence(nan, Interval(-inf, inf), inf, 10, 0.1), None, "INCONCLUSIVE"),
+        # Rounding of the quantity itself refutes nothing.
+        (ROUNDED, seen(3e-15, 1e-17), None, "CONFIRMED"),
+        (ROUNDED, seen(3e-13, 1e-17), None, "REFUTED"),
+        (ORDER, seen(0.4, 0.3), None, "CONFIRMED"),
+        (ORDER, seen(0.2, 0.3), None, "INCONCLUSIVE"),
+        (ORDER, seen(-0.4, 0.3), None, "REFUTED"),
+        (BOUND, seen(0.6, 0.04), None, "CONFIRMED"),
+        (BOUND, seen(0.6, 0.5), (), "INCONCLUSIVE"),
+        (BOUND, seen(1.6, 0.5), (), "REFUTED"),
+        # Simulation refutes where its interval misses the region.
+        (BETWEEN, seen(1.95, 0.02), None, "CONFIRMED"),
+        *((BETWEEN, seen(value, 0.02), None, "REFUTED") for value in (2.2, 1.7)),
+        *((BETWEEN, seen(value, 0.4), None, "INCONCLUSIVE") for value in (2.2, 1.7)),
+    ],
+)
+def test_an_interval_decides(claim, evidence, required, verdict):
+    assert decide(claim, evidence, required).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        # An order, predicted the other way round, or not at all.
+        positive(-0.5, ["no gain"], scale=1.0),
+        positive(0.0, ["no gain"], scale=1.0),
+        positive(0.9e-9, ["no gain"], scale=1.0),
+        positive(nan, ["no gain"], scale=1.0),
+        # A bound below what it bounds, or of the wrong sign, or attained by nothing near it.
+        at_most(1.0, 1.1, {"half": 0.5}),
+        at_most(inf, 1.0),
+        attained(2.0, 1.8, ratio=1.05),
+        attained(2.0, 2.1, ratio=1.05),
+        attained(-2.0, 1.96, {"tighter": -1.5}, ratio=1.05),
+        attained(2.0, nan),
+        attained(inf, 1.0),
+        # No number.
+        equal(nan, {"half": 0.5}),
+        equal(inf, scale=1.0),
+        equal(0.5, scale=nan),
+    ],
+)
+@pytest.mark.parametrize("value", [-0.5, 0.0, 0.5, 1.0, 1.05, 1.96])
+def test_a_prediction_at_odds_with_its_own_statement_is_refuted_whatever_is_found(claim, value):
+    assert not claim.coherent
+    assert decide(claim, Evidence.enumerated(value, claim), ()).verdict == "REFUTED"
+    assert decide(claim, seen(value, 0.01)).verdict == "REFUTED"
+
+
+def test_what_rounding_makes_of_nothing_is_not_positive():
+    for value, verdict in ((0.0, "REFUTED"), (0.5e-9, "REFUTED"), (1.1e-9, "CONFIRMED")):
+        assert decide(ORDER, Evidence.enumerated(value, ORDER), ()).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("claim", "verdict", "values"),
+    [
+        # Exact evidence sees a difference of a millionth.
+        (CLAIM, "CONFIRMED", (1.0 + 1e-12,)),
+        (CLAIM, "REFUTED", (1.0 + 1e-6,)),
+        # Printed figures allow half a unit of their last digit.
+        (PRINTED, "CONFIRMED", (10.3274,)),
+        (PRINTED, "REFUTED", (10.3276,)),
+        # A bound that is attained is met up to both ends.
+        (BETWEEN, "CONFIRMED", (2.0, 1.95, 2.0 / 1.05)),
+        (BETWEEN, "REFUTED", (2 * (1 + 1e-6), 2.3, 2 / 1.05 * (1 - 1e-6), 1.5, 1.2, 0.0, -1.0)),
+        # A larger ratio says less.
+        (attained(2.0, 1.96, ratio=1.5), "CONFIRMED", (1.5,)),
+    ],
+)
+def test_an_enumerated_value_decides(claim, verdict, values):
+    for value in values:
+        assert decide(claim, Evidence.enumerated(value, claim), ()).verdict == verdict, value
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence", "rivals"),
+    [
+        (CLAIM, seen(1.01, 0.04), {"near": "REFUTED", "far": "REFUTED"}),
+        (CLAIM, seen(1.01, 0.2), {"near": "SURVIVED", "far": "REFUTED"}),
+        (ORDER, seen(0.4, 0.3), {"no gain": "REFUTED"}),
+        (BOUND, seen(0.6, 0.04), {"half": "REFUTED"}),
+        # Of a tighter false bound the value is above, of a looser one it is far below.
+        (BETWEEN, seen(1.96, 0.02), {"tighter": "REFUTED", "looser": "REFUTED"}),
+        (BETWEEN, seen(1.95, 0.02), {"tighter": "REFUTED", "looser": "REFUTED"}),
+        (BETWEEN, seen(1.45, 0.02), {"tighter": "SURVIVED", "looser": "REFUTED"}),
+        (BETWEEN, seen(3.9, 0.02), {"tighter": "REFUTED", "looser": "SURVIVED"}),
+        (BETWEEN, seen(1.52, 0.01), {"tighter": "REFUTED", "looser": "REFUTED"}),
+    ],
+)
+def test_a_rival_is_refuted_where_the_interval_leaves_what_it_allows(claim, evidence, rivals):
+    assert decide(claim, evidence).rivals == rivals
+
+
+@pytest.mark.parametrize(
+    ("claim", "evidence"),
+    [
+        (equal(1.0, {"same": 1.0 + 1e-12}), seen(1.0, 0.05)),
+        (attained(2.0, 1.96, {"same": 2.01}, ratio=1.05), seen(1.96, 0.01)),
+    ],
+)
+def test_a_rival_that_allows_the_prediction_is_not_distinguishable_and_does_not_hinder(
+    claim, evidence
+):
+    decision = decide(claim, evidence)
+    assert decision.rivals["same"] == "NOT DISTINGUISHABLE"
+    assert decision.verdict == "CONFIRMED"
+
+
+def test_the_interval_asked_for_is_half_the_region_or_half_the_way_to_a_rival():
+    wide = attained(2.0, 1.96, {"far": 4.0}, ratio=1.05)
+    half = 2.0 * (1 - 1 / 1.05) / 2
+    assert wide.margin_for(["far"]) == pytest.approx(half)
+    assert decide(wide, seen(1.95, 1.199 * half)).verdict == "CONFIRMED"
+    assert decide(wide, seen(1.95, 1.201 * half)).verdict == "INCONCLUSIVE"
+    near = equal(2.0, {"near": 1.6}, digits=0.1)
+    assert near.margin_for(["near"]) == pytest.approx(0.15)
+    assert near.gap("near") == pytest.approx(0.3)
+
+
+def test_only_what_has_two_sides_is_asked_less_sharply():
+    assert CLAIM.coarser(1.5).margin == pytest.approx(1.5 * CLAIM.margin)
+    assert CLAIM.coarser(9.0).margin_for(["near"]) == CLAIM.margin_for(["near"])
+    assert ORDER.coarser(1.5) is ORDER
+
+
+@pytest.mark.parametrize(
+    ("near", "told"),
+    [
+        # What lies three times as far as the prediction may be off, on either side.
+        (equal(2.0, {"near": 1.69}, digits=0.1), True),
+        (equal(2.0, {"near": 1.71}, digits=0.1), False),
+        (equal(2.0, {"near": 2.31}, digits=0.1), True),
+        (equal(2.0, {"near": 2.29}, digits=0.1), False),
+        # Bounds within the ratio of each other say the same of many values.
+        (attained(2.0, 1.96, {"near": 1.86}, ratio=1.05), True),
+        (attained(2.0, 1.96, {"near": 1.87}, ratio=1.05), False),
+    ],
+)
+def test_a_rival_within_three_times_the_predictions_own_error_is_not_told_apart(near, told):
+    assert near.distinguishable("near") == told

@@ -1,0 +1,220 @@
+"""What each control says where one thing is wrong, and that it says nothing where nothing is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+
+from simulations.evidence import (
+    Below,
+    ChiSquares,
+    Interval,
+    Options,
+    RivalVerdict,
+    TransformOf,
+    Verdict,
+    planted,
+)
+from tests.support.claims import claim_of_runs, small_claim
+from ustat_pg import checks
+from ustat_pg.engines import MomentSums
+
+EXACT, DRAWN = Options("smoke", "exact"), Options("smoke", "cpu")
+
+
+CLAIMS = (small_claim(),)
+
+
+@pytest.fixture
+def said(monkeypatch):
+    """What controls say, by name; draws are controlled elsewhere."""
+    monkeypatch.setattr(planted, "_drawn", lambda *_: iter(()))
+
+    def of(options=EXACT, claims=CLAIMS):
+        controls = planted.run_controls(claims, options)
+        assert all(control.held == (not control.said) for control in controls)
+        return {control.name: control.said for control in controls}
+
+    return of
+
+
+def test_a_sound_program_is_said_nothing_of(said):
+    names = ["planted effects", "verdicts", "false alarms"]
+    assert said() == dict.fromkeys(names, "")
+
+
+def test_the_coin_is_what_enumeration_says():
+    """The numbers of the coin, and of the same coin with heads and tails exchanged."""
+    p = 0.4
+    assert pytest.approx(p * planted.HIGH + (1 - p) * planted.LOW) == planted.MEAN
+    exact = planted.CELL.measure("exact", [planted.ERROR])
+    assert exact.mean[0] == pytest.approx(planted.MEAN, rel=1e-12)
+    other = (1 - p) * planted.HIGH + p * planted.LOW
+    assert pytest.approx(planted.MEAN / other) == planted.EXCHANGED
+    sums = planted._tossed(800)[planted.CELL.name][1]
+    values = np.repeat([planted.HIGH, planted.LOW], [800, 1200])
+    expected = MomentSums.of(values[:, None])
+    assert (sums.n, sums.mean[0]) == (2000, pytest.approx(expected.mean[0]))
+    assert sums.products[0, 0] == pytest.approx(expected.products[0, 0], rel=1e-9)
+
+
+def test_intervals_hold_and_narrower_ones_are_told(monkeypatch):
+    assert list(planted._intervals()) == []
+    true = checks.Forecast.interval
+
+    def narrower(self, *arguments):
+        interval = true(self, *arguments)
+        middle, half = (interval.low + interval.high) / 2, 0.4 * interval.half_width
+        return Interval(middle - half, middle + half)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks.Forecast, "interval", narrower)
+        lines = list(planted._intervals())
+    assert any(line.startswith("the interval of a mean at the rate 0.05 misses") for line in lines)
+    assert any("the interval of a mean expected at 0.01 misses" in line for line in lines)
+    needed = checks.replications_needed
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "replications_needed", lambda *words: needed(*words) * 99 // 100)
+        assert len(list(planted._intervals())) == 2
+
+
+def test_a_decider_that_errs_is_told(said, monkeypatch):
+    true = planted.decide
+
+    def blind(statement, evidence, *rest):
+        return replace(true(statement, evidence, *rest), verdict=Verdict.CONFIRMED)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planted, "decide", blind)
+        text = said()["verdicts"]
+    assert "with a wide interval a claim is INCONCLUSIVE, its rival SURVIVED" not in text
+    assert "an identity that is 1e-08 off is not REFUTED" in text
+
+    def strict(statement, evidence, *rest):
+        decision = true(statement, evidence, *rest)
+        return replace(decision, rivals=dict.fromkeys(decision.rivals, RivalVerdict.REFUTED))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planted, "decide", strict)
+        assert (
+            "with a wide interval a claim is INCONCLUSIVE, its rival REFUTED" in said()["verdicts"]
+        )
+
+
+def test_effects_that_are_let_pass_are_told(said, monkeypatch):
+    true = planted._claim
+    monkeypatch.setattr(planted, "_claim", lambda effect: true(0.0))
+    text = said()["planted effects"]
+    for what in ("order", "bound", "attained", "mean", "ratio", "slope", "claim"):
+        assert f"a {what} that is off by 1e-06 is CONFIRMED" in text
+        assert f"a {what} that is off by 0.02 is CONFIRMED" in text
+        assert f"a {what} that is off by 0 " not in text
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.99, False), (1.01, True)])
+def test_false_alarms_are_added_up(said, monkeypatch, share, told):
+    claims = (small_claim(), small_claim())
+    each = share * 1e-3 / sum(planted.erring_of(claim) for claim in claims)
+    monkeypatch.setattr(planted, "alpha_of", lambda claim: each)
+    text = said(claims=claims)["false alarms"]
+    assert bool(text) == told
+    assert not told or text == ("the checks may err at 0.001 together, which must not exceed 0.001")
+
+
+def test_a_control_that_raises_has_not_held(said, monkeypatch):
+    monkeypatch.setattr(planted, "_verdicts", lambda: 1 / 0)
+    assert said()["verdicts"] == "ZeroDivisionError: division by zero"
+
+
+class Bits:
+    """Work on blocks whose sums are made up: those of a fair share of heads, or wrong in one way."""
+
+    options = DRAWN
+
+    def __init__(self, heads=0.4, wrong=lambda sums: sums):
+        self.heads, self.wrong = heads, wrong
+
+    def run(self, blocks, _):
+        pass
+
+    def sums(self, blocks):
+        (block,) = blocks
+        heads = round(block.replications * self.heads)
+        values = np.repeat([planted.HIGH, planted.LOW], [heads, block.replications - heads])
+        return self.wrong(MomentSums.of(values[:, None]))
+
+
+class Draws:
+    """Work on blocks that are drawn as they should be, or are wrong in one way."""
+
+    options = DRAWN
+
+    def __init__(self, wrong=lambda sums: sums):
+        self.wrong = wrong
+
+    def run(self, blocks, _):
+        pass
+
+    def sums(self, blocks):
+        (block,) = blocks
+        address = {"seed": block.seed, "first": block.first, "replications": block.replications}
+        return self.wrong(block.cell.measure("reference", block.quantities, **address))
+
+
+ALIKE = {
+    "": lambda sums: sums,
+    "replications or seeds share": lambda sums: replace(sums, mean=0 * sums.mean),
+    "vary 4": lambda sums: replace(sums, products=sums.products / 4),
+    "vary 0.2": lambda sums: replace(sums, products=sums.products * 4),
+    "a block is not its parts merged": lambda sums: replace(
+        sums, products=sums.products * (1 + 1e-6 * (sums.n > planted.LANES))
+    ),
+}
+
+
+@pytest.mark.parametrize("told", ALIKE)
+def test_draws_of_their_own_are_told_from_shared_ones(told):
+    quantities = TransformOf((1.0,), 1.0), Below((2.0, 1.0), 0.1)
+    lines = list(planted._addresses(ChiSquares(), quantities, Draws(ALIKE[told])))
+    assert any(told in line for line in lines) if told else lines == []
+
+
+@pytest.mark.parametrize("moved", [0, 1, -1])
+def test_a_histogram_of_other_values_is_told(moved, monkeypatch):
+    """By one bin, to either side."""
+    monkeypatch.setattr(planted, "_addresses", lambda *_: iter(()))
+
+    def rolled(sums):
+        return replace(
+            sums, counts={name: np.roll(row, moved) for name, row in sums.counts.items()}
+        )
+
+    lines = list(planted._runs([claim_of_runs()], Draws(rolled)))
+    assert {*lines} == ({"the histogram of a law is not that of its values"} if moved else set())
+
+
+def test_sums_of_tosses_are_told_from_others():
+    deviation = sqrt(0.4 * 0.6 / sum(planted.SIZES))
+    assert list(planted._sums(Bits())) == []
+    assert list(planted._sums(Bits(0.4 + 5 * deviation))) == []
+    lines = list(planted._sums(Bits(0.4 + 7 * deviation)))
+    assert len(lines) == 2
+    assert all("heads in 65536 tosses of chance 0.4, 7.0 deviations off" in line for line in lines)
+
+    def larger(sums):
+        return MomentSums(sums.n, sums.mean, sums.products * (1 + 1e-6))
+
+    lines = list(planted._sums(Bits(wrong=larger)))
+    assert any(
+        "the standard error of a block is 1 times that of their tosses" in line for line in lines
+    )
+
+    def fewer(sums):
+        return MomentSums(sums.n - (sums.n == 7), sums.mean, sums.products)
+
+    assert list(planted._sums(Bits(wrong=fewer))) == [
+        "the mean of merged blocks is not that of their tosses"
+    ]

@@ -1,0 +1,317 @@
+"""Reports: the HTML page is whole and self-contained; all of them say the same of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from base64 import b64decode
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+
+from simulations.__main__ import main
+from simulations.evidence.report import html, markdown, remarks, shown, summary, verdict_table
+from simulations.evidence.results import load_run
+from simulations.paper import RESULTS
+from simulations.tables import check_table
+from tests.support.commands import refusal_of
+from tests.support.refusals import refuses
+
+pytest.importorskip("seaborn")
+
+from figures.__main__ import main as figures
+
+VOID = {"meta", "img", "br", "link", "input", "hr"}
+HOSTILE = "<script>alert('x')</script>\"' onload=x &amp; {{ 7 * 7 }} `rm`"
+
+
+class Page(HTMLParser):
+    """What a page holds; refuses tags that do not balance, and attributes given twice."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        assert len(dict(attributes)) == len(attributes), (tag, attributes)
+        self.tags.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open, tag
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "script"} & set(self.open):
+            self.text.append(data)
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with its report, made by the commands."""
+    folder = tmp_path_factory.mktemp("run")
+    words = ["verify", "ustatistic", "minibatch", "--size", "smoke", "--seed", "3"]
+    # In this process: others would load the library anew.
+    assert main([*words, "--workers", "1", "--out", str(folder)]) == 0
+    assert figures([str(folder), "--report"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+def altered(folder, tmp_path, change):
+    """The records of a run whose stored verdicts were changed."""
+    document = json.loads((folder / "verdicts.json").read_text())
+    change(document)
+    (tmp_path / "verdicts.json").write_text(json.dumps(document))
+    return load_run(tmp_path)
+
+
+def edited(folder, tmp_path, change):
+    """The page of a run whose stored verdicts were changed."""
+    return html(altered(folder, tmp_path, change))
+
+
+def test_the_page_is_sound(page, folder):
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>\n<html lang=")
+    ids = Counter(a["id"] for _, a in page.tags if "id" in a)
+    assert max(ids.values()) == 1
+    targets = {a["href"][1:] for a in page.all("a") if a["href"].startswith("#")}
+    assert targets <= set(ids)
+    contents = {"results", "figures", "checks", "power", "run"}
+    assert targets == {"ustatistic", "minibatch"} | contents
+    for stem in ("ustatistic", "minibatch"):
+        assert RESULTS[stem].title in "".join(page.text)
+
+
+def test_no_request_leaves_the_page(page, folder):
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "action", "poster", "xlink:href"):
+            if name in attributes:
+                address = attributes[name]
+                own = address.startswith(("#", "data:image/svg+xml;base64,"))
+                # The one link that a reader may follow.
+                assert own or (tag == "a" and address == "https://arxiv.org/abs/2603.01162")
+    text = (folder / "report.html").read_text()
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|<link|<iframe", text)
+    for image in page.all("img"):
+        svg = b64decode(image["src"].split(",", 1)[1]).decode()
+        assert not re.findall(r"(?:href|src)=\"(?!#)|url\((?!#)|@import", svg)
+        assert image["alt"]
+
+
+def test_every_check_has_its_numbers_its_picture_and_its_command(page, folder):
+    document = json.loads((folder / "verdicts.json").read_text())
+    checks = [(c["stem"], check) for c in document["claims"] for check in c["checks"]]
+    strips = [a for a in page.all("svg") if a.get("class") == "strip"]
+    assert len(strips) == len(checks)
+    assert all(strip["aria-label"].startswith("estimate ") for strip in strips)
+    text = "".join(page.text)
+    commands = re.findall(r"^python -m simulations check .*$", text, re.MULTILINE)
+    assert len(commands) == len(checks)
+    for (stem, check), command in zip(checks, commands, strict=True):
+        words = shlex.split(command)
+        assert words[4:6] == [stem, check["name"]]
+        assert words[6:12] == ["--size", "smoke", "--engine", "cpu", "--seed", "3"]
+        # Where one number serves all cells of a check, its evidence counts each cell's.
+        each = map(int, words[words.index("--replications") + 1].split(","))
+        assert check["simulation"]["replications"] % sum(each) == 0
+        assert f"{check['prediction']:.6g}" in text
+        low, high = check["simulation"]["interval"]
+        # A quantity that no draw moves has no standard error; one that is 0 is said to be.
+        if check["simulation"]["standard_error"] > 0 or max(abs(low), abs(high)) > 1e-9:
+            assert f"{check['simulation']['estimate']:.6g}" in text
+            assert f"[{low:.6g}, {high:.6g}]" in text
+        else:
+            assert "0 to rounding" in text
+
+
+def claims_on(page):
+    """The claims of a page, and whether each is open."""
+    return ["open" in a for a in page.all("details") if a["class"].startswith("claim")]
+
+
+def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path):
+    assert claims_on(page) == [False, False]
+
+    def fail(document):
+        first, second = document["claims"]
+        first["verdict"] = first["checks"][0]["exact"]["verdict"] = "REFUTED"
+        second["verdict"] = "INCONCLUSIVE"
+        result = second["checks"][0]["simulation"]
+        result |= {"verdict": "INCONCLUSIVE", "interval": [None, None], "standard_error": None}
+        result |= {"estimate": None, "smallest_discrepancy": None}
+        result["replications_needed"] = 123_456_789
+        second["rivals"][1]["verdict"] = "SURVIVED"
+
+    results = altered(folder, tmp_path, fail)
+    failed = Page(html(results))
+    assert claims_on(failed) == [True, True]
+    (banner,) = [a for a in failed.all("p") if "banner" in a.get("class", "")]
+    assert banner["class"] == "banner REFUTED"
+    text = " ".join("".join(failed.text).split())
+    assert "0 of 2 results confirmed, 1 REFUTED, 1 INCONCLUSIVE" in text
+    assert "it would need 123,456,789 replications" in text
+    # Every door shows the verdict of each claim; the page twice, as a colour and as a word.
+    says = {"ustatistic": "REFUTED", "minibatch": "INCONCLUSIVE"}
+    table = [line.split("|") for line in verdict_table(results.claims, "github").splitlines()[2:]]
+    assert {row[2].strip(): row[3].strip() for row in table if len(row) > 3} == says
+    headings = re.findall(r"^## .* \((\w+)\): (.*)$", markdown(results), re.MULTILINE)
+    assert dict(headings) == says
+    place = rf'(?:href="#|id=")({"|".join(says)})".*?class="verdict (\w+)">\S+ (\w+)<'
+    spans = re.findall(place, html(results), re.DOTALL)
+    assert spans == [(stem, says[stem], says[stem]) for stem in (*says, *says)]
+
+
+@pytest.mark.parametrize(
+    ("estimate", "interval", "texts"),
+    [
+        (6.4967650, (6.4967649, 6.4967651), ("6.496765", "[6.496765, 6.496765]", "6.49676")),
+        # The nearest end differs in its last bits.
+        (7.0, (6.4967601 + 1e-14, 8.0), ("7", "[6.49676010000001, 8]", "6.4967601")),
+        (7.0, (6.9, 7.1), ("7", "[6.9, 7.1]", "6.49676")),
+    ],
+)
+def test_what_is_refuted_is_printed_with_digits_that_differ(
+    estimate, interval, texts, folder, tmp_path
+):
+    def refute(document):
+        check = document["claims"][0]["checks"][0]
+        check["prediction"], check["verdict"] = 6.4967601, "REFUTED"
+        low, high = check["prediction"] - 1e-12, check["prediction"] + 1e-12
+        check["region"] = [low, high]
+        evidence = {"estimate": estimate, "interval": list(interval), "standard_error": 1e-8}
+        check["simulation"] |= {**evidence, "verdict": "REFUTED"}
+        check["exact"] = None
+
+    results = altered(folder, tmp_path, refute)
+    claim = results.claims[0]
+    check = claim.checks[0]
+    value, ends, prediction = texts
+    line = f"{value} in {ends}, predicted {prediction}"
+    assert any(line in remark for remark in remarks(results.claims))
+    words = shown(check)
+    assert (words["simulated"], words["interval"], words["predicted"]) == texts
+    assert line in html(results)
+    table = check_table(claim.stem, check)
+    assert "predicted 6.4967601\n" in table
+    low, high = (f"{end:.15g}" for end in interval)
+    assert f"[{low}, {high}]" in table
+
+
+def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):
+    def change(document):
+        document["run"]["command"] = HOSTILE
+        for claim in document["claims"]:
+            document["draws"][claim["stem"]][HOSTILE] = [5, 7]
+            claim["checks"][0]["name"] = HOSTILE
+            claim["rivals"][0]["name"] = HOSTILE
+            claim["checks"][0]["rivals"] = {HOSTILE: [1.0, 1.0]}
+            claim["checks"][0]["simulation"]["rivals"] = {HOSTILE: "REFUTED"}
+            claim["checks"][0]["not_enumerated"] = HOSTILE
+            claim["checks"][0]["exact"] = None
+
+    harmless = Page(edited(folder, tmp_path, lambda document: None))
+    text = edited(folder, tmp_path, change)
+    page = Page(text)
+    assert len(page.all("script")) == len(harmless.all("script")) == 1
+    assert not [a for _, a in page.tags if any(name.startswith("on") for name in a)]
+    shown = "".join(page.text)
+    assert shown.count(HOSTILE) >= 5
+    assert "49" not in re.findall(r"\{\{ 7 \* 7 \}\}|\b49 `rm`", shown)
+    # In the command it is one word to a shell.
+    command = next(line for line in shown.splitlines() if "simulations check" in line)
+    words = shlex.split(command)
+    assert words[5] == HOSTILE
+    assert words[words.index("--replications") + 1] == "5,7"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no finished run"),
+        ("nonsense", "not JSON"),
+        ('{"claims": [], "run": {}}', "or those of an older version: verify again"),
+    ],
+)
+def test_what_is_no_run_is_refused(text, message, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "verdicts.json").write_text(text)
+    refuses(re.escape(message), load_run, tmp_path)
+    assert message in refusal_of(capsys, figures, tmp_path, "--report")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document.pop("draws"),
+        lambda document: document["draws"].pop("minibatch"),
+        lambda document: document["claims"][0].update(verdict="MAYBE"),
+        lambda document: document["claims"][0]["checks"][0]["simulation"].update(interval=[1]),
+    ],
+)
+def test_a_damaged_document_is_refused(damage, folder, tmp_path):
+    refuses("not the results of a run", altered, folder, tmp_path, damage)
+
+
+def test_records_are_read_back_as_they_were_written(folder):
+    results = load_run(folder)
+    assert results.json() == (folder / "verdicts.json").read_text()
+    assert results == load_run(folder / "verdicts.json")
+
+
+def words(text):
+    """A table's or a page's words and numbers, without its layout."""
+    return " ".join(text.replace("\\|", "").replace("|", " ").split())
+
+
+def test_markdown_html_and_terminal_say_the_same(folder, tmp_path):
+    def mixed(document):
+        first, second = document["claims"]
+        rivals = first["rivals"]
+        rivals[0]["verdict"] = "SURVIVED"
+        rivals[1]["verdict"] = rivals[2]["verdict"] = "NOT DISTINGUISHABLE"
+        rivals[3] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": "REFUTED"}
+        second["rivals"][0] |= {"verdict": "NOT TESTED", "exact": "NOT TESTED", "simulation": None}
+        first["verdict"] = "INCONCLUSIVE"
+        result = second["checks"][1]["simulation"]
+        result |= {"interval": [None, 2.0], "standard_error": None, "verdict": "REFUTED"}
+
+    results = altered(folder, tmp_path, mixed)
+    told_apart = len(results.claims[0].rivals) - 2
+    count = f"{told_apart - 1} of {told_apart} (1 by simulation alone, 2 coincide)"
+    page = "".join(Page(html(results)).text)
+    for text in (verdict_table(results.claims), markdown(results), page):
+        assert count in text
+        assert "(1 not tested)" in text
+    page, pages = words(page), words(markdown(results))
+    total = f"{summary(results.claims)}."
+    rivals = sum(len(claim.rivals) for claim in results.claims)
+    assert total.endswith(
+        f"; {rivals - 4} of {rivals - 3} wrong formulas refuted: {rivals - 5} by enumeration and "
+        "again by simulation, 1 by simulation alone; not counted: 2 coincide, 1 not tested."
+    )
+    assert total in page
+    assert total in pages
+    for claim in results.claims:
+        for check in map(shown, claim.checks):
+            result = [check[key] for key in ("predicted", "exact", "simulated")]
+            rest = " ".join(check[key] for key in ("interval", "replications", "sees"))
+            row = f"{check['name']} {' '.join(result)} {check['error']} {rest} {check['verdict']}"
+            assert words(row) in pages
+            assert f"{' '.join(result)} ± {check['error']} {rest}" in page

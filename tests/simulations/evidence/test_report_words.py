@@ -1,0 +1,372 @@
+"""Numbers and verdicts in words, of records made by hand; read back from their file as they were."""
+
+from __future__ import annotations
+
+import json
+from math import inf, nan
+
+import pytest
+from attrs import evolve
+
+from simulations.evidence import Interval, RivalVerdict, Verdict
+from simulations.evidence.planning import MOST
+from simulations.evidence.report import (
+    RECONSTRUCTED,
+    check_command,
+    evidence_of,
+    exit_code,
+    html,
+    in_words,
+    markdown,
+    number,
+    power_table,
+    remarks,
+    rivals_of,
+    says,
+    shown,
+    summary,
+    verdict_table,
+)
+from simulations.evidence.results import (
+    CheckResult,
+    ClaimResult,
+    Control,
+    Design,
+    Findings,
+    Power,
+    RivalResult,
+    load_run,
+)
+from simulations.paper import RESULTS
+from tests.support.refusals import refuses
+from tests.support.runs import NO_CLAIMS
+
+CONFIRMED, REFUTED, OPEN = Verdict.CONFIRMED, Verdict.REFUTED, Verdict.INCONCLUSIVE
+GONE, STAYS = RivalVerdict.REFUTED, RivalVerdict.SURVIVED
+SAME, UNASKED = RivalVerdict.NOT_DISTINGUISHABLE, RivalVerdict.NOT_TESTED
+
+
+def findings(estimate=0.3004, low=0.299, high=0.3018, verdict=CONFIRMED, **changed):
+    usual = {
+        "standard_error": 3.5e-4,
+        "replications": 12_800,
+        "replications_needed": 9_000,
+        "alpha": 1e-5,
+        "smallest_discrepancy": 0.0021,
+        "rivals": {"no square": GONE},
+    }
+    return Findings(verdict, estimate, interval=Interval(low, high), **(usual | changed))
+
+
+EXACT = {"standard_error": 0.0, "replications": 0, "replications_needed": 0, "alpha": 0.0}
+LISTED = findings(0.3, 0.3 - 1e-12, 0.3 + 1e-12, **EXACT, smallest_discrepancy=2e-12)
+CHECK = CheckResult(
+    name="G = 4, two arms",
+    origin="made-up",
+    prediction=0.3,
+    rounding=1e-12,
+    region=Interval(0.297, 0.303),
+    scale=1.0,
+    exact=LISTED,
+    not_enumerated=None,
+    simulation=findings(),
+    planned_for=("no square",),
+    rivals={"no square": Interval(0.45, 0.45)},
+    design=Design("two arms", (4,), (1,), ("grpo",)),
+)
+BY_BOTH = RivalResult(
+    "no square", GONE, GONE, GONE, {"made-up": {"exact": GONE, "simulation": GONE}}
+)
+DRAWN = RivalResult("runs", UNASKED, UNASKED, GONE, {})
+LISTED_ALONE = RivalResult("listed", GONE, GONE, None, {})
+LEFT = RivalResult("left", STAYS, STAYS, GONE, {})
+TWIN = RivalResult("twin", SAME, SAME, SAME, {})
+UNHEARD = RivalResult("unheard", UNASKED, UNASKED, UNASKED, {})
+POWER = (Power("exact", 0.01, 1.0, 1.0), Power("simulation", 0.01, 0.25, 0.875))
+CLAIM = ClaimResult("mse", "Theorem 2", CONFIRMED, (CHECK,), (BY_BOTH,), power=POWER)
+
+
+def claim(verdict=CONFIRMED, checks=(CHECK,), rivals=(BY_BOTH,), **changed):
+    return evolve(CLAIM, verdict=verdict, checks=checks, rivals=rivals, **changed)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1 / 3, "0.333333"), (1234567.0, "1.23457e+06"), (nan, "-"), (inf, "-"), (-0.5, "-0.5")],
+)
+def test_numbers(value, words):
+    assert number(value) == words
+    assert number(1 / 3, digits=2) == "0.33"
+    assert number(-inf, "∞") == "∞"
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (None, "another formula"),
+        (Interval(0.5, 0.5), "0.5"),
+        (Interval(0.5, 0.75), "from 0.5 to 0.75"),
+        (Interval(0.5, inf), "at least 0.5"),
+        (Interval(-inf, 0.75), "at most 0.75"),
+    ],
+)
+def test_values_of_a_rival(values, words):
+    assert says(values) == words
+
+
+def test_a_check_in_words():
+    assert shown(CHECK) == {
+        "name": "G = 4, two arms",
+        "verdict": "CONFIRMED",
+        "predicted": "0.3",
+        "exact": "0.3",
+        "simulated": "0.3004",
+        "error": "0.00035",
+        "interval": "[0.299, 0.3018]",
+        "replications": "12,800",
+        "sees": "0.0021",
+    }
+    drawn = evolve(CHECK, exact=None, simulation=findings(low=-inf, high=inf, standard_error=inf))
+    words = shown(drawn)
+    assert (words["exact"], words["interval"]) == ("not enumerated", "[-∞, ∞]")
+    assert words["error"] == "∞"
+    listed = shown(evolve(CHECK, simulation=None))
+    assert [listed[key] for key in ("simulated", "error", "interval", "replications")] == ["-"] * 4
+
+
+@pytest.mark.parametrize(
+    ("half", "rounding", "words"),
+    [
+        (2e-12, 1e-12, ("0 to rounding", "[0, 0]")),
+        (2.1e-12, 1e-12, ("1e-13", "[-2.1e-12, 2.1e-12]")),
+    ],
+)
+def test_what_differs_from_0_by_rounding_is_0(half, rounding, words):
+    check = evolve(CHECK, prediction=0.0, rounding=rounding)
+    assert in_words(check, findings(1e-13, -half, half)) == words
+    listed = findings(1e-13, -half, half, **(EXACT | {"smallest_discrepancy": rounding}))
+    assert in_words(evolve(check, rounding=0.0), listed) == words
+    assert in_words(check, findings(0.0, 0.0, 0.0))[0] == "0"
+    assert in_words(evolve(check, prediction=0.3), findings(1e-13, -half, half))[0] == "1e-13"
+
+
+@pytest.mark.parametrize(
+    ("rivals", "words"),
+    [
+        ((BY_BOTH,), "1 of 1"),
+        ((BY_BOTH, LISTED_ALONE, LEFT), "2 of 3"),
+        ((BY_BOTH, DRAWN), "2 of 2 (1 by simulation alone)"),
+        ((BY_BOTH, TWIN, TWIN, UNHEARD), "1 of 1 (2 coincide, 1 not tested)"),
+        ((DRAWN, TWIN), "1 of 1 (1 by simulation alone, 1 coincide)"),
+        ((), "0 of 0"),
+    ],
+)
+def test_rivals_are_counted(rivals, words):
+    assert rivals_of(claim(rivals=rivals)) == words
+
+
+def test_evidence_of_each_origin():
+    real = evolve(CHECK, name="real", origin="real", simulation=findings(verdict=OPEN))
+    both = claim(checks=(CHECK, real))
+    assert evidence_of(both, "made-up") == "exact + simulation"
+    assert evidence_of(both, "real") == "exact + simulation INCONCLUSIVE"
+    assert evidence_of(both) == "exact + simulation INCONCLUSIVE"
+    assert evidence_of(both, "generated") == "-"
+
+
+def test_the_line_below_a_table():
+    assert summary([claim()]) == (
+        "1 of 1 results confirmed; 1 of 1 wrong formulas refuted by enumeration and again by simulation"
+    )
+    many = [claim(), claim(OPEN, rivals=(DRAWN, TWIN)), claim(REFUTED, rivals=(LEFT,))]
+    assert summary(many) == (
+        "1 of 3 results confirmed, 1 REFUTED, 1 INCONCLUSIVE; 2 of 3 wrong formulas refuted: "
+        "1 by enumeration and again by simulation, 1 by simulation alone; not counted: 1 coincide"
+    )
+
+
+def test_exit_codes():
+    held, failed = Control("a", True, ""), Control("b", False, "it was not seen")
+    assert exit_code([claim()], [held]) == 0
+    assert exit_code([claim(), claim(OPEN)]) == 3
+    assert exit_code([claim(OPEN), claim(REFUTED)]) == 1
+    assert exit_code([claim()], [held, failed]) == 1
+    table = verdict_table([claim()], controls=[held, failed])
+    assert "FAILED" in table
+    assert "1 of 2 held" in table
+    assert remarks([claim()], ["old.json"], [held, failed]) == [
+        "control of b FAILED, so that this run confirms nothing: it was not seen",
+        "damaged results file, kept and computed again: old.json",
+    ]
+    assert "HELD" in verdict_table([claim()], controls=[held])
+    assert "Controls" not in verdict_table([claim()])
+
+
+@pytest.mark.parametrize("stem", RESULTS)
+def test_a_table_marks_what_was_reconstructed(stem):
+    label = RESULTS[stem].label
+    table = verdict_table([evolve(claim(), stem=stem, label=label)])
+    row = table.splitlines()[2]
+    assert row.startswith(f"{label} [r]  " if RESULTS[stem].reconstructed else f"{label}  ")
+    assert (RECONSTRUCTED in table) == bool(RESULTS[stem].reconstructed)
+    assert "made up" in table
+    assert "real data" not in table
+
+
+def test_powers():
+    cells = power_table([claim()]).splitlines()
+    assert cells[2].split()[-2:] == ["exact", "100%"]
+    assert cells[3].split()[-3:] == ["simulation", "25%", "(88%)"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"replications_needed": 12_800}, ""),
+        (
+            {"replications_needed": 12_801},
+            "; it would need 12,801 replications and had 12,800",
+        ),
+        ({"replications_needed": MOST - 1}, f"; it would need {MOST - 1:,} replications and had"),
+        ({"replications_needed": MOST}, "; no number of replications would do"),
+    ],
+)
+def test_what_is_open_says_what_it_would_take(changed, words):
+    check = evolve(CHECK, simulation=findings(verdict=OPEN, **changed))
+    (line,) = remarks([claim(OPEN, checks=(check,))])
+    start = "mse: G = 4, two arms is INCONCLUSIVE by simulation: 0.3004 in [0.299, 0.3018], predicted 0.3"
+    assert line.startswith(start + words)
+    assert (line == start) == (not words)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "rivals", "lines"),
+    [
+        (OPEN, (LEFT,), ["mse: the wrong formula “left” survived"]),
+        (
+            OPEN,
+            (BY_BOTH, TWIN),
+            [
+                f"mse: the wrong formula “twin” coincides with the prediction on every problem ({kind})"
+                for kind in ("exact", "simulation")
+            ],
+        ),
+        (
+            OPEN,
+            (UNHEARD,),
+            [
+                *(
+                    f"mse: the wrong formula “unheard” is not tested ({k})"
+                    for k in ("exact", "simulation")
+                ),
+                "mse: no wrong formula can be told from the prediction here",
+            ],
+        ),
+        (CONFIRMED, (BY_BOTH, TWIN), []),
+    ],
+)
+def test_what_rivals_leave_open(verdict, rivals, lines):
+    assert remarks([claim(verdict, rivals=rivals)]) == lines
+
+
+def test_formulas_that_fail():
+    absurd = evolve(CHECK, prediction=0.4, simulation=findings(verdict=REFUTED))
+    said = "mse: G = 4, two arms is REFUTED by its own formula: it gives "
+    assert remarks([claim(REFUTED, (absurd,))]) == [
+        said + "0.4, and the statement allows 0.297 to 0.303"
+    ]
+    none = evolve(absurd, prediction=nan)
+    assert remarks([claim(REFUTED, (none,))]) == [said + "no number"]
+    alone = evolve(CHECK, exact=None, not_enumerated="whole runs")
+    assert remarks([claim(checks=(alone,))]) == ["mse: nothing was enumerated: whole runs"]
+    failed = ClaimResult.failed("mse", "division by zero")
+    assert remarks([failed]) == ["mse: REFUTED: division by zero"]
+    assert failed.verdict == REFUTED
+
+
+@pytest.mark.parametrize(
+    ("draws", "words"),
+    [
+        ((12_800,), ["--replications", "12800", "--refute", "'no square'"]),
+        ((512, 512), ["--replications", "512", "--refute", "'no square'"]),
+        ((512, 1024), ["--replications", "512,1024", "--refute", "'no square'"]),
+        ((), ["--replications", "12800"]),
+    ],
+)
+def test_the_command_of_a_check(draws, words):
+    run = evolve(
+        NO_CLAIMS,
+        claims=(claim(),),
+        draws={"mse": {CHECK.name: draws} if draws else {}},
+        run=evolve(NO_CLAIMS.run, seed=7),
+    )
+    found = check_command(run, "mse", CHECK)
+    assert found[:6] == ["python", "-m", "simulations", "check", "mse", "'G = 4, two arms'"]
+    assert found[6:12] == ["--size", "smoke", "--engine", "cpu", "--seed", "7"]
+    assert found[12:] == words
+    listed = evolve(CHECK, simulation=None)
+    assert "--replications" not in check_command(run, "mse", listed)
+
+
+RUN = evolve(
+    NO_CLAIMS,
+    claims=(
+        claim(),
+        claim(OPEN, (evolve(CHECK, simulation=findings(nan, -inf, inf, OPEN)),), stem="oracle"),
+    ),
+    controls=(Control("a", True, ""),),
+    draws={"mse": {CHECK.name: (512, 1024)}, "oracle": {}},
+    run=evolve(
+        NO_CLAIMS.run, versions={"ustat_pg": "1.0", "code": "abc"}, paper="A paper 1", seed=3
+    ),
+)
+
+
+def test_a_file_is_read_back_as_it_was_written(tmp_path):
+    path = tmp_path / "verdicts.json"
+    path.write_text(RUN.json(), encoding="utf-8")
+    again = load_run(tmp_path)
+    assert load_run(path).json() == again.json() == RUN.json()
+    assert again.claims[0] == RUN.claims[0]
+    assert again.claims[1].checks[0].simulation.interval == Interval(-inf, inf)
+    assert (again.controls, again.draws, again.run) == (RUN.controls, RUN.draws, RUN.run)
+    frame = again.frame()
+    assert frame["kind"].tolist() == ["exact", "simulation"] * 2
+    assert frame["low"].tolist()[:2] == [0.3 - 1e-12, 0.299]
+    assert frame[["group_size", "batch_size"]].iloc[0].tolist() == [4, 1]
+    assert frame["baseline"].unique().tolist() == ["grpo"]
+    assert RUN.json(indent=None).count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("claims", 0, "verdict"), "SURE"),
+        (("claims", 0, "stem"), "unknown"),
+        (("claims", 0, "checks", 0, "origin"), "elsewhere"),
+        (("claims", 0, "checks", 0, "prediction"), "0.3"),
+        (("claims", 0, "checks", 0, "region"), [0.1]),
+        (("draws",), {}),
+        (("claims",), {}),
+        (("run", "seed"), 0.5),
+        (("controls", 0), []),
+    ],
+)
+def test_a_file_with_one_wrong_entry_is_refused(tmp_path, place, value):
+    data = json.loads(RUN.json())
+    *way, last = place
+    inner = data
+    for step in way:
+        inner = inner[step]
+    inner[last] = value
+    (tmp_path / "verdicts.json").write_text(json.dumps(data))
+    refuses("not the results of a run, or those of an older version", load_run, tmp_path)
+
+
+def test_pages_hold_the_words():
+    for page in (markdown(RUN), html(RUN)):
+        for text in ("Theorem 2", "0.3004", "12,800", "no square", "1 of 2 results confirmed"):
+            assert text in page
+        assert "estimate 0.3004 in [0.299, 0.3018], predicted 0.3, 1 wrong formulas" in page or (
+            page.startswith("#")
+        )

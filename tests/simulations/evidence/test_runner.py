@@ -1,0 +1,184 @@
+"""The runner: equal results whatever the workers and interruptions; open ends said so."""
+
+from __future__ import annotations
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from simulations.evidence import (
+    Check,
+    Claim,
+    Interrupted,
+    Options,
+    RivalVerdict,
+    Store,
+    Verdict,
+    equal,
+    load_results,
+    load_run,
+    mean_of,
+    options,
+    run_claims,
+)
+from simulations.evidence.provenance import document
+from simulations.evidence.report import exit_code, remarks
+from simulations.problems import mse_of
+from tests.support.claims import claim_of_runs, claims_of, small_claim
+from ustat_pg.engines import GradientCell
+from ustat_pg.predictions import gradient_mse
+from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.validation import InputError
+
+CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}
+BLOCKS = {"gradients": options.LARGEST_BLOCK, "whole runs": 2048}
+
+
+@pytest.fixture(scope="module", params=CLAIMS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def whole(kind, tmp_path_factory):
+    """An undisturbed run of a claim of that kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "LARGEST_BLOCK", BLOCKS[kind])
+        return run_claims([CLAIMS[kind]()], Options("smoke"), Store(tmp_path_factory.mktemp("a")))
+
+
+@pytest.fixture
+def claim(kind, monkeypatch):
+    """The claim of that run, and blocks as there."""
+    monkeypatch.setattr(options, "LARGEST_BLOCK", BLOCKS[kind])
+    return CLAIMS[kind]()
+
+
+def test_a_true_claim_is_confirmed_and_its_rival_refuted(whole):
+    (result,) = whole.claims
+    for check in result.checks:
+        for evidence, findings in check.findings.items():
+            assert findings.verdict == Verdict.CONFIRMED, (check.name, evidence)
+    assert result.verdict == Verdict.CONFIRMED
+    (rival,) = result.rivals
+    assert rival.exact == rival.simulation == rival.verdict == RivalVerdict.REFUTED
+    assert exit_code(whole.claims) == 0
+    assert remarks(whole.claims, whole.set_aside) == []
+
+
+@pytest.mark.parametrize("factor", [1.25, 0.8, 2.0])
+def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, claim, tmp_path):
+    false = CLAIMS[kind](factor)
+    run = run_claims([false], Options("smoke"), Store(tmp_path))
+    (result,) = run.claims
+    changed = 0
+    for true, text, check in zip(claim.checks, false.checks, result.checks, strict=True):
+        if text.statement.prediction != true.statement.prediction:
+            verdicts = {evidence: findings.verdict for evidence, findings in check.findings.items()}
+            assert verdicts == dict.fromkeys(("exact", "simulation"), Verdict.REFUTED), text.name
+            changed += 1
+    assert changed >= 2
+    assert result.verdict == Verdict.REFUTED
+    assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
+    assert exit_code(run.claims) == 1
+    assert "REFUTED by simulation" in "\n".join(remarks(run.claims, run.set_aside))
+
+
+def test_processes_change_no_byte(claim, whole, tmp_path):
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        run = run_claims([claim], Options("smoke", workers=2), Store(tmp_path), pool)
+    assert claims_of(run) == claims_of(whole)
+
+
+def test_three_interruptions_change_no_byte_and_lose_no_block(claim, whole, tmp_path):
+    finished = 0
+    for _ in range(3):
+
+        def interrupt() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted):
+            run_claims([claim], Options("smoke"), Store(tmp_path), on_done=interrupt)
+        now = len(list(tmp_path.glob("*.json")))
+        # Blocks that were under way are finished and kept as well.
+        assert finished + 1 <= now <= finished + 3
+        finished = now
+    done: list[None] = []
+    run = run_claims([claim], Options("smoke"), Store(tmp_path), on_done=lambda: done.append(None))
+    assert claims_of(run) == claims_of(whole)
+    # Three may have finished all of a small claim already.
+    assert len(done) == len(list(tmp_path.glob("*.json"))) - finished
+
+
+def test_a_rival_too_near_is_inconclusive_with_the_number_it_would_take(tmp_path):
+    run = run_claims([small_claim(rival=1.0005)], Options("smoke"), Store(tmp_path))
+    (result,) = run.claims
+    assert result.verdict == Verdict.INCONCLUSIVE
+    assert result.rivals[0].exact == RivalVerdict.REFUTED
+    assert result.rivals[0].simulation == RivalVerdict.SURVIVED
+    assert exit_code(run.claims) == 3
+    needed = max(check.findings["simulation"].replications_needed for check in result.checks)
+    assert needed > Options("smoke").drawn.budget
+    assert f"would need {needed:,} replications" in "\n".join(remarks(run.claims, run.set_aside))
+
+
+def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
+    contexts, arms = 40, 12
+    rng = np.random.default_rng(0)
+    shape = (contexts, arms, 1)
+    problem = SoftmaxBandit.tabular(
+        np.full(contexts, 1 / contexts),
+        rng.normal(size=shape[:2]),
+        rng.random(shape),
+        np.ones(shape),
+    )
+    value = gradient_mse(problem.moments(), "grpo", 2, 3).mse
+    check = Check(
+        "large", "made-up", mean_of(GradientCell(problem, 2, 3), mse_of("grpo")), equal(value)
+    )
+    run = run_claims([Claim("mse", (), (check,))], Options("smoke"), Store(tmp_path))
+    assert run.claims[0].verdict == Verdict.INCONCLUSIVE
+    assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED
+    assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
+
+
+def test_the_plan_is_what_the_run_does(tmp_path):
+    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
+    (plan,) = run.plans
+    drawn = {c.name: c.findings["simulation"] for c in run.claims[0].checks}
+    for name, needed in plan.needed.items():
+        assert drawn[name].replications_needed == needed
+        assert drawn[name].replications >= needed
+
+
+def test_results_load_as_a_tidy_frame(tmp_path):
+    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "blocks"))
+    written = document(run, Options("smoke"))
+    (tmp_path / "verdicts.json").write_text(written.json())
+    frame = load_results(tmp_path)
+    assert len(frame) == 4
+    assert set(frame["kind"]) == {"exact", "simulation"}
+    asked = frame[["problem", "group_size", "batch_size", "baseline", "seed"]]
+    rows = [("skewed", size, 1, "grpo", 0) for size in (2, 2, 3, 3)]
+    assert list(asked.itertuples(index=False, name=None)) == rows
+    assert load_run(tmp_path).claims == run.claims
+    drawn = frame[frame["kind"] == "simulation"]
+    assert (drawn["low"] < drawn["prediction"]).all()
+    assert (drawn["replications"] > 0).all()
+    counts = [(n,) for n in drawn["replications"]]
+    assert [*written.draws[run.claims[0].stem].values()] == counts
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "huge"}, "size 'huge'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(InputError, match=message):
+        Options(**options)
