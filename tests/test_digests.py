@@ -50,6 +50,9 @@ def package(tmp_path):
         "house/room/__init__.py": "from .door import x",
         "house/room/door.py": "from ..spare import x",
         "house/room/bed.py": "from .. import spare",
+        "house/attic/__init__.py": "",
+        "house/attic/__init__.pyi": "from .box import x as x",
+        "house/attic/box.py": "",
     }
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -66,6 +69,7 @@ def package(tmp_path):
         ("def f():\n    from .spare import x", {"spare.py"}),
         ("from .room import x", {"room/__init__.py", "room/door.py", "spare.py"}),
         ("from .room import bed", {"room/bed.py", "spare.py"}),
+        ("from .attic import x", {"attic/__init__.py", "attic/__init__.pyi", "attic/box.py"}),
         ('import_module(".spare", __package__)', {"spare.py"}),
         (
             'import_module(f".room.{name}", __package__)',

@@ -46,7 +46,8 @@ def sources_of(*files: Path) -> tuple[Path, ...]:
     """Source files and all that they import of the project, directly or not, in alphabetical order.
 
     Imports are read from the text, those within functions too. A module that is imported by a name made
-    at run time may be any of its folder. A package's ``__init__`` counts where a name is imported from it.
+    at run time may be any of its folder. A package's ``__init__`` counts where a name is imported from it,
+    and so does its stub, which lists the names that it loads late.
     """
     reached: set[Path] = set()
     ahead = list(files)
@@ -88,7 +89,10 @@ def _imported(file: Path) -> tuple[Path, ...]:
     for dots, module, made in BY_NAME.findall(text):
         place = above[len(dots)].joinpath(*module.split("."))
         places += [path.with_suffix("") for path in place.glob("*.py")] if made else [place]
-    files = (path for place in places for path in (place / "__init__.py", place.with_suffix(".py")))
+    ends = "__init__.py", "__init__.pyi"
+    files = (
+        p for place in places for p in (*(place / end for end in ends), place.with_suffix(".py"))
+    )
     return tuple(dict.fromkeys(path for path in files if path.is_file()))
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom, chi2, norm
 
-from ustat_pg import checks
 from ustat_pg.engines import Cell, Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError
@@ -28,16 +27,16 @@ from .blocks import Block
 from .chi_squares import ChiSquares, TransformOf
 from .claim import Check, Claim
 from .functionals import Eigenvalue, EverySample, Functional, Linear, LogSlope, Ratio, mean_of
-from .intervals import Interval
+from .intervals import Forecast, Interval
 from .measurements import Measurements
 from .options import Options
 from .pits import Pit
 from .plan import alpha_of, erring_of, make_plan
-from .planning import MOST
+from .planning import MOST, replications_needed
 from .results import KINDS, ORIGINS, CheckResult, ClaimResult, Control, Findings
 from .runner import run_claims
 from .store import Memory
-from .verdict import Evidence, Verdict, decide, equal
+from .verdict import Evidence, Verdict, at_most, attained, decide, equal, positive
 from .work import Work, environment
 
 PLANT, PLANTED, SMALLEST = "an effect planted", 0.02, 1e-6
@@ -126,9 +125,9 @@ def _claim(effect: float) -> Claim:
     below = Linear(CELL, ((ERROR, 1.0),), -MEAN - drop)
     too_small = {PLANT: 0.9 * MEAN}
     table: dict[str, tuple[Functional, Any]] = {
-        "order": (below, checks.positive(abs(drop), [PLANT], scale=MEAN)),
-        "bound": (ONCE, checks.at_most(bound, 0.9 * bound, too_small)),
-        "attained": (ONCE, checks.attained(least, 0.99 * least, too_small)),
+        "order": (below, positive(abs(drop), [PLANT], scale=MEAN)),
+        "bound": (ONCE, at_most(bound, 0.9 * bound, too_small)),
+        "attained": (ONCE, attained(least, 0.99 * least, too_small)),
     }
     for name, estimated, value in (
         ("mean", ONCE, MEAN), ("ratio", RATIO, EXCHANGED), ("slope", slope, -1.0),
@@ -202,7 +201,7 @@ def _intervals() -> Iterator[str]:
     n, means, margin = 30, np.array([0.03, 0.1, 0.5, 0.9, 0.97]), 0.01
     shares = (np.arange(n + 1) / n).tolist()
     for mean in (0.01, 0.99):
-        forecast = checks.Forecast(mean, mean * (1 - mean), 0.0, 1.0)
+        forecast = Forecast(mean, mean * (1 - mean), 0.0, 1.0)
         reach = [forecast.interval(n, s, s * (1 - s) * n / (n - 1), ALPHA) for s in shares]
         missed = np.array(
             [[not interval.contains(p) for p in means.tolist()] for interval in reach]
@@ -210,7 +209,7 @@ def _intervals() -> Iterator[str]:
         rates = (binom.pmf(np.arange(n + 1)[:, None], n, means) * missed).sum(axis=0)
         if rates.max() > ALPHA:
             yield f"the interval of a mean expected at {mean:g} misses with probability {rates.max():.2g}"
-        planned = checks.replications_needed(margin, forecast, ALPHA)
+        planned = replications_needed(margin, forecast, ALPHA)
         one, less = (forecast.half_width(n, ALPHA) for n in (planned, planned - planned // 100))
         if not one <= margin < less:
             yield f"half-widths of {one:.3g} are planned for {margin:g}"

@@ -20,7 +20,6 @@ from ..predictions.mse import prompt_factor
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
 from ..validation import InputError
-from .plans import printed_plan
 
 if TYPE_CHECKING:
     from ..engines import Estimator, GradientCell
@@ -45,6 +44,8 @@ def run(options: argparse.Namespace) -> None:
     """Print a prediction, as rows or as one JSON object."""
     problem = load_problem(options.problem)
     if options.plan is not None:
+        from .plans import printed_plan
+
         print(printed_plan(problem, options))
         return
     moments = problem.moments()

@@ -5,31 +5,6 @@ same compiled, ``cuda`` the same on a GPU. A cell says what is drawn, a gradient
 (:class:`GradientCell`), and has one door, ``cell.measure(engine, quantities)``.
 """
 
-from .base import Cell, Draws, Estimator, InfeasibleError, MomentSums, Quantity
-from .gradients.adaptive import GroupSize, PlanCell, of_plan
-from .gradients.cell import (
-    Distance,
-    GradientCell,
-    Mixed,
-    Projection,
-    SquaredError,
-    SquaredProjection,
-)
+import lazy_loader
 
-__all__ = [
-    "Cell",
-    "Distance",
-    "Draws",
-    "Estimator",
-    "GradientCell",
-    "GroupSize",
-    "InfeasibleError",
-    "Mixed",
-    "MomentSums",
-    "PlanCell",
-    "Projection",
-    "Quantity",
-    "SquaredError",
-    "SquaredProjection",
-    "of_plan",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

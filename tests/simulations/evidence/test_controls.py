@@ -19,7 +19,6 @@ from simulations.evidence import (
     planted,
 )
 from tests.support.claims import claim_of_runs, small_claim
-from ustat_pg import checks
 from ustat_pg.engines import MomentSums
 
 EXACT, DRAWN = Options("smoke", "exact"), Options("smoke", "cpu")
@@ -63,7 +62,7 @@ def test_the_coin_is_what_enumeration_says():
 
 def test_intervals_hold_and_narrower_ones_are_told(monkeypatch):
     assert list(planted._intervals()) == []
-    true = checks.Forecast.interval
+    true = planted.Forecast.interval
 
     def narrower(self, *arguments):
         interval = true(self, *arguments)
@@ -71,13 +70,13 @@ def test_intervals_hold_and_narrower_ones_are_told(monkeypatch):
         return Interval(middle - half, middle + half)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checks.Forecast, "interval", narrower)
+        patch.setattr(planted.Forecast, "interval", narrower)
         lines = list(planted._intervals())
     assert any(line.startswith("the interval of a mean at the rate 0.05 misses") for line in lines)
     assert any("the interval of a mean expected at 0.01 misses" in line for line in lines)
-    needed = checks.replications_needed
+    needed = planted.replications_needed
     with monkeypatch.context() as patch:
-        patch.setattr(checks, "replications_needed", lambda *words: needed(*words) * 99 // 100)
+        patch.setattr(planted, "replications_needed", lambda *words: needed(*words) * 99 // 100)
         assert len(list(planted._intervals())) == 2
 
 

@@ -1,0 +1,13 @@
+from ._version import __version__ as __version__
+from .commands.advise import advise_problem as advise_problem
+from .commands.explain import explain as explain
+from .comparison import compare as compare
+from .llm.advise import advise_model as advise_model
+from .llm.advise import advise_pool as advise_pool
+from .moments import Moments as Moments
+from .predictions import gradient_covariance as gradient_covariance
+from .predictions import gradient_mse as gradient_mse
+from .predictions import group_size_advice as group_size_advice
+from .problems import SoftmaxBandit as SoftmaxBandit
+from .problems import load_problem as load_problem
+from .validation import InputError as InputError

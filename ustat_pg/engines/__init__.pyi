@@ -1,0 +1,15 @@
+from .base import Cell as Cell
+from .base import Draws as Draws
+from .base import Estimator as Estimator
+from .base import InfeasibleError as InfeasibleError
+from .base import MomentSums as MomentSums
+from .base import Quantity as Quantity
+from .gradients.adaptive import GroupSize as GroupSize
+from .gradients.adaptive import PlanCell as PlanCell
+from .gradients.adaptive import of_plan as of_plan
+from .gradients.cell import Distance as Distance
+from .gradients.cell import GradientCell as GradientCell
+from .gradients.cell import Mixed as Mixed
+from .gradients.cell import Projection as Projection
+from .gradients.cell import SquaredError as SquaredError
+from .gradients.cell import SquaredProjection as SquaredProjection
