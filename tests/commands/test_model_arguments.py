@@ -22,7 +22,7 @@ from ustat_pg.commands.model_arguments import (
 MODEL = {"model", "prompts", "shots", "verifier", "limit", "seed", "off-policy"} | {
     *("device", "dtype", "lora", "pad-token", "parameters", "method", "autocast", "memory"),
 }
-DRAWN = {"samples", "max-new-tokens", "batch", "backend", "vllm"}
+DRAWN = {"samples", "max-new-tokens", "batch"}
 LOG = {"rollouts", "group-by", "reward"}
 ADVICE = {"budget", "prompt-cost", "output-cost", "population", "as", "json", "csv", "plot"} | {
     *("adaptive", "stage-cost"),

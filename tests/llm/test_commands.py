@@ -177,7 +177,7 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
     [
         ("--limit 2 --seed 3 --dtype float64 --lora 2 --pad-token <eos> --device cpu", 2),
         ("--parameters *mlp* --parameters *norm* --method loop --memory 64MB --batch 3", 4),
-        ("--autocast --backend transformers --group-sizes 2,3", 4),
+        ("--autocast --group-sizes 2,3", 4),
     ],
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -287,7 +287,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ("advise --budget 8 --model m", "--group-by x --reward r --ratio none --clip 1"),
         (
             "advise --budget 8 --model m --rollouts r.jsonl",
-            "--samples 8 --max-new-tokens 4 --batch 2 --backend vllm --vllm a=1 --by-length",
+            "--samples 8 --max-new-tokens 4 --batch 2 --by-length",
         ),
         (
             "advise --budget 8 --scored s.npz",
@@ -409,7 +409,6 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
         ((*MSE, "ALL", "--max-new-tokens", "300"), "more than the context"),
         ((*MSE, "ALL", "--group-sizes", "1,2"), "group size is 1"),
-        ((*MSE, "ALL", "--vllm", "a=1"), "add --backend vllm"),
         ((*MSE, "ALL", "--shots", "2"), "shots are of tasks reasoning-gym:NAME"),
         ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
@@ -434,7 +433,7 @@ def test_impossible_questions_are_refused_before_anything_is_sampled(
 @pytest.mark.parametrize(
     "words",
     ["llm", "llm mse --group-sizes two", "llm mse --memory much", "llm mse --method guess",
-     "llm sweep --config table2", "llm mse --vllm fast", "group-size --model embedded:short",
+     "llm sweep --config table2", "group-size --model embedded:short",
      "advise --budget 16", "advise --rollouts a.jsonl --budget 16", "llm mse --prompts gsm8k"],
 )  # fmt: skip
 def test_usage_errors(words, capsys):

@@ -6,7 +6,6 @@ An option that is not given is not in the namespace: the function that is called
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -146,9 +145,6 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
         draw("--max-new-tokens", type=int, metavar="T", help="longest completion")
         draw("--batch", type=int, metavar="N", help="completions sampled at a time")
-        draw("--backend", choices=("transformers", "vllm"), help="sampler (default: transformers)")
-        text = "an argument of vllm.LLM, gpu_memory_utilization=0.8 for example; may be repeated"
-        draw("--vllm", type=setting, action="append", metavar="NAME=VALUE", help=text)
     score = command.add_argument_group("model and scores").add_argument
     score("--device", help="cpu, cuda, cuda:N (default: the machine's accelerator)")
     score("--dtype", help="of the weights: float32, bfloat16 (default: as stored)")
@@ -205,17 +201,6 @@ def sizes(text: str) -> list[int]:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r}: whole numbers with commas between") from None
-
-
-def setting(text: str) -> tuple[str, Any]:
-    """A name and a value, in JSON's words where it is one."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r}: it must be NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _until(text: str) -> str | float:

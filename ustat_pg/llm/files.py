@@ -110,8 +110,7 @@ def load_rollouts(
         if stale and rollouts.log_probs is None:
             raise InputError(
                 f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
-                "policy that drew it is needed; the stores that `ustat-pg llm mse --out` writes have them, "
-                "but for vLLM's and those of earlier versions"
+                "policy that drew it is needed; the stores that `ustat-pg llm mse --out` writes have them"
             )
         if not len(rollouts.rewards):
             if task is None:

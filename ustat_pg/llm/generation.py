@@ -3,7 +3,7 @@
 :func:`transformers_draw` chooses each token as the inverse of the distribution function at an addressed
 uniform, see :mod:`ustat_pg.rng`: a draw is a function of (seed, prompt, completion, position). So order,
 batches and interruptions change nothing but the rounding of the model's logits, and two models share
-draws. :mod:`ustat_pg.llm.vllm_process` asks vLLM for the same distribution by its own random numbers.
+draws.
 """
 
 from __future__ import annotations

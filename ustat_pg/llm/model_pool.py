@@ -12,7 +12,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -53,8 +53,7 @@ class ModelPool:
         prompts, verifier, max_new_tokens, shots: those of :func:`~ustat_pg.llm.tasks.load_task`.
         rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.files.load_rollouts`; sampled unless given.
         limit: the number of prompts to take, drawn by the seed; None for all.
-        samples, seed, batch, backend: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
-        vllm: arguments of ``vllm.LLM``.
+        samples, seed, batch: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.load_model`.
         parameters, method, autocast, memory, by_length, token_weights: those of
             :func:`~ustat_pg.llm.scoring.score_pool`.
@@ -74,8 +73,6 @@ class ModelPool:
     samples: int = 64
     seed: int = 0
     batch: int | None = None
-    backend: str = "transformers"
-    vllm: Mapping[str, Any] | None = None
     device: str | None = None
     dtype: str | None = None
     lora: str | int | None = None
@@ -98,8 +95,6 @@ class ModelPool:
                 integer(name, getattr(self, name))
         if self.rollouts is not None and not (path := Path(self.rollouts)).is_dir():
             regular(path)
-        if self.vllm is not None and self.backend != "vllm":
-            raise InputError("--vllm is of vLLM's engine: add --backend vllm")
 
     @cached_property
     def parts(self) -> tuple[LanguageModel, Task | None]:
@@ -214,8 +209,6 @@ class ModelPool:
                 seed=self.seed,
                 store=None if out is None else out / "rollouts.jsonl",
                 batch=self.batch,
-                backend=self.backend,
-                vllm_options=None if self.vllm is None else dict(self.vllm),
                 progress=progress,
             )
 
@@ -236,8 +229,8 @@ class ModelPool:
             if out is None:
                 # The next look, and what comes after a first prompt, find here what was drawn and scored.
                 out = Path(stack.enter_context(TemporaryDirectory()))
-            # What goes on has been told; an engine of vLLM starts for minutes.
-            if not any(out.iterdir()) and self.backend == "transformers" and len(whole) > 1:
+            # What goes on has been told.
+            if not any(out.iterdir()) and len(whole) > 1:
                 times = [time.monotonic()]
                 # What is wrong with this prompt is said when all are taken: others may do without it.
                 with suppress(InputError), warnings.catch_warnings():

@@ -28,13 +28,12 @@ from numpy.typing import NDArray
 
 from ..memory import refuse_beyond
 from ..reading import json_value, read_text
-from ..validation import InputError, integer, one_of
+from ..validation import InputError, integer
 from ..whole_files import versions
 from .generation import Drawn, transformers_draw
 from .models import LanguageModel, check_lengths, end_tokens, tokenise, weights_digest
 from .pool import LEAST_ROLLOUTS
 from .prompts import Prompt, Task, VerifierError, function_name, short, source_digest, verified_by
-from .vllm_process import vllm_draw
 
 FORMAT = "ustat_pg rollouts 1"
 
@@ -196,9 +195,7 @@ def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_
 def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
     for name, value in config.items():
         # Draws are addressed: those that are there are the first of any number.
-        if name == "rollouts" and config["backend"] == "transformers" == before.get("backend"):
-            continue
-        if before.get(name) != value:
+        if name != "rollouts" and before.get(name) != value:
             raise InputError(
                 f"the store {path} was made with {name} = {before.get(name)!r}, and now "
                 f"{name} is {value!r}: name another store"
@@ -283,8 +280,6 @@ def sample(
     seed: int = 0,
     store: str | Path | None = None,
     batch: int | None = None,
-    backend: str = "transformers",
-    vllm_options: dict[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> RolloutsList:
     """Sample completions of every prompt and reward them.
@@ -295,17 +290,13 @@ def sample(
 
     A store is topped up: of more rollouts than it has only those that are missing are drawn, and then all
     of that prompt are verified; of fewer the first are given. All are the same as if drawn at once, to the
-    rounding of the model. vLLM's draws are not, and another number is refused.
+    rounding of the model.
 
     Arguments:
         rollouts: completions of each prompt, N >= 4.
         store: a JSONL file to write to, and to go on from if it exists.
         batch: completions at a time, 256 unless given; where memory runs out, fewer are taken, with a
-            warning. Through vLLM, which divides a call itself, 16,384.
-        backend: ``"transformers"``, or ``"vllm"`` where it is installed, in a process of its own
-            (:mod:`ustat_pg.llm.vllm_process`). vLLM draws with its own seeds, and its logits differ a
-            little from those that score the completions.
-        vllm_options: further arguments of ``vllm.LLM``, for instance ``gpu_memory_utilization``.
+            warning.
 
     Returns:
         the rollouts in the order of the task's prompts, without those whose verifier raised; their
@@ -316,7 +307,6 @@ def sample(
     if batch is not None:
         integer("batch", batch)
     integer("seed", seed, 0)
-    one_of("backend", backend, ("transformers", "vllm"))
     ids = {prompt.id: tokenise(language_model, prompt) for prompt in task.prompts}
     for name, tokens in ids.items():
         check_lengths(language_model, name, len(tokens), task.max_new_tokens)
@@ -328,7 +318,6 @@ def sample(
         "rollouts": rollouts,
         "max_new_tokens": task.max_new_tokens,
         "end_tokens": list(end_tokens(language_model)),
-        "backend": backend,
     }
     source, total = source_digest(task.verifier), len(task.prompts)
     path = None if store is None else Path(store)
@@ -347,15 +336,11 @@ def sample(
             for first, group in groupby(missing, key=kept.count):
                 prompts = [(prompt.id, ids[prompt.id]) for prompt in group]
                 given = language_model, prompts, rollouts - first, task.max_new_tokens, seed
-                if backend == "vllm":
-                    yield from ([drawn] for drawn in vllm_draw(*given, batch, vllm_options))
-                else:
-                    yield from transformers_draw(*given, batch or 256, first)
+                yield from transformers_draw(*given, batch or 256, first)
 
         result, done = RolloutsList(), total - len(missing)
         if progress is not None:
             progress("sampled", done, total)
-        # A process that draws ends with this, and not when an error is forgotten.
         with closing(draws()) as every:
             for several in every:
                 # Said once for all of a batch: the first of them took as long as all.
