@@ -14,7 +14,6 @@ from ustat_pg.commands.model_arguments import (
     mse_arguments,
     quantity,
     refuse_unknown,
-    setting,
     sizes,
     source,
 )
@@ -89,9 +88,6 @@ def test_words_that_are_unknown_are_named_by_what_they_are():
         (quantity, "1e3", 1000),
         (quantity, "0.5", 0.5),
         (sizes, "2,16", [2, 16]),
-        (setting, "a=0.8", ("a", 0.8)),
-        (setting, "a=b=c", ("a", "b=c")),
-        (setting, "a=", ("a", "")),
         (model_arguments._until, "all", "all"),
         (model_arguments._until, "5%", 0.05),
         (model_arguments._until, "0.05", 0.05),
@@ -114,7 +110,7 @@ def test_values_are_read(read, text, value):
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        *((quantity, "x"), (sizes, "2,,3"), (sizes, "2.5"), (setting, "a")),
+        *((quantity, "x"), (sizes, "2,,3"), (sizes, "2.5")),
         *((model_arguments._until, text) for text in ("0", "-1%", "nan", "inf", "some")),
         *((model_arguments._clip, text) for text in ("", "0.2,", "a,b")),
         *((model_arguments._bytes, text) for text in ("", "1TB", "x", "1.5.2GB")),

@@ -30,9 +30,8 @@ def test_the_recipe_writes_what_rollouts_reads(tmp_path, monkeypatch):
 
         def generate(self, texts, plain):
             assert texts == [one.prompt.text for one in own]
-            assert vars(plain) == dict(
-                n=64, temperature=1.0, top_p=1.0, top_k=-1, max_tokens=512, logprobs=0
-            )
+            assert plain.n == 64
+            assert (plain.temperature, plain.top_p, plain.top_k) == (1, 1, -1)
             return [
                 SimpleNamespace(prompt_token_ids=list(one.prompt_ids), outputs=[*outputs(one)])
                 for one in own
