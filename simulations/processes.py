@@ -48,9 +48,12 @@ HERE = Path(__file__).parent
 LIBRARY = Path(ustat_pg.__file__).parent
 FORMULAS = {
     *("predictions", "estimators", "ustatistics", "distributions", "moments", "problems"),
-    "experiment",
+    *("evidence", "interior_problems"),
 }
-"""Rooms of the library whose errors in the design of a claim refute it, on the suite's own problems."""
+"""Rooms whose errors in the design of a claim refute it, on the suite's own problems."""
+
+MACHINERY = {"evidence", "engines", "interior_problems"}
+"""Rooms of the experiments that are no claim."""
 
 THREADS = {"cuda": 4}
 """Threads of each process by engine, one unless given: blocks of one process run on a device side by side,
@@ -170,13 +173,25 @@ def designs(
 def _formula_error(error: Exception) -> str | None:
     """The failure in words where a formula of the library raised the error; else None."""
     frames = [(Path(frame.filename), frame) for frame in extract_tb(error.__traceback__)]
-    ours = [i for i, (path, _) in enumerate(frames) if HERE in path.parents]
-    called = [(path, frame) for path, frame in frames[ours[-1] + 1 :] if LIBRARY in path.parents]
-    rooms = {path.relative_to(LIBRARY).with_suffix("").parts[0] for path, _ in called}
-    if not rooms & FORMULAS:
+    rooms = [_room(path) for path, _ in frames]
+    last = max(
+        place
+        for place, (path, _) in enumerate(frames)
+        if HERE in path.parents and rooms[place] not in MACHINERY
+    )
+    called = [frame for frame, room in list(zip(frames, rooms, strict=True))[last + 1 :] if room]
+    if not FORMULAS & set(rooms[last + 1 :]):
         return None
-    path, place = frames[ours[-1]]
+    path, place = frames[last]
     return (
         f"{called[0][1].name} raised {type(error).__name__}: {error} "
         f"(asked in simulations/{path.relative_to(HERE)}, line {place.lineno}, {place.name})"
     )
+
+
+def _room(path: Path) -> str:
+    """The room of a file of ours; "" of others."""
+    for root in (HERE, LIBRARY):
+        if root in path.parents:
+            return path.relative_to(root).with_suffix("").parts[0]
+    return ""
