@@ -70,7 +70,7 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
         raise InputError(
             f"stem is {stem!r}: it must be a module's name, of small letters, digits and _"
         )
-    file, paper = root / "simulations" / f"{stem}.py", root / "ustat_pg" / "paper.py"
+    file, paper = root / "simulations" / f"{stem}.py", root / "simulations" / "paper.py"
     page = root / "theory" / f"{stem}.md"
     taken = next((path for path in (file, file.parent / stem, page) if path.exists()), paper)
     if stem in RESULTS or taken != paper:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from ustat_pg.engines.gradients.cell import OTHERS, engine_of
+from ustat_pg.engines.gradients.cell import OTHERS
 
 from .one_step import GapAfterStep, OneStep
 from .practical import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
@@ -52,7 +52,6 @@ __all__ = [
     "TargetBias",
     "TokenMeanCell",
     "Training",
-    "engine_of",
 ]
 
 ON_TORCH = ("autograd",)

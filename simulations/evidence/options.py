@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ustat_pg.engines import Cell
+from ustat_pg.engines.gradients.cell import engine_of
 from ustat_pg.validation import MOST_WORKERS, device_name, integer, one_of
-
-from ..engines import engine_of
 
 LARGEST_BLOCK = 65_536
 """The most replications in a block, of any cell."""

@@ -374,7 +374,7 @@ def _rendered(template: str, results: Results, figures: Sequence[Drawing] = ()) 
     )
     environment.filters |= {"plain": plain, "says": says, "shown": shown}
     claims, run, controls = results.claims, results.run, results.controls
-    source = files("ustat_pg").joinpath("templates", template).read_text(encoding="utf-8")
+    source = files("simulations").joinpath("templates", template).read_text(encoding="utf-8")
     return environment.from_string(source).render(
         about=RESULTS,
         claims=claims,

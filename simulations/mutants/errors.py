@@ -32,6 +32,9 @@ KINDS = {
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
 
+ROOMS = ("engines", "evidence", "interior_problems")
+"""Rooms of the experiments that are no claim."""
+
 SIMULATED = (
     "ustat_pg/rng",
     "ustat_pg/engines/draws",
@@ -75,9 +78,9 @@ class PlantedError:
 
     @property
     def layer(self) -> str:
-        """The room of the library that it stands in, or claims."""
-        library, room, *_ = self.file.removesuffix(".py").split("/")
-        return room if library == "ustat_pg" else "claims"
+        """The room that it stands in, or claims."""
+        package, room, *_ = self.file.removesuffix(".py").split("/")
+        return room if package == "ustat_pg" or room in ROOMS else "claims"
 
     @property
     def kind(self) -> str:

@@ -62,7 +62,7 @@ def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("simulations.engines.engine_of('autograd')", "the autograd engine needs"),
+        ("ustat_pg.engines.gradients.cell.engine_of('autograd')", "the autograd engine needs"),
         ("import simulations.engines.models", "torch models need"),
         ("ustat_pg.policies.TransformerPolicy", "TransformerPolicy needs"),
     ],
@@ -70,7 +70,7 @@ def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
 def test_what_needs_torch_says_so_without_it(code, what):
     code = WITHOUT_TORCH + (
         "import simulations.engines, ustat_pg.policies, ustat_pg.problems\n"
-        "for name in ('exact', 'reference', 'cpu'): simulations.engines.engine_of(name)\n"
+        "for name in ('exact', 'reference', 'cpu'): ustat_pg.engines.gradients.cell.engine_of(name)\n"
         "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
         f"try: {code}\n"
         "except ustat_pg.validation.InputError as error: print(error)\n"
