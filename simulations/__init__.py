@@ -52,10 +52,8 @@ def experiment(stem: str, suite: Suite) -> ModuleType:
     return import_module(f"{__name__}{folder}.{stem}")
 
 
-def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
-    """The claim of that stem, designed on the suite's problems; with the checks on regimes, which no draw
-    misleads, or without.
-    """
+def claim(stem: str, suite: Suite) -> Claim:
+    """The claim of that stem, designed on the suite's problems."""
     from .evidence import Claim
 
     module = experiment(stem, suite)
@@ -69,13 +67,9 @@ def claim(stem: str, suite: Suite, *, regimes: bool = True) -> Claim:
         # Which wrong formulas are far from the truth is for the model to say.
         asked = (check.statement.rivals for check in built)
         rivals = tuple(dict.fromkeys(chain.from_iterable(asked)))
-    if suite.on == "bandit":
-        from .regimes import checks as drawn
-
-        built += drawn(stem, suite) if regimes else ()
-        if suite.size == "smoke":
-            # Where no rival binds, a smoke run is content with intervals half again as wide.
-            built = [check.coarser(1.5) for check in built]
+    if suite.on == "bandit" and suite.size == "smoke":
+        # Where no rival binds, a smoke run is content with intervals half again as wide.
+        built = [check.coarser(1.5) for check in built]
     # Nothing can enumerate language models.
     return Claim(stem, rivals, tuple(built), rivals if suite.on == "language-model" else ())
 

@@ -236,8 +236,7 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
     designs, shown, taken = [], [], []
     for stem in stems:
         began = time.process_time()
-        # Checks of regimes measure next to nothing.
-        designs.append(claim(stem, suite, regimes=False))
+        designs.append(claim(stem, suite))
         shown.append(curves(stem, suite))
         taken.append(time.process_time() - began)
     plans = plan_claims(designs, how, shown)
@@ -443,9 +442,7 @@ def _check(options: argparse.Namespace) -> int:
             f"replications are {options.replications!r}: whole numbers with commas between them"
         ) from None
     suite = _suite(options)
-    design = claim(options.stem, suite, regimes=False)
-    if not any(check.name == options.name for check in design.checks):
-        design = claim(options.stem, suite)
+    design = claim(options.stem, suite)
     result = check_alone(design, options.name, _options(options, None), numbers, options.refute)
     if options.json:
         print(json.dumps(plain(result)))

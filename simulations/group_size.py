@@ -41,7 +41,7 @@ from .engines import Constant, Decay
 from .engines.runs.schedules import Schedule
 from .evidence import Check, Extrapolation, Linear, Point, equal, mean_of
 from .evidence.figure import Axis, Figure, Line, Panel
-from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Excess, Flat, Lowest, scaled
 from .shared.runs import GRPO, Noise, at_optimum, moments_of, parts_of
@@ -343,14 +343,6 @@ def _advice(entry: LandscapeEntry) -> Iterator[Check]:
     )
 
 
-def _nothing_to_learn() -> Check:
-    """Where every output earns alike all splits have error 0: one prompt takes the whole budget."""
-    entry, budget = Entry("alike", "made-up", two_valued([0.7, 0.3], [1, 1])), 6
-    still = Linear(GradientCell(entry.problem, 2), ((mse_of("grpo"), 0.0),), float(budget))
-    advised = group_size_advice(entry.problem.moments(), budget).g_best
-    return entry.check(f"K={budget}: nothing to learn, the advice", still, equal(float(advised)))
-
-
 def _far(entry: LandscapeEntry) -> Check:
     """The advice where prompts nearly agree: rivals choose far from the best."""
     problem, budget, sizes = at_optimum(entry.problem), 6, (2, 3, 6)
@@ -466,7 +458,6 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield _costly(entry)
         yield from _short(entry)
         yield from _universal(entry, full)
-    yield _nothing_to_learn()
     for entry in landscapes["gamble"]:
         yield from _silent(entry)
     for entry in landscapes["pairs"]:

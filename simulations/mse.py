@@ -28,7 +28,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .evidence import Check, Linear, Point, Statement, at_most, equal, mean_of
+from .evidence import Check, Known, Linear, Point, Statement, at_most, equal, mean_of
 from .evidence.figure import Axis, Figure, Panel
 from .problems import BanditEntry, Suite, mse_of
 from .shared.numerics import Approximate
@@ -177,22 +177,14 @@ def _anchors(entry: BanditEntry, group_size: int) -> list[Check]:
 
 def _bounded(entry: BanditEntry) -> Check:
     """No estimate is longer than the bound that intervals rest on: of all pairs of outputs."""
-    size = 2
-    at = Setting(entry, size)
-
-    def longest() -> float:
-        outcomes = entry.problem.outcomes
-        possible = outcomes.probs[0] > 0
-        rewards = outcomes.rewards[0][possible]
-        scores = entry.problem.policy.scores(0)[outcomes.arms[0][possible]]
-        apart = np.linalg.norm(scores[:, None] - scores, axis=-1)
-        return float((apart * np.abs(np.subtract.outer(rewards, rewards))).max() / 2)
-
-    return entry.check(
-        f"G={size}: no estimate longer than its bound",
-        lambda: Linear(at.cell, ((mse_of("grpo"), 0.0),), longest()),
-        lambda: at_most(largest_norm(entry.problem, GRPO, size), longest()),
-    )
+    size, outcomes = 2, entry.problem.outcomes
+    possible = outcomes.probs[0] > 0
+    rewards = outcomes.rewards[0][possible]
+    scores = entry.problem.policy.scores(0)[outcomes.arms[0][possible]]
+    apart = np.linalg.norm(scores[:, None] - scores, axis=-1)
+    longest = float((apart * np.abs(np.subtract.outer(rewards, rewards))).max() / 2)
+    statement = at_most(largest_norm(entry.problem, GRPO, size), longest)
+    return entry.check(f"G={size}: no estimate longer than its bound", Known(longest), statement)
 
 
 def _alone(entry: BanditEntry, x: int, baseline: str) -> Check:

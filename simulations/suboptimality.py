@@ -42,6 +42,7 @@ from .evidence import (
     Check,
     EverySample,
     Interval,
+    Known,
     Linear,
     Point,
     Statement,
@@ -131,7 +132,7 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
         ("mu'", weak, basin.weak),
     ):
         statement = equal(constant, digits=found.error)
-        yield _number(basin, f"{name} on two grids", found.value, statement)
+        yield entry.check(f"{name} on two grids", Known(found.value), statement)
     # M, at B = 4.
     noisiest = GradientCell(scan.at(float(scan.away[noisy.place])), 2, 4)
     most = basin.mse("grpo", 2, 4)
@@ -151,7 +152,7 @@ def _constants(entry: LandscapeEntry) -> Iterator[Check]:
     least = basin.weak**2 / basin.smoothness
     wrong_least = {WEAK: Interval(basin.weak, inf)}
     at_least = Statement(least, Interval(least, inf), wrong_least, basin.pl, 0.1 * basin.pl)
-    yield _number(basin, "mu is at least mu'^2/L", flat.value, at_least)
+    yield entry.check("mu is at least mu'^2/L", Known(flat.value), at_least)
     off = scan.spread(DEVIATIONS * rate * sqrt(mse)) * top
     coarse = equal(top, digits=off, relative_margin=0.4)
     yield entry.check("curvature at the optimum", still, coarse)
@@ -181,12 +182,6 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
     )
 
 
-def _number(basin: Basin, name: str, value: float, statement: Statement) -> Check:
-    """A statement about a number that sums over prompts and arms give, and nothing draws."""
-    cell = basin.scan.step(0.0, 1.0, 2)
-    return basin.entry.check(name, Linear(cell, ((Gap(GRPO, 0), 0.0),), value), statement)
-
-
 def _in_between(curvature: float, low: float, high: float) -> Statement:
     """A curvature between two constants: nothing is wrong with another there."""
     return Statement(curvature, Interval(low, high), {}, curvature, 0.4 * curvature)
@@ -194,11 +189,11 @@ def _in_between(curvature: float, low: float, high: float) -> Statement:
 
 def _highest(entry: LandscapeEntry) -> Check:
     """J*, which every gap is taken from: the largest return of all, where there are two peaks."""
-    landscape, name = entry.problem, "the largest return"
+    landscape = entry.problem
     way = landscape.identifiable[:, 0]
     most, missed = largest(lambda by: returns(landscape, by * way), landscape.radius, 1, 1001)
     statement = equal(landscape.maximum, digits=missed)
-    return _number(Basin(entry, NARROW, 0.0), name, most, statement)
+    return entry.check("the largest return", Known(most), statement)
 
 
 def _between_ends(bound: float, least: float, most: float, wrong: dict[str, float]) -> Statement:
@@ -400,11 +395,11 @@ def _recursion(entry: LandscapeEntry) -> Iterator[Check]:
     questions.append(("T times (b)", limit, top, wrong, off / top))
     for name, value, predicted, others, digits in questions:
         statement = equal(predicted, others, digits=digits * predicted)
-        yield _number(basin, f"worst case: {name}", value, statement)
+        yield entry.check(f"worst case: {name}", Known(value), statement)
     # At c/t itself the constant bounds T times the gap from some T on alone.
     early = 10 * iterated(c / np.arange(1, 11))[-1] - top
     statement = positive(early, [AT_ONCE], scale=top)
-    yield _number(basin, "worst case: (b) from some T on alone", early, statement)
+    yield entry.check("worst case: (b) from some T on alone", Known(early), statement)
 
 
 def _slowly(entry: LandscapeEntry) -> Iterator[Check]:
@@ -459,10 +454,9 @@ def _stays(runs: NearOptimum) -> Iterator[Check]:
     longest = Basin(runs.entry, radius, 0.0).scan.longest(float(rates.max()))
     wide = Basin(runs.entry, radius + longest, 0.0)
     name = f"G={runs.group_size} T={runs.steps}, {type(runs.schedule).__name__.lower()} rate"
-    yield _number(
-        wide,
+    yield runs.entry.check(
         f"{name}: mu' > 0 wherever a step can lead",
-        float(wide.scan.pulls.min()),
+        Known(float(wide.scan.pulls.min())),
         Statement(wide.weak, Interval(0.0, inf), {}, wide.curvature, 0.4 * wide.curvature),
     )
     # By the recursion, a sum of tails of its law.

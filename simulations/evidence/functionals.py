@@ -79,6 +79,40 @@ class Functional(ABC):
         """The replications for an interval of that half-width, by a pilot's sums."""
 
 
+@dataclass(frozen=True)
+class Known(Functional):
+    """A number that sums or a search give of a problem, and that nothing draws: the same to either kind
+    of evidence.
+
+    Arguments:
+        value: the number.
+    """
+
+    value: float
+    errs: ClassVar[bool] = False
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return ()
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return ()
+
+    @property
+    def rounding(self) -> float:
+        return 0.0
+
+    def exact(self, sums: Sums) -> float:
+        return self.value
+
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        return Evidence(self.value, Interval(self.value, self.value))
+
+    def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
+        return 0
+
+
 class OfPoints(Functional):
     """A number made of several functionals, which may be measured on several cells."""
 

@@ -101,9 +101,9 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
         margin = max(margin, 2 * statement.tolerance)
         if margin <= 0 or not statement.coherent:
             # The sums of one block say all that is to be said.
-            return max(map(block_of, check.functional.cells))
+            return max(map(block_of, check.functional.cells), default=0)
         wanted = check.functional.needed(pilots, margin, plan.alpha, statement.prediction)
-        reserve = max(cell.reserve for cell in check.functional.cells)
+        reserve = max((cell.reserve for cell in check.functional.cells), default=1)
         return wanted if reserve == 1 else int(np.ceil(wanted * reserve))
 
     required: dict[str, list[str]] = {check.name: [] for check in claim.checks}

@@ -202,7 +202,7 @@ def check_alone(
             f"cell{'s' * (len(cells) > 1)}; give one number, or one for each"
         )
     numbers = list(replications) or [block_of(cell) for cell in cells.values()]
-    numbers *= len(cells) // len(numbers)
+    numbers *= len(cells) // max(len(numbers), 1)
     plan = Plan.of(claim, required={name: tuple(refute)})
     plan.replications = dict(zip(cells, numbers, strict=True))
     with environment(options, None) as pool:

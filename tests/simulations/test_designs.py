@@ -16,7 +16,6 @@ from simulations.evidence import LawExcess, Options, Store, run_claims
 from simulations.evidence.chi_squares import ChiSquares
 from simulations.problems import Entry
 from simulations.processes import processes_of
-from simulations.regimes import checks as drawn
 from simulations.ustatistic import SHARED
 from tests.support.claims import GRADIENTS
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
@@ -65,14 +64,11 @@ def test_every_rival_has_its_reason_on_the_page(stem):
     [*(("bandit", stem) for stem in STEMS), *(("tokens", stem) for stem in GRADIENTS)],
 )
 def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(on, stem):
-    # Regimes are of functions, and measure nothing of the problem beside them.
-    regimes = {each.name for seed in (0, 1) for each in drawn(stem, Suite("smoke", seed))}
-
     def cells(built, origin: str) -> set[str]:
         return {
             cell.name
             for check in built.checks
-            if check.origin == origin and check.name not in regimes
+            if check.origin == origin
             for cell in check.functional.cells
             # At the optimum bends show in no gradient: the same cell whatever they are. Normal
             # deviates have no problem at all.

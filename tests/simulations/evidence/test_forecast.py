@@ -59,7 +59,7 @@ def gradients():
 
 def tokens():
     suite = Suite("smoke", 0, "tokens")
-    return claim("best_baseline", suite, regimes=False), curves("best_baseline", suite)
+    return claim("best_baseline", suite), curves("best_baseline", suite)
 
 
 def runs():
@@ -87,7 +87,7 @@ def test_what_is_foretold_is_what_the_tasks_of_a_run_take(made, engine, done, tm
 
 def test_a_plan_runs_little_of_what_it_foretells(done):
     suite = Suite("smoke", 0)
-    made = claim("limit_law", suite, regimes=False), claim("minibatch", suite, regimes=False)
+    made = claim("limit_law", suite), claim("minibatch", suite)
     plans = plan_claims(made, Options("smoke"), [curves(one.stem, suite) for one in made])
     keys = [repr(task.description) for task in done]
     assert len(set(keys)) == len(keys)
