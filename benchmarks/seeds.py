@@ -1,7 +1,7 @@
 """Verdicts on fresh seeds, counted: ``python -m benchmarks.seeds --seeds N [--first N] [--size S]
 [--engine exact] [--on KIND]``.
 
-Each seed is a whole run of ``verify``, its figures apart: it draws its own problems, regimes and, where it
+Each seed is a whole run of ``verify``, its figures apart: it draws its own problems and, where it
 simulates, replications. A seed that is done is a line of a file in ``results/seeds``, so that the same
 command goes on where it was stopped; lines of other code are passed over. What it prints is Markdown.
 """

@@ -18,6 +18,7 @@ MASK = (np.arange(3) < np.array(LENGTHS)[..., None]).astype(float)
 DIVISORS = {
     "sequence-sum": [[4, 4], [4, 4]],
     "constant:5": [[20, 20], [20, 20]],
+    "constant:1.5": [[6, 6], [6, 6]],
     "sequence-mean": [[8, 4], [12, 1]],
     "prompt-mean": [[6, 6], [6, 6]],
     "token-mean": [[6, 6], [6, 6]],

@@ -9,10 +9,14 @@ from math import comb
 import numpy as np
 import pytest
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from tests.support import independent as ind
 from tests.support import independent_tables as tables
 from tests.support.independent_tables import CORNERS, DEFINED, EVEN, LEAST, UNEQUAL
 from tests.support.problems import library_problem
+from ustat_pg.estimators import advantages
 from ustat_pg.predictions import (
     best_table,
     count_table,
@@ -50,6 +54,26 @@ def test_every_estimator_is_a_table_on_every_binary_group(name, size):
     for bits in product((Fraction(0), Fraction(1)), repeat=size):
         z = np.array(bits)
         assert (DEFINED[name](z) == table.advantages(z)).all()
+
+
+@pytest.mark.parametrize("name", [name for name in DEFINED if name != "vanilla"])
+@pytest.mark.parametrize(
+    ("shift", "spread"),
+    [(0.0, 1.0), (-9.0, 1.0), (0.6, 0.01), (3e6, 1e6)],
+    ids=["of both signs", "below 0", "nearly equal", "large"],
+)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=5)
+def test_advantages_of_any_rewards(name, shift, spread, seed):
+    rng = np.random.default_rng(seed)
+    # Subsets are few enough in small groups alone.
+    for size in rng.integers((3, 33), (9, 65))[: 1 if "pass" in name else 2]:
+        z = shift + spread * rng.normal(size=size)
+        wanted = DEFINED[name](np.array([*map(Fraction, z)])).astype(float)
+        if name == "maxrl" and z.mean() <= 0:
+            wanted = np.zeros(size)  # the mean is no pass rate
+        near = {"rtol": 1e-9, "atol": 1e-12 * np.abs(z).max()}
+        np.testing.assert_allclose(advantages(name, z), wanted, **near)
 
 
 @speaking

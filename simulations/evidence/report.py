@@ -327,7 +327,8 @@ def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:
     run, draws = results.run, results.draws[stem].get(check.name, ())
     words = ["python", "-m", "simulations", "check", stem, check.name]
     words += ["--size", run.size, "--engine", run.engine, "--seed", str(run.seed)]
-    if check.simulation is not None:
+    # What nothing draws has no replications.
+    if check.simulation is not None and check.simulation.replications:
         numbers = draws or (check.simulation.replications,)
         numbers = numbers[:1] if len(set(numbers)) == 1 else numbers
         words += ["--replications", ",".join(map(str, numbers))]

@@ -146,7 +146,7 @@ def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
 
 def _lost(rows: dict[str, Row], record: Row, engine: str) -> list[str]:
     """The errors that a record has as refuted, in a way that was taken, and these rows have not."""
-    by = ("exact", "design") if engine == "exact" else ("exact", "design", "simulation", "control")
+    by = ("exact", "design", "test", *(("simulation", "control") if engine != "exact" else ()))
     then = [row for row in record["errors"] if row["verdict"] == "REFUTED" and row["by"] in by]
     names = [row["name"] for row in then if row["name"] in rows]
     return [name for name in names if rows[name]["verdict"] != "REFUTED"]
@@ -174,7 +174,8 @@ def summary(results: Sequence[tuple[PlantedError, Row]]) -> str:
     lines = [
         f"{len(counted)} planted: {words or 'none'}. "
         f"{kinds['exact']} of them are refuted by enumeration, {kinds['simulation']} by simulation, "
-        f"{kinds['control']} by a run's controls, {kinds['design']} because a formula fails."
+        f"{kinds['control']} by a run's controls, {kinds['design']} because a formula fails, "
+        f"{kinds['test']} by tests."
     ]
     if same := sum(bool(error.equivalent) for error, _ in results):
         lines.append(f"Argued to change nothing: {same}.")

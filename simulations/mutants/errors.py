@@ -55,7 +55,8 @@ class PlantedError:
         file: file below the repository's root.
         old: text that stands there once, by its words and signs.
         new: text that takes its place.
-        stems: claims that the error may reach, the likeliest to see it first.
+        stems: claims that the error may reach, the likeliest to see it first; where no claim reads what is
+            wrong, the file of tests that refuses it.
         equivalent: why the error changes no number that a claim reads; empty where it does.
         silent: why it leaves nothing that could refute the claim, which must then not be CONFIRMED;
             empty where it leaves something.

@@ -12,8 +12,10 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from io import StringIO
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,7 +46,7 @@ CONTEXT.set_forkserver_preload(["numba", "numpy", "pandas", "scipy.stats", "skle
 Answer = dict[str, str]
 """The verdict on an error or on the true program: its ``verdict`` (REFUTED, CONFIRMED, INCONCLUSIVE,
 ERROR, TIMEOUT), the ``stem`` and ``engine`` that give it, and where it is refuted ``by`` which kind of
-evidence (exact, simulation, control; design, where a formula fails) and which ``check``."""
+evidence (exact, simulation, control, test; design, where a formula fails) and which ``check``."""
 
 
 def source_of(root: Path = ROOT) -> str:
@@ -140,13 +142,32 @@ def run_apart(
     answers: list[Answer] = []
     for stem in stems:
         try:
-            answer = _verdict(stem, size, seed, engine, blocks)
+            tested = stem.endswith(".py")
+            answer = _tested(stem) if tested else _verdict(stem, size, seed, engine, blocks)
         except Exception as stop:
             answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
         answers.append({"stem": stem, **answer})
         if answer["verdict"] == "REFUTED":
             break
     sender.send(min(answers, key=lambda answer: ORDER.index(answer["verdict"])))
+
+
+def _tested(file: str) -> Answer:
+    """The verdict of a file of tests: REFUTED by the first that fails."""
+    import pytest
+
+    class Failures(list[str]):
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            self.extend([report.nodeid] if report.failed else [])
+
+    failed = Failures()
+    with redirect_stdout(StringIO()):
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", str(ROOT / file)], [failed])
+    if code == pytest.ExitCode.OK:
+        return {"verdict": "CONFIRMED"}
+    if failed:
+        return {"verdict": "REFUTED", "by": "test", "check": failed[0]}
+    return {"verdict": "ERROR", "check": f"{file}: {code!r}"}
 
 
 def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answer:

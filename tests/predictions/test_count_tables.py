@@ -1,5 +1,5 @@
 """Tables by counts at their edges, and what is refused. Every outcome is added up in fractions in
-``tests/test_independent_tables.py``, and in large groups by ``simulations/regimes``.
+``tests/test_independent_tables.py``, and every count in ``test_large_groups.py``.
 """
 
 from __future__ import annotations

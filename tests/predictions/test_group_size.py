@@ -1,12 +1,10 @@
-"""Group sizes against every feasible one in exact arithmetic, at edges, and what is refused.
-
-Constants, curves, budgets and optima are searched for in ``simulations/regimes/sizes.py``.
-"""
+"""Group sizes against every feasible one in exact arithmetic, at edges, and what is refused."""
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -30,7 +28,7 @@ from ustat_pg.predictions import (
     robust_group_size,
 )
 from ustat_pg.problems import SoftmaxBandit, example_problem, problem_from_mapping, random_problem
-from ustat_pg.validation import InputError
+from ustat_pg.validation import InputError, changed
 
 EXAMPLE = problem_from_mapping(example_problem())
 
@@ -130,6 +128,68 @@ def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, populatio
     survey(c, budget, population=population)
 
 
+@given(constants(), st.floats(0, 20), st.floats(0.1, 5), st.integers(2, 200), st.integers(1, 50))
+def test_no_real_group_size_beside_the_optimum_has_less_error(c, fixed, each, population, times):
+    budget = 2.0 * times * (fixed + 2 * each)
+    # All prompts are in use where a group is no larger.
+    full = (budget / population - fixed) / each
+
+    def error(size, share=1.0):
+        return (fixed + each * size) * (share * c.c1 + c.c2 / size + c.c3 / size / (size - 1))
+
+    def error_of_few(size):
+        return error(size, (population - budget / (fixed + each * size)) / (population - 1))
+
+    costs = {"prompt_cost": fixed, "output_cost": each}
+    star = optimal_group_size(c, **costs)
+    near = 1 + (star - 1) * np.array([0.5, 0.97, 1.03, 2.0])
+    assert (error(star) <= error(near) * (1 + 1e-12)).all()
+    star = optimal_group_size(c, **costs, population=population, budget=budget)
+    near = 1 + (star - 1) * np.array([0.5, 0.97, 1.03, 2.0])
+    assert star >= full * (1 - 1e-12)
+    near = near[near >= full]
+    assert (error_of_few(star) <= error_of_few(near) * (1 + 1e-12)).all()
+
+
+def noise(c, size):
+    """K times the error of a budget K."""
+    return c.c1 * size + c.c2 + c.c3 / (size - 1)
+
+
+@given(constants(), st.integers(2, 3000), st.floats(0.01, 2.0))
+def test_the_nearest_budget_and_that_at_which_noise_is_signal(c, budget, signal):
+    sizes = np.arange(2, budget + 1)
+    least = noise(c, min(max(1 + math.sqrt(c.c3 / c.c1), 2.0), budget))
+    flat = sizes[noise(c, sizes) <= 1.05 * least * (1 - 1e-9)]
+    nearby, size = near_budget(c, budget)
+    assert nearby % size == 0
+    assert noise(c, size) <= 1.05 * least * (1 + 1e-9)
+    assert abs(nearby - budget) <= np.minimum(budget % flat, -budget % flat).min(initial=budget)
+    best = c.c1 + c.c2 + 2 * math.sqrt(c.c1 * c.c3)
+    assert critical_budget(c, signal) == pytest.approx(best / signal, rel=1e-12)
+
+
+@given(constants(), st.booleans(), st.sampled_from([None, 100]))
+def test_the_worst_case_of_a_grid_within_intervals(c, known, population):
+    sizes = np.array([2, 3, 4, 6, 8, 12, 16, 24, 48])
+    batches = 48 // sizes
+    ends = {"c1": (c.c1 / 4, 5 * c.c1), "c3": (c.c3 / 2, 2 * c.c3)}
+    middle = (c.c2,) * 2 if known else (0.0, 3 * c.c2)
+    share = 1.0 if population is None else (population - batches) / (population - 1)
+    worst = np.ones(len(sizes))
+    for c1, c2, c3 in product(
+        *(np.linspace(*pair, 4) for pair in (ends["c1"], middle, ends["c3"]))
+    ):
+        errors = (share * c1 + c2 / sizes + c3 / sizes / (sizes - 1)) / batches
+        worst = np.maximum(worst, errors / errors.min())
+    size, found = robust_group_size(
+        c, **ends, group_sizes=sizes, batch_sizes=batches, c2=None if known else middle,
+        population=population,
+    )  # fmt: skip
+    np.testing.assert_allclose(found, worst, rtol=1e-10)
+    assert worst[sizes == size] <= worst.min() * (1 + 1e-10)
+
+
 def test_curves_are_arrays_where_asked():
     c = MseConstants(0.1, 1.0, 2.0, 3.0)
     result = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
@@ -183,6 +243,9 @@ def test_a_small_spread_that_is_real_is_kept():
     c = mse_constants(moments_of(1e-18, 1.0, 1.0))
     assert c.c1 == 1e-18
     assert optimal_group_size(c) == pytest.approx(1e9)
+    # Prompts whose gradients nearly agree.
+    alike = changed(moments_of(1.0, 1.0, 2.0), mean_gradient_sq=1 - 1e-6)
+    assert mse_constants(alike).c1 == pytest.approx(1e-6)
 
 
 def test_the_share_of_groups_without_a_signal():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
 from itertools import product
-from math import prod
 
 import numpy as np
 import pytest
@@ -25,43 +25,50 @@ LENGTHS = (1, 2, 5)
 BANDIT = library_problem(PROBLEM)
 
 
-def divided(how, own, groups):
-    """1 over what divides an output of ``own``, the number and the group, in these groups of numbers."""
-    outputs = sum(map(len, groups))
-    tokens = {
-        "sequence-sum": outputs,
-        "sequence-mean": outputs * LENGTHS[own[0]],
-        "prompt-mean": len(groups) * sum(LENGTHS[k] for k in own[1]),
-        "token-mean": sum(LENGTHS[k] for group in groups for k in group),
-    }
-    return Fraction(1, tokens[how])
-
-
 def brute(how, baseline, group_size, batch_size):
-    """E ĝ over every choice of prompts and every minibatch."""
-    outcomes = [PROBLEM.outcomes(x) for x in PROBLEM.contexts]
+    """E ĝ over every group of a prompt and every number of tokens in the others of its minibatch."""
+    law = Counter()
+    for x, share in enumerate(PROBLEM.context_probs):
+        for chance, group in groups_of(x, group_size):
+            law[sum(LENGTHS[k] for k in group)] += share * chance
+    others = {0: Fraction(1)}
+    for _ in range(batch_size - 1):
+        sums = Counter()
+        for (n, p), (m, q) in product(others.items(), law.items()):
+            sums[n + m] += p * q
+        others = sums
     mean = 0 * ind.gradient(PROBLEM)
-    for prompts in product(PROBLEM.contexts, repeat=batch_size):
-        for groups in product(product(range(3), repeat=group_size), repeat=batch_size):
-            chance = prod(PROBLEM.context_probs[x] for x in prompts)
-            chance *= prod(
-                outcomes[x][k].prob for x, own in zip(prompts, groups, strict=True) for k in own
-            )
-            for x, group in zip(prompts, groups, strict=True):
-                z = np.array([outcomes[x][k].reward for k in group])
-                advantages = z - ind.BASELINES[baseline](ind.moments(PROBLEM, x), z, None)
-                for k, advantage in zip(group, advantages, strict=True):
-                    share = chance * advantage * divided(how, (k, group), groups)
-                    mean = mean + share * outcomes[x][k].score
+    for x, share in enumerate(PROBLEM.context_probs):
+        outcomes, moments = PROBLEM.outcomes(x), ind.moments(PROBLEM, x)
+        for chance, group in groups_of(x, group_size):
+            z = np.array([outcomes[k].reward for k in group])
+            advantages = z - ind.BASELINES[baseline](moments, z, None)
+            tokens = sum(LENGTHS[k] for k in group)
+            batch = sum(p / (tokens + m) for m, p in others.items())
+            for k, advantage in zip(group, advantages, strict=True):
+                weight = {
+                    "sequence-sum": Fraction(1, group_size),
+                    "sequence-mean": Fraction(1, group_size * LENGTHS[k]),
+                    "prompt-mean": Fraction(1, tokens),
+                    "token-mean": batch_size * batch,
+                }[how]
+                mean = mean + share * chance * weight * advantage * outcomes[k].score
     return mean.astype(float)
+
+
+def groups_of(x, size):
+    """Every group of outputs, by number and up to its order, with the chance of all its orders."""
+    numbered = [outcome._replace(reward=k) for k, outcome in enumerate(PROBLEM.outcomes(x))]
+    for chance, group in ind.groups(numbered, size):
+        yield chance, [outcome.reward for outcome in group]
 
 
 @pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "prompt-mean", "token-mean"])
 @pytest.mark.parametrize("baseline", ["vanilla", "grpo", "group-mean", "oracle"])
 def test_means_are_those_of_every_minibatch(how, baseline):
     moments = BANDIT.length_moments(LENGTHS)
-    sizes = [(2, 1), (3, 1), (2, 2)] + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle"))
-    for group, batch in sizes:
+    sizes = [(2, 1), (3, 1), (2, 2), (9, 1), (5, 4), (3, 20)]
+    for group, batch in sizes + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle")):
         result = aggregated_mean(moments, how, baseline, group, batch)
         assert result == pytest.approx(brute(how, baseline, group, batch), abs=1e-14)
 

@@ -1,4 +1,4 @@
-"""The forms of weights, and what is refused; gaps and orders of epochs are in ``simulations/regimes``."""
+"""The forms of weights, and what is refused; orders of epochs are in ``test_closed_forms.py``."""
 
 from __future__ import annotations
 

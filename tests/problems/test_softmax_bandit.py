@@ -66,6 +66,14 @@ def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
     assert padded.probs.tolist() == short.probs.tolist()
 
 
+def test_prompts_are_equally_likely_or_not_by_more_than_rounding():
+    for off, uniform in ((1e-15, True), (1e-7, False), (0.03, False)):
+        chances = (1 + off * np.array([0.0, 1.0, -1.0])) / 3
+        rewards = np.zeros((3, 2, 1))
+        problem = SoftmaxBandit.tabular(chances, np.zeros((3, 2)), rewards, rewards + 1)
+        assert problem.uniform == uniform
+
+
 ONE = {"reward_values": [[[1.0], [0.0]]], "reward_probs": [[[1.0], [1.0]]], "context_probs": [1.0]}
 GOOD = {
     SoftmaxBandit.tabular: {

@@ -57,6 +57,7 @@ def without_plan(check):
     [
         ("ustatistic", "skewed G=2: grpo = U-statistic"),
         ("ustatistic", "features[1] G=3: oracle = g + first"),
+        ("mse", "skewed G=2: no estimate longer than its bound"),
         ("ustatistic", "balanced G=2: parts uncorrelated"),
         ("mse", "skewed G=2: grpo"),
         ("mse", "several[1] G=3: grpo covariance along direction 0"),

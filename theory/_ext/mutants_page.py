@@ -23,6 +23,7 @@ KINDS = {
     "simulation": "simulation",
     "control": "a control",
     "design": "a formula that fails",
+    "test": "a test",
 }
 """The kinds of evidence that refute, in words."""
 
@@ -134,7 +135,8 @@ def table() -> str:
     parts: dict[str, list[list[str]]] = {}
     for error, row in record()[1]:
         verdict = "equivalent" if error.equivalent else row["verdict"]
-        by = f"{RESULTS[row['stem']].label}, {KINDS.get(row['by'], row['by'])}: {plain(row['check'])}"
+        told = [] if row["by"] == "test" else [RESULTS[row["stem"]].label]
+        by = f"{', '.join([*told, KINDS.get(row['by'], row['by'])])}: {plain(row['check'])}"
         first = by if verdict == "REFUTED" else plain(row["check"])
         parts.setdefault(error.layer, []).append([plain(error.name), verdict, first])
     return "\n\n".join(

@@ -9,7 +9,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from simulations.evidence import Forecast, Linear, Ratio, mean_of, replications_needed
+from simulations.evidence import (
+    Check,
+    Claim,
+    Forecast,
+    Known,
+    Linear,
+    Options,
+    Ratio,
+    equal,
+    mean_of,
+    replications_needed,
+    run_claims,
+)
 from simulations.evidence.functionals import (
     BINS,
     Eigenvalue,
@@ -21,6 +33,7 @@ from simulations.evidence.functionals import (
     LogSlope,
 )
 from simulations.evidence.planted import COIN
+from simulations.evidence.store import Memory
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 
@@ -73,6 +86,25 @@ def test_an_identity_has_an_interval_of_no_width():
     assert identity.needed(SUMS, 1e-3, ALPHA, 0.0) == ONE.block
     assert not identity.errs
     assert MEAN.errs
+
+
+def test_what_nothing_draws_is_a_number_on_no_cell():
+    known = Known(0.3)
+    assert (known.cells, known.quantities, known.exact({})) == ((), (), 0.3)
+    proof = known.evidence({}, ALPHA, {})
+    assert (proof.interval.low, proof.interval.high, proof.replications) == (0.3, 0.3, 0)
+    assert not known.errs
+
+
+@pytest.mark.parametrize(
+    ("truth", "wrong", "verdict"),
+    [(0.3, 0.4, "CONFIRMED"), (0.31, 0.4, "REFUTED"), (0.3, 0.3 + 1e-11, "INCONCLUSIVE")],
+)
+def test_a_claim_of_known_numbers_is_decided_without_a_draw(truth, wrong, verdict):
+    check = Check("known", "made-up", Known(0.3), equal(truth, {"other": wrong}))
+    run = run_claims([Claim("mse", ("other",), (check,))], Options("smoke"), Memory())
+    assert run.claims[0].verdict == verdict
+    assert run.plans[0].replications == {}
 
 
 def test_a_ratio_is_that_of_means_and_its_interval_what_its_excess_allows():
