@@ -8,7 +8,6 @@ from math import comb
 
 import numpy as np
 import pytest
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""Closed forms in groups to 64 and minibatches to 10,000, by sums over the number of a prompt's first outputs."""
+"""Closed forms in groups to 64 and minibatches to 10,000, by sums over the number of first outputs."""
 
 from __future__ import annotations
 
