@@ -75,6 +75,22 @@ def test_one_cell_by_loops():
     assert result == pytest.approx([mse, distance], rel=1e-11)
 
 
+def test_a_first_output_without_a_score_hides_no_other():
+    """It lies in the middle of the others."""
+    rng = np.random.default_rng(4)
+    features = rng.normal(size=(2, 3, 4))
+    features[:, 0], features[:, 2] = 0.0, -features[:, 1]
+    chances, rewards = np.log([[0.5, 0.25, 0.25]] * 2), rng.normal(size=(2, 3, 1))
+    problem = SoftmaxBandit.linear(
+        [0.3, 0.7], features, np.zeros(4), rewards, np.ones((2, 3, 1)), chances
+    )
+    assert not problem.policy.scores(0)[0].any()
+    for name in ("grpo", "oracle"):
+        cell, asked = GradientCell(problem, 3, 2), [SquaredError(Estimator(name))]
+        wanted = gradient_mse(problem.moments(), name, 3, 2).mse
+        assert cell.measure("exact", asked).mean[0] == pytest.approx(wanted, rel=1e-12)
+
+
 @pytest.mark.parametrize("design", DESIGNS)
 @pytest.mark.parametrize("kind", ["uniform-contexts", "linear", "two-arms"])
 def test_tuples_and_counts_find_the_same(kind, design):
