@@ -158,7 +158,14 @@ def test_the_process_plants_an_error_and_changes_no_file():
 
 
 @pytest.mark.slow
-def test_one_error_from_end_to_end():
-    error = errors()["pairs of the U-statistic G², not G(G-1)"]
+@pytest.mark.parametrize(
+    ("name", "stem", "by"),
+    [
+        ("pairs of the U-statistic G², not G(G-1)", "mse", "exact"),
+        ("option: robust_group_size knows c2", "tests/predictions/test_group_size.py", "test"),
+    ],
+)
+def test_one_error_from_end_to_end(name, stem, by):
+    error = errors()[name]
     answer = runner.ask(error, error.stems, "smoke", 0, "exact")
-    assert (answer["verdict"], answer["stem"], answer["by"]) == ("REFUTED", "mse", "exact")
+    assert (answer["verdict"], answer["stem"], answer["by"]) == ("REFUTED", stem, by)
