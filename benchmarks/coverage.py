@@ -202,8 +202,8 @@ class Meter:
         names |= {name: name for name in ("c1", "c2", "c3")}
         return {
             label: (
-                getattr(found, f"{name}_interval"),
-                width * getattr(found, f"{name}_se") if name[0] in "cs" else math.nan,
+                getattr(found, name).interval,
+                width * getattr(found, name).se if name[0] in "cs" else math.nan,
             )
             for name, label in names.items()
         }

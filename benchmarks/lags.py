@@ -55,9 +55,9 @@ def window(kind: str, memory: float, rate: float, before: int, seed: int) -> tup
     found = [
         value
         for each in (plain, both)
-        for value in (each.signal, each.signal_se, *each.signal_interval)
+        for value in (each.signal.value, each.signal.se, *each.signal.interval)
     ]
-    return (float(np.mean(truth)), *found, both.common, float(both.lagged_pairs > 0))
+    return (float(np.mean(truth)), *found, both.common.value, float(both.lagged_pairs > 0))
 
 
 def main(given: Sequence[str] | None = None) -> None:

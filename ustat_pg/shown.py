@@ -1,14 +1,23 @@
-"""What a person sees: lines as wide as a terminal, verdicts in colour, records in a notebook."""
+"""What people and programs see of a record, and the lines and colours of a terminal."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from html import escape
 from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Shown", "coloured", "colours", "width"]
+from .validation import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Shown", "axes_or_new", "coloured", "colours", "plain", "width"]
 
 GOOD, BAD, OPEN = "32", "31", "33"
 """Green, red and yellow, as terminals number them."""
@@ -47,8 +56,49 @@ def coloured(text: str, kinds: dict[str, str]) -> str:
     return re.sub(rf"\b({words})\b", lambda m: f"\x1b[{kinds[m[1]]}m{m[1]}\x1b[0m", text)
 
 
+def plain(value: Any) -> Any:
+    """A value of JSON's types: records and mappings as objects, arrays and frames as lists, and None for a
+    number that is not finite.
+
+    >>> plain({"errors": (0.5, math.inf)})
+    {'errors': [0.5, None]}
+    """
+    if isinstance(value, Shown):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    if hasattr(value, "to_dict"):
+        return plain(value.to_dict("records"))
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def axes_or_new(axes: Axes | None = None) -> Axes:
+    """Matplotlib's axes to draw on: those given, or the only ones of a new figure.
+
+    Raises:
+        InputError: Matplotlib is not installed.
+    """
+    if axes is not None:
+        return axes
+    try:
+        from matplotlib import pyplot
+    except ImportError:
+        raise InputError("a picture needs matplotlib: pip install 'ustat_pg[figures]'") from None
+    return pyplot.figure(figsize=(6, 3.6), layout="constrained").add_subplot()
+
+
 class Shown:
-    """A record that a notebook shows as its command prints it."""
+    """A result: ``str`` is what its command prints, a notebook too; ``to_dict`` is what ``--json`` prints."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return {entry.name: plain(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -18,6 +18,7 @@ pytest.importorskip("trl")
 
 from tests.support.noise import WHOLE  # noqa: E402
 from tests.support.trainers import LONGEST, trl_trainer  # noqa: E402
+from ustat_pg.estimate import Estimate  # noqa: E402
 from ustat_pg.llm import NoiseMonitor  # noqa: E402
 from ustat_pg.llm.checkpoints import FILE, packed  # noqa: E402
 from ustat_pg.noise import NoiseMeter  # noqa: E402
@@ -194,10 +195,9 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
     logs = np.convolve(rng.standard_normal(1200), np.full(50, 50**-0.5), mode="valid")
     for step in range(10, 1081):
         low = 0.5 * math.exp(0.7 * logs[step]) if step < 1000 else 3.0
-        interval = (low, low * (2 if step < 1000 else 1.5))
-        now = dataclasses.replace(
-            estimate, budget_over_critical=low, budget_over_critical_interval=interval, not_known={}
-        )
+        share = Estimate(low, 0.0, low, low * (2 if step < 1000 else 1.5))
+        signal = dataclasses.replace(estimate.signal, reason=None)
+        now = dataclasses.replace(estimate, noise_to_signal=share.inverse(), signal=signal)
         monitor._meter = SimpleNamespace(
             steps=50, taken=step, estimate=lambda now=now: now, metrics=lambda detail: {}
         )

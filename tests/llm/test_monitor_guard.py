@@ -167,7 +167,7 @@ def test_a_training_that_was_interrupted_begins_anew(small, task, tmp_path):
         monitor=NoiseMonitor(9, sketch=WHOLE),
     )  # fmt: skip
     assert monitor.estimate().steps == 4
-    assert monitor.estimate().signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
+    assert monitor.estimate().signal.value == pytest.approx(by_hand(seen).signal.value, rel=1e-3)
 
 
 PLACES = {
@@ -282,9 +282,9 @@ def test_steps_of_one_micro_batch_are_measured_two_at_a_time(small, task, tmp_pa
         result = monitor.estimate()
         assert result.steps == 3
         signal = float(products.mean()) / size**2
-        assert result.signal == pytest.approx(signal, rel=1e-3)
+        assert result.signal.value == pytest.approx(signal, rel=1e-3)
         noise = float(totals.mean()) / size**2 - signal
-        assert result.noise_to_signal == pytest.approx(noise / signal, rel=1e-3), groups
+        assert result.noise_to_signal.value == pytest.approx(noise / signal, rel=1e-3), groups
 
 
 def test_iterations_within_a_step_count_once(small, task, tmp_path, capsys):
@@ -323,7 +323,7 @@ def test_a_monitor_in_a_second_trainer_begins_an_empty_window(small, task, tmp_p
     assert monitor.estimate().steps == 6
     watched(small, large, tmp_path, monitor=monitor)
     assert monitor.estimate().steps == 3
-    assert monitor.estimate().signal == pytest.approx(1e4 * first.signal, rel=1e-3)
+    assert monitor.estimate().signal.value == pytest.approx(1e4 * first.signal.value, rel=1e-3)
 
 
 def test_a_resumed_run_keeps_its_window_in_the_same_monitor_too(small, task, tmp_path):
@@ -385,7 +385,9 @@ def test_what_is_a_mean_over_a_micro_batch_is_not_sorted(small, task, tmp_path):
         )  # fmt: skip
         # Sorted micro-batches of four hold one group each.
         assert all((step[3] == 0) for step in seen.steps) is sorts, settings
-        assert monitor.estimate().signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
+        assert monitor.estimate().signal.value == pytest.approx(
+            by_hand(seen).signal.value, rel=1e-3
+        )
 
 
 def test_what_cannot_be_measured_is_said_at_once(small, task, tmp_path):

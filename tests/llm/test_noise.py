@@ -46,9 +46,9 @@ def test_estimates_are_of_what_backward_accumulates(small, task, tmp_path, run):
     result, wanted = monitor.estimate(), by_hand(seen)
     assert result.steps == wanted.steps == 3
     for name in ("signal", "noise_to_signal", "k_crit"):
-        assert getattr(result, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
-        low = getattr(wanted, f"{name}_interval")[0]
-        assert getattr(result, f"{name}_interval")[0] == pytest.approx(low, rel=1e-2, abs=1e-6)
+        found, known = getattr(result, name), getattr(wanted, name)
+        assert found.value == pytest.approx(known.value, rel=1e-3), name
+        assert found.low == pytest.approx(known.low, rel=1e-2, abs=1e-6)
     assert "noise/c1" not in trainer.state.log_history[-2]
 
 
@@ -65,7 +65,7 @@ def test_a_missing_reward_stops_nothing(small, task, tmp_path):
 
     broken = Task("picky", task.prompts, picky, LONGEST)
     monitor, _, seen = watched(small, broken, tmp_path)
-    assert monitor.estimate().signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
+    assert monitor.estimate().signal.value == pytest.approx(by_hand(seen).signal.value, rel=1e-3)
 
 
 def test_constants_of_leave_one_out(small, task, tmp_path):
@@ -76,16 +76,17 @@ def test_constants_of_leave_one_out(small, task, tmp_path):
     result = monitor.estimate()
     wanted = by_hand(seen, leave_one_out=True, phi_over_tau=0.9)
     for name in ("c1", "c2", "c3"):
-        assert getattr(result, name) == pytest.approx(getattr(wanted, name), rel=1e-3), name
+        found, known = getattr(result, name).value, getattr(wanted, name).value
+        assert found == pytest.approx(known, rel=1e-3), name
     # Halves of groups meet, so whole groups a micro-batch have pairs of one prompt.
-    assert math.isfinite(result.c1)
+    assert math.isfinite(result.c1.value)
     assert any("noise/c1" in record for record in trainer.state.log_history)
 
 
 def test_advantages_that_are_not_leave_one_out_have_no_constants(small, task, tmp_path):
     monitor = NoiseMonitor(3, detail=True, phi_over_tau=1.0)
     watched(small, task, tmp_path, monitor=monitor, name="vanilla")
-    assert math.isnan(monitor.estimate().c1)
+    assert math.isnan(monitor.estimate().c1.value)
 
 
 def test_phi_over_tau_is_measured_in_all_parameters(small, task, tmp_path):
@@ -206,12 +207,12 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
         rows.append(monitor.compare(["std-ddof1", "rloo", "maxrl"]))
         own.append(monitor.estimate())
         if size == 1:
-            assert own[0].signal == pytest.approx(by_hand(seen).signal, rel=1e-3)
+            assert own[0].signal.value == pytest.approx(by_hand(seen).signal.value, rel=1e-3)
     group = max(row.group_size for row in rows[0])
     whole = {row.baseline: row.noise for row in rows[0] if row.group_size == group}
-    assert whole["std-ddof1"].signal == pytest.approx(own[0].signal, rel=1e-2)
-    assert whole["std-ddof1"].signal_interval == pytest.approx(own[0].signal_interval, rel=1e-2)
-    assert whole["maxrl"].signal != pytest.approx(own[0].signal, rel=1e-2)
+    assert whole["std-ddof1"].signal.value == pytest.approx(own[0].signal.value, rel=1e-2)
+    assert whole["std-ddof1"].signal.interval == pytest.approx(own[0].signal.interval, rel=1e-2)
+    assert whole["maxrl"].signal.value != pytest.approx(own[0].signal.value, rel=1e-2)
     for again, other in zip(rows[1:], own[1:], strict=True):
         assert other.metrics() == pytest.approx(own[0].metrics(), rel=1e-3)
         for row, wanted in zip(again, rows[0], strict=True):
@@ -246,10 +247,10 @@ def test_the_best_group_size_stands_beside_the_rest_where_rewards_are_0_and_1(
         monitor._meter.step()
         net.zero_grad()
     rows = monitor.compare(["std-ddof1"], [2, 3, 4, 5, 6, 8])
-    best, logged = min(rows, key=lambda row: row.noise.k_crit), monitor._beside()
-    assert best.over_best == 1
+    best, logged = min(rows, key=lambda row: row.noise.k_crit.value), monitor._beside()
+    assert best.over_best.value == 1
     assert logged["best_group"] == best.group_size
-    assert logged["over_best"] == rows[-1].over_best >= 1
+    assert logged["over_best"] == rows[-1].over_best.value >= 1
     assert logged["over_best_low"] <= logged["over_best"] <= logged["over_best_high"]
 
 

@@ -86,9 +86,9 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
         assert sums[8] == pytest.approx(size * sums[11])
         result = estimate_noise(np.stack([sums, sums]))
         signal, crit = enumerated(name, size, u)
-        assert result.signal == pytest.approx(signal, rel=1e-9), (name, size)
-        assert result.k_crit == pytest.approx(crit, rel=1e-9), (name, size)
-        assert result.noise_to_signal == pytest.approx(crit / (2 * GROUP), rel=1e-9)
+        assert result.signal.value == pytest.approx(signal, rel=1e-9), (name, size)
+        assert result.k_crit.value == pytest.approx(crit, rel=1e-9), (name, size)
+        assert result.noise_to_signal.value == pytest.approx(crit / (2 * GROUP), rel=1e-9)
 
 
 def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):
@@ -120,15 +120,18 @@ def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumerati
     result = meter.compare(["std", "rloo", "maxrl"])
     own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in result}
     assert len(rows) == 9
-    for name in ("signal", "k_crit", "noise_to_signal", "budget_over_critical", "k_crit_interval"):
-        assert getattr(rows["std", 4].noise, name) == pytest.approx(getattr(own, name), rel=1e-9)
+    for name in ("signal", "k_crit", "noise_to_signal", "budget_over_critical"):
+        found, wanted = (getattr(each, name) for each in (rows["std", 4].noise, own))
+        assert (found.value, *found.interval) == pytest.approx(
+            (wanted.value, *wanted.interval), rel=1e-9
+        )
     for (name, size), row in rows.items():
-        low, high = row.noise.k_crit_interval
+        low, high = row.noise.k_crit.interval
         assert low < enumerated(name, size, SCORES)[1] < high, (name, size)
-    assert min(rows["std", size].over_best for size in (2, 3, 4)) == 1.0
+    assert min(rows["std", size].over_best.value for size in (2, 3, 4)) == 1.0
     # std and rloo are one estimator at G = 2.
-    assert rows["std", 2].over_best == pytest.approx(rows["rloo", 2].over_best)
-    low, high = rows["maxrl", 4].over_best_interval
+    assert rows["std", 2].over_best.value == pytest.approx(rows["rloo", 2].over_best.value)
+    low, high = rows["maxrl", 4].over_best.interval
     best = min(enumerated("std", size, SCORES)[1] for size in (2, 3, 4))
     assert low < enumerated("maxrl", 4, SCORES)[1] / best < high
     state, again = json.loads(json.dumps(meter.state_dict())), NoiseMeter(meter._parameters, 100)
@@ -145,8 +148,8 @@ def test_the_deal_of_completions_to_micro_batches_changes_nothing():
     for rows in others:
         for row, wanted in zip(rows, first, strict=True):
             assert row.noise.metrics() == pytest.approx(wanted.noise.metrics(), rel=1e-3)
-            assert row.over_best_interval == pytest.approx(
-                wanted.over_best_interval, rel=1e-3, nan_ok=True
+            assert row.over_best.interval == pytest.approx(
+                wanted.over_best.interval, rel=1e-3, nan_ok=True
             )
 
 

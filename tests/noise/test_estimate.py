@@ -28,16 +28,16 @@ def test_a_step_with_two_groups_of_one_prompt_leaves_the_others_their_constants(
     found = estimate_noise(np.array([*plain[:7], doubled, *plain[7:]]), leave_one_out=True)
     assert (found.steps, found.constant_steps) == (21, 20)
     for name in ("c1", "c2", "c3", "g_star"):
-        assert math.isfinite(getattr(found, name))
-        assert getattr(found, name) == pytest.approx(getattr(wanted, name), rel=1e-12)
-        assert getattr(found, f"{name}_interval") == pytest.approx(
-            getattr(wanted, f"{name}_interval"), rel=1e-12
+        one, other = getattr(found, name), getattr(wanted, name)
+        assert math.isfinite(one.value)
+        assert (one.value, *one.interval) == pytest.approx(
+            (other.value, *other.interval), rel=1e-12
         )
-    low, high = wanted.g_star_interval
-    assert 1 <= low < wanted.g_star < high
+    low, high = wanted.g_star.interval
+    assert 1 <= low < wanted.g_star.value < high
     assert wanted.phi_over_tau == 1.0
     # Its signal and noise count: pairs of one prompt are known as such.
-    assert found.signal != wanted.signal
+    assert found.signal.value != wanted.signal.value
     assert found.metrics()["constant_steps"] == 20
 
 
@@ -48,46 +48,47 @@ def test_every_prompt_twice_is_not_taken_for_larger_groups():
     found = estimate_noise(np.array([*plain, *twice]), leave_one_out=True)
     wanted = estimate_noise(np.array(plain), leave_one_out=True)
     assert found.constant_steps == 6
-    assert found.c3 == pytest.approx(wanted.c3, rel=1e-12)
+    assert found.c3.value == pytest.approx(wanted.c3.value, rel=1e-12)
 
 
 def test_groups_of_two_sizes_within_a_step_have_no_constants():
     rng = np.random.default_rng(3)
     mixed = [step(rng, [0, 1, 1, 1]) for _ in range(6)]
     found = estimate_noise(np.array(mixed), leave_one_out=True)
-    assert math.isnan(found.c1)
+    assert math.isnan(found.c1.value)
     assert found.constant_steps == 0
-    assert math.isfinite(found.signal)
+    assert math.isfinite(found.signal.value)
 
 
 def test_the_error_of_the_signal_is_that_of_a_mean_over_steps():
     rng = np.random.default_rng(4)
     # Of one design each step has its own estimate, and the window their mean.
     sums = np.array([step(rng, range(8)) for _ in range(9)])
-    alone = [estimate_noise(np.stack([one, one])).signal for one in sums]
+    alone = [estimate_noise(np.stack([one, one])).signal.value for one in sums]
     found = estimate_noise(sums)
-    assert found.signal == pytest.approx(np.mean(alone))
-    assert found.signal_se == pytest.approx(np.std(alone, ddof=1) / 3)
+    assert found.signal.value == pytest.approx(np.mean(alone))
+    assert found.signal.se == pytest.approx(np.std(alone, ddof=1) / 3)
 
 
 def test_the_error_of_a_ratio_is_that_of_a_jackknife():
     rng = np.random.default_rng(6)
     sums = np.array([step(rng, range(8), signal=5.0) for _ in range(60)])
-    without = [estimate_noise(np.delete(sums, t, axis=0)).k_crit for t in range(60)]
-    assert estimate_noise(sums).k_crit_se == pytest.approx(np.std(without) * 59**0.5, rel=0.03)
+    without = [estimate_noise(np.delete(sums, t, axis=0)).k_crit.value for t in range(60)]
+    assert estimate_noise(sums).k_crit.se == pytest.approx(np.std(without) * 59**0.5, rel=0.03)
 
 
 def test_what_one_step_carries_is_said():
     rng = np.random.default_rng(5)
     sums = np.array([step(rng, range(8), signal=5.0 if t == 3 else 0.3) for t in range(20)])
     found = estimate_noise(sums)
-    assert found.signal_interval[1] == math.inf
-    assert found.not_known["signal"].startswith("1 of 20 steps carry ")
-    assert found.sentence() == f"The signal is not known yet: {found.not_known['signal']}."
+    assert found.signal.high == math.inf
+    assert found.signal.reason.startswith("1 of 20 steps carry ")
+    assert str(found) == f"The signal is not known yet: {found.signal.reason}."
+    assert str(found.signal) == f"{found.signal.value:.3g} [{found.signal.low:.3g}, not known]"
     assert "signal_high" not in found.metrics()
     assert not estimate_noise(
         np.array([step(rng, range(8)) for _ in range(20)]), leave_one_out=True
-    ).not_known
+    ).signal.reason
 
 
 def test_a_signal_may_be_larger_than_symmetric_steps_show():
@@ -99,5 +100,5 @@ def test_a_signal_may_be_larger_than_symmetric_steps_show():
         ]
     )
     found = estimate_noise(sums)
-    low, high = found.signal_interval
-    assert high - found.signal > 1.05 * (found.signal - low)
+    low, high = found.signal.interval
+    assert high - found.signal.value > 1.05 * (found.signal.value - low)

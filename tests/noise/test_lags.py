@@ -155,10 +155,10 @@ def test_a_meter_takes_them_where_it_knows_the_optimizer():
     for parts in (1, 2):
         assert found[False, parts].lagged_pairs == 0
         assert found[True, parts].lagged_pairs > 300
-    assert found[True, 2].signal_se < found[False, 2].signal_se
+    assert found[True, 2].signal.se < found[False, 2].signal.se
     # One prompt for ever: pairs of it alone part nothing.
-    assert math.isnan(found[False, 1].signal)
-    assert found[True, 1].signal == pytest.approx(7.5, abs=4 * found[True, 1].signal_se)
+    assert math.isnan(found[False, 1].signal.value)
+    assert found[True, 1].signal.value == pytest.approx(7.5, abs=4 * found[True, 1].signal.se)
 
 
 def test_an_optimizer_that_has_made_steps_is_taken_as_it_is():

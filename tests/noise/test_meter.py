@@ -135,11 +135,11 @@ def test_expectations_are_those_of_enumeration(kind, deal, shuffled):
     sums = np.mean(dealt, axis=0)
     got_beta, got_gamma = _slopes(sums)
     estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=False)
-    assert estimate.signal == pytest.approx(gamma, rel=1e-9)
+    assert estimate.signal.value == pytest.approx(gamma, rel=1e-9)
     assert got_gamma == pytest.approx(gamma, rel=1e-9)
     noise = alpha + (GROUP - 1) * beta - GROUP * gamma
-    assert estimate.k_crit == pytest.approx(noise / gamma, rel=1e-9)
-    assert estimate.noise_to_signal == pytest.approx(noise / gamma / 8, rel=1e-9)
+    assert estimate.k_crit.value == pytest.approx(noise / gamma, rel=1e-9)
+    assert estimate.noise_to_signal.value == pytest.approx(noise / gamma / 8, rel=1e-9)
     if sums[0] > 0:
         assert got_beta == pytest.approx(beta, rel=1e-9)
         got_alpha = (sums[5] - got_beta * sums[6] - got_gamma * sums[7]) / sums[8]
@@ -181,9 +181,9 @@ def run(deal, *, kind="rloo", steps=6, seed=0, meter=None, clip=1.0, start=0, **
 def test_a_plain_loop_measures_its_own_gradients(deal, scale):
     meter, sums = run(DEALS[deal], clip=scale)
     wanted = estimate_noise(sums)
-    assert meter.estimate().signal == pytest.approx(wanted.signal, rel=1e-4)
-    assert meter.estimate().k_crit_interval == pytest.approx(wanted.k_crit_interval, rel=1e-3)
-    assert math.isnan(meter.estimate().c1)
+    assert meter.estimate().signal.value == pytest.approx(wanted.signal.value, rel=1e-4)
+    assert meter.estimate().k_crit.interval == pytest.approx(wanted.k_crit.interval, rel=1e-3)
+    assert math.isnan(meter.estimate().c1.value)
 
 
 def test_constants_of_leave_one_out_are_those_of_enumeration():
@@ -193,8 +193,10 @@ def test_constants_of_leave_one_out_are_those_of_enumeration():
     from ustat_pg.predictions import paired_constants
 
     wanted = paired_constants(alpha, beta, gamma, GROUP, 0.8)
-    assert (estimate.c1, estimate.c2, estimate.c3) == pytest.approx(wanted, rel=1e-9)
-    assert estimate.g_star == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
+    assert (estimate.c1.value, estimate.c2.value, estimate.c3.value) == pytest.approx(
+        wanted, rel=1e-9
+    )
+    assert estimate.g_star.value == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
 
 
 def drawn(rng, steps, signal=1.0, tails=0.0):
@@ -222,7 +224,7 @@ def test_intervals_cover(tails):
     crit = 20 * (0.49 + 2.25 + 3 * 0.49)
     for _ in range(300):
         estimate = estimate_noise(drawn(rng, 50, tails=tails))
-        intervals = estimate.signal_interval, estimate.k_crit_interval
+        intervals = estimate.signal.interval, estimate.k_crit.interval
         missed += [not low <= true <= high for (low, high), true in zip(intervals, (1, crit))]  # noqa: B905
     # 15 of 300 are meant; beyond 29 has a chance of 5e-4, below 4 one of 5e-4.
     assert ((missed >= 4) & (missed <= 29)).all(), missed
@@ -261,7 +263,7 @@ def test_adam_s_metric():
         optimizer.zero_grad()
     scaled = rows[:, :3] / (rows.sum(0)[:3].abs() + 1e-8) * 2
     assert meter.estimate().steps == 3
-    assert meter.estimate().signal == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
+    assert meter.estimate().signal.value == pytest.approx(float(scaled[0] @ scaled[1]), rel=1e-4)
 
 
 def test_checkpointing_autocast_and_bfloat16():
@@ -286,7 +288,7 @@ def test_checkpointing_autocast_and_bfloat16():
         sums = step_sums(h @ h.T, [np.array([i // 2]) for i in range(4)])
         wanted = estimate_noise(np.stack([sums, sums]))
         # The meter measures the mean over the completions of a step: here the step is their sum.
-        assert meter.estimate().signal == pytest.approx(16 * wanted.signal, rel=2e-2)
+        assert meter.estimate().signal.value == pytest.approx(16 * wanted.signal.value, rel=2e-2)
 
 
 def test_refusals():
@@ -316,7 +318,7 @@ def test_whatever_names_a_group_will_do():
         meter = NoiseMeter([theta])
         for _ in range(2):
             one_step(meter, theta, [kind(i) for i in (0, 0, 1, 1)])
-        signals.add(meter.estimate().signal)
+        signals.add(meter.estimate().signal.value)
     assert len(signals) == 1
     for names in ([1.5], [None], [(1, 2)], None, 3):
         refuses("give one number or text for each completion", meter.begin, names)
@@ -354,7 +356,7 @@ def test_steps_that_are_not_finite_do_not_count():
     assert not one_step(meter, theta, grads=(1e5, 1.0, 1.0, 1.0))
     for _ in range(2):
         assert one_step(meter, theta, grads=(2.0, 4.0, 6.0, 8.0), scale=2.0)
-    assert meter.estimate().signal == pytest.approx(2 * 16 * (1 + 2) * (3 + 4) / 4)
+    assert meter.estimate().signal.value == pytest.approx(2 * 16 * (1 + 2) * (3 + 4) / 4)
 
 
 def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
@@ -364,12 +366,12 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
         one_step(silent, theta, grads=(0.0,) * 4)
         one_step(single, theta, prompts=(0,) * 4)
     estimate = silent.estimate()
-    assert (estimate.signal, estimate.k_crit) == (0, math.inf)
+    assert (estimate.signal.value, estimate.k_crit.value) == (0, math.inf)
     # What is not known is not logged as 0.
     assert set(estimate.metrics(detail=False)) == {"signal", "signal_se", "steps"}
-    assert "not known yet: none of 12 steps shows any of it" in estimate.sentence()
-    assert math.isnan(single.estimate().signal)
-    assert "cannot be separated" in single.estimate().sentence()
+    assert "not known yet: none of 12 steps shows any of it" in str(estimate)
+    assert math.isnan(single.estimate().signal.value)
+    assert "cannot be separated" in str(single.estimate())
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
 
 
@@ -378,11 +380,11 @@ def test_groups_of_several_sizes_have_signal_and_noise_and_no_constants():
     meter = NoiseMeter([theta], 3, leave_one_out=True)
     one_step(meter, theta, prompts=(0, 0, 0, 1))
     one_step(meter, theta, prompts=(0, 1, 2, 3))
-    assert math.isfinite(meter.estimate().signal)
-    assert math.isnan(meter.estimate().c1)
+    assert math.isfinite(meter.estimate().signal.value)
+    assert math.isnan(meter.estimate().c1.value)
     for _ in range(3):
         one_step(meter, theta)
-    assert math.isfinite(meter.estimate().c1)
+    assert math.isfinite(meter.estimate().c1.value)
 
 
 def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
@@ -392,7 +394,7 @@ def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
         theta.sum().backward()
         one_step(other, theta)
         one_step(meter, theta)
-    assert meter.estimate().signal == other.estimate().signal
+    assert meter.estimate().signal.value == other.estimate().signal.value
     # A model is copied and kept without what hangs on it.
     assert not pickle.loads(pickle.dumps(theta))._backward_hooks
     meter.remove()
@@ -415,7 +417,7 @@ def test_steps_of_one_prompt_are_measured_two_at_a_time():
             assert meter.steps == meter.taken == name
         sums.append(meter.state_dict()["steps"][0])
     gamma = enumerated("rloo")[2]
-    assert estimate_noise(np.array(sums)).signal == pytest.approx(gamma, rel=1e-4)
+    assert estimate_noise(np.array(sums)).signal.value == pytest.approx(gamma, rel=1e-4)
 
 
 def test_sparse_gradients():
@@ -427,8 +429,8 @@ def test_sparse_gradients():
                 table(torch.tensor([row % 2])).sum().backward()
         meter.step()
     # All steps are alike, and so are prompts: no noise is left.
-    assert meter.estimate().signal == pytest.approx(16.0)
-    assert meter.estimate().sentence().startswith("The noise is not distinguishable")
+    assert meter.estimate().signal.value == pytest.approx(16.0)
+    assert str(meter.estimate()).startswith("The noise is not distinguishable")
 
 
 def test_the_share_of_the_largest_hundredth():
@@ -452,11 +454,11 @@ def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
     rng = np.random.default_rng(2)
     sums = drawn(rng, 20, 0.6)
     first = estimate_noise(sums)
-    relative = first.k_crit_se / first.k_crit
+    relative = first.k_crit.se / first.k_crit.value
     assert first.steps_needed == pytest.approx(20 * ((relative / 0.3) ** 2 - 1))
     assert first.steps_needed > 20
     later = estimate_noise(np.resize(sums, (20 + round(first.steps_needed), sums.shape[1])))
-    assert later.k_crit_se / later.k_crit == pytest.approx(0.3, rel=0.1)
+    assert later.k_crit.se / later.k_crit.value == pytest.approx(0.3, rel=0.1)
     assert later.steps_needed < 5
     assert estimate_noise(drawn(rng, 200)).steps_needed == 0
     assert estimate_noise(drawn(rng, 12, 0.0)).steps_needed > 12
@@ -465,17 +467,17 @@ def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
 def test_the_sentence():
     rng = np.random.default_rng(3)
     known = estimate_noise(drawn(rng, 100))
-    low, high = known.budget_over_critical_interval
+    low, high = known.budget_over_critical.interval
     assert (
-        known.sentence()
+        str(known)
         == f"A step of 32 completions is {low:.1g} to {high:.1g} times the critical batch size."
     )
     short = estimate_noise(drawn(rng, 16))
     assert re.fullmatch(
         r"A step of 32 completions is [\d.]+ to [\d.]+ times the critical batch size; about \d+ more steps "
-        r"make it known to 30%\.", short.sentence(),
+        r"make it known to 30%\.", str(short),
     )  # fmt: skip
-    assert estimate_noise(drawn(rng, 12, 0.0)).sentence().startswith("The signal is not yet dist")
+    assert str(estimate_noise(drawn(rng, 12, 0.0))).startswith("The signal is not yet dist")
 
 
 ALONE = """
@@ -491,7 +493,7 @@ for _ in range(2):
         with meter.micro_batch([prompt]):
             (theta * prompt + theta).sum().backward()
     meter.step()
-print(meter.estimate().signal)
+print(meter.estimate().signal.value)
 """
 
 

@@ -4,7 +4,7 @@
     >>> monitor = NoiseMonitor()                                                           # doctest: +SKIP
     >>> trainer = GRPOTrainer(model, reward, args, data, callbacks=[monitor])              # doctest: +SKIP
     >>> trainer.train()                                                                    # doctest: +SKIP
-    >>> monitor.estimate().k_crit, monitor.estimate().k_crit_interval                      # doctest: +SKIP
+    >>> print(monitor.estimate().k_crit)                                                   # doctest: +SKIP
 
 No completion is drawn and no gradient is computed for it: a :class:`ustat_pg.noise.NoiseMeter` looks at the
 backward passes. Prompts of a micro-batch are known by their tokens. What hooks draw they draw anew at each
@@ -490,7 +490,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if step - since >= self.window * (_SAME if meaning == said else 1):
             self._said = meaning, step
             if self._trainer.is_world_process_zero():
-                print(estimate.sentence(), file=sys.stderr)
+                print(estimate, file=sys.stderr)
 
     def _beside(self) -> dict[str, float]:
         """The best group size of the run's own baseline, and the run's noise over that, where it is known."""
@@ -502,13 +502,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         except InputError:
             # Rewards are graded, or nothing is known yet.
             return {}
-        own, best = rows[-1], min(rows, key=lambda row: row.noise.k_crit)
-        if not math.isfinite(own.over_best):
+        own, best = rows[-1], min(rows, key=lambda row: row.noise.k_crit.value)
+        over = own.over_best
+        if not math.isfinite(over.value):
             return {}
-        low, high = own.over_best_interval
-        ends = {"over_best_low": low, "over_best_high": high}
+        ends = {"over_best_low": over.low, "over_best_high": over.high}
         ends = {name: end for name, end in ends.items() if 0 < end < math.inf}
-        return {"best_group": float(best.group_size), "over_best": own.over_best, **ends}
+        return {"best_group": float(best.group_size), "over_best": over.value, **ends}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
         scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
@@ -519,7 +519,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             standing.add("capped" if self._trainer.args.epsilon_high < 1 else "clipped")
         if self._meter is not None and self._meter.steps == self.window:
             step = self._meter.taken
-            if self._known is None or self.estimate().signal_interval[0] > 0:
+            if self._known is None or self.estimate().signal.low > 0:
                 self._known = step
             if step - self._known >= self.window:
                 standing.add("lost")

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..jackknife import Interval
+from ..estimate import Estimate
 from ..validation import InputError, integer
 from .estimate import NoiseEstimate, estimate_noise, over
 
@@ -159,16 +159,15 @@ class Alternative:
         baseline: its name.
         group_size: G'.
         noise: signal, noise and critical budget of a step of as many completions.
-        over_best: its K_crit over that of the first baseline at its best group size among those given.
-        over_best_interval: its 95% interval, by the paired jackknife over steps of the logarithm; the choice
-            of the best is not in it. NaN where a signal is not above 0.
+        over_best: its K_crit over that of the first baseline at its best group size among those given, with
+            the interval of the paired jackknife over steps of the logarithm; the choice of the best is not in
+            it. NaN where a signal is not above 0.
     """
 
     baseline: str
     group_size: int
     noise: NoiseEstimate
-    over_best: float
-    over_best_interval: Interval
+    over_best: Estimate
 
 
 def alternatives(
@@ -204,9 +203,9 @@ def alternatives(
             parts = {room: coefficients(table, room) for room in rooms}
             rows.append((name, size, np.array([step.sums(parts) for step in steps])))
     estimates = [estimate_noise(sums) for _, _, sums in rows]
-    crits = np.nan_to_num([noise.k_crit for noise in estimates[: len(sizes)]], nan=math.inf)
+    crits = np.nan_to_num([noise.k_crit.value for noise in estimates[: len(sizes)]], nan=math.inf)
     best = rows[int(np.argmin(crits))][2]
     return [
-        Alternative(name, size, estimate, *over(sums, best))
+        Alternative(name, size, estimate, over(sums, best))
         for (name, size, sums), estimate in zip(rows, estimates, strict=True)
     ]

@@ -13,24 +13,29 @@ exactly, n_same and n_other the pairs of different completions of one prompt and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..jackknife import SQUARE, Interval, Means, log_ratio, means, ratio_interval
+from ..estimate import Estimate
+from ..jackknife import SQUARE, Means, log_ratio, means, ratio_interval
+from ..shown import Shown
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 Array = NDArray[np.float64]
 
-_RATIOS = ("noise_to_signal", "k_crit", "budget_over_critical")
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
 
 
 @dataclass(frozen=True)
-class NoiseEstimate:
+class NoiseEstimate(Shown):
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.jackknife`: gradients have
@@ -41,7 +46,6 @@ class NoiseEstimate:
         signal: ‖E ĝ‖², unbiased, so it may be negative.
         noise_to_signal: tr Cov ĝ / ‖E ĝ‖² of one step.
         k_crit: completions a step at which noise equals signal, in groups of this size.
-        budget_over_critical: completions of a step over ``k_crit``.
         c1: tr Cov_X g(X).
         c2: E[τ - ‖g(X)‖²].
         c3: E[φ + ‖g(X)‖²].
@@ -60,59 +64,42 @@ class NoiseEstimate:
             it, or differ from the pairs within steps.
         top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
             completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
-        not_known: why an interval has an end that is not known, by what it is of: few steps carry it.
     """
 
-    signal: float
-    signal_se: float
-    signal_interval: Interval
-    noise_to_signal: float
-    noise_to_signal_se: float
-    noise_to_signal_interval: Interval
-    k_crit: float
-    k_crit_se: float
-    k_crit_interval: Interval
-    budget_over_critical: float
-    budget_over_critical_se: float
-    budget_over_critical_interval: Interval
-    c1: float
-    c1_se: float
-    c1_interval: Interval
-    c2: float
-    c2_se: float
-    c2_interval: Interval
-    c3: float
-    c3_se: float
-    c3_interval: Interval
-    g_star: float
-    g_star_se: float
-    g_star_interval: Interval
-    common: float
-    common_se: float
-    common_interval: Interval
+    signal: Estimate
+    noise_to_signal: Estimate
+    k_crit: Estimate
+    c1: Estimate
+    c2: Estimate
+    c3: Estimate
+    g_star: Estimate
+    common: Estimate
     phi_over_tau: float
     steps: int
     steps_needed: float
     constant_steps: int = 0
     lagged_pairs: int = 0
     top_share: float = math.nan
-    not_known: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def budget_over_critical(self) -> Estimate:
+        """Completions of a step over ``k_crit``."""
+        return self.noise_to_signal.inverse()
 
     def meaning(self) -> str:
-        """What :meth:`sentence` says, without its numbers: two of one meaning advise the same."""
-        low, high = self.budget_over_critical_interval
-        if math.isnan(self.signal):
+        """What the sentence says, without its numbers: two of one meaning advise the same."""
+        low, high = self.budget_over_critical.interval
+        if math.isnan(self.signal.value):
             return "inseparable"
-        if "signal" in self.not_known:
+        if self.signal.reason is not None:
             return "few steps"
-        if not math.isfinite(self.noise_to_signal) or self.signal_interval[0] <= 0:
+        if not math.isfinite(self.noise_to_signal.value) or self.signal.low <= 0:
             return "signal unknown"
-        if self.k_crit <= 0:
+        if self.k_crit.value <= 0:
             return "noise unknown"
         return "below" if high < 1 else "above" if low > 1 else "near"
 
-    def sentence(self) -> str:
-        """The estimate in words, with one digit."""
+    def __str__(self) -> str:
         meaning = self.meaning()
         if meaning == "inseparable":
             return (
@@ -120,41 +107,57 @@ class NoiseEstimate:
                 "common prompts."
             )
         if meaning == "few steps":
-            return f"The signal is not known yet: {self.not_known['signal']}."
+            return f"The signal is not known yet: {self.signal.reason}."
         if meaning == "signal unknown":
             return (
                 "The signal is not yet distinguishable from 0; keep measuring, or widen the window."
             )
         if meaning == "noise unknown":
             return "The noise is not distinguishable from 0: fewer completions a step would do."
-        low, high = map(_short, self.budget_over_critical_interval)
+        low, high = map(_short, self.budget_over_critical.interval)
         share = f"{low} to {high}" if low != high else f"about {low}"
         share = f"at least {low}" if high == "inf" else f"at most {high}" if low == "0" else share
-        size = round(self.budget_over_critical * self.k_crit)
+        size = round(self.k_crit.value / self.noise_to_signal.value)
         more = f"; about {_short(self.steps_needed)} more steps make it known to 30%"
         more = more if 0 < self.steps_needed < math.inf else ""
         return f"A step of {size} completions is {share} times the critical batch size{more}."
 
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it."""
+        return super().to_dict() | {"budget_over_critical": self.budget_over_critical.to_dict()}
+
+    def to_frame(self) -> pd.DataFrame:
+        """The estimates, a row for each: value, se, low, high, and the reason why an end is not known."""
+        import pandas as pd
+
+        return pd.DataFrame([*self.estimates.values()], index=[*self.estimates])
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """All that has an error and an interval, by name."""
+        known = {name: each for name, each in vars(self).items() if isinstance(each, Estimate)}
+        return known | {"budget_over_critical": self.budget_over_critical}
+
     def metrics(self, detail: bool = True) -> dict[str, float]:
-        """All that is known, by name; an interval as ``_low`` and ``_high``.
+        """All that is known, by name; an error as ``_se``, an interval as ``_low`` and ``_high``.
 
         What is infinite is left out, and so is an end that any window has: that of a ratio at 0, of G* at 1;
         and the share of a critical budget that is infinite.
         """
-        values: dict[str, float] = {}
+        values: dict[str, Any] = {
+            f"{name}_{part}".removesuffix("_value"): getattr(each, part)
+            for name, each in self.estimates.items()
+            for part in ("value", "se", "low", "high")
+        }
+        values |= {name: float(vars(self)[name]) for name in vars(self).keys() - values.keys()}
         hidden = () if detail else ("c1", "c2", "c3", "phi", "constant_steps", "lagged_pairs")
-        for name in (each.name for each in fields(self) if not each.name.startswith(hidden)):
-            value = getattr(self, name)
-            if name.endswith("_interval"):
-                stem = name.removesuffix("_interval")
-                values |= {f"{stem}_low": value[0], f"{stem}_high": value[1]}
-            elif name != "not_known":
-                values[name] = float(value)
-        nothing = {f"{name}_low": 0.0 for name in _RATIOS} | {"g_star_low": 1.0, _RATIOS[-1]: 0.0}
+        ratios = ("noise_to_signal", "k_crit", "budget_over_critical")
+        nothing = {f"{name}_low": 0.0 for name in ratios}
+        nothing |= {"g_star_low": 1.0, "budget_over_critical": 0.0}
         return {
             name: value
             for name, value in values.items()
-            if math.isfinite(value) and value != nothing.get(name)
+            if math.isfinite(value) and value != nothing.get(name) and not name.startswith(hidden)
         }
 
 
@@ -211,69 +214,57 @@ def estimate_noise(
     if len(steps) < 2:
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count, mean = len(steps), steps[:, 8].mean()
-    values: dict[str, float | Interval] = {}
-
-    def put(name: str, value: float, error: float, interval: Interval) -> None:
-        values[name], values[f"{name}_se"] = float(value), float(error)
-        values[f"{name}_interval"] = float(interval[0]), float(interval[1])
-
     parts = means(steps)
     both, used = parts.apply(_noise_and_signal), 0
     signal = both.full[1]
-    put("common", math.nan, math.nan, (math.nan, math.nan))
+    shared = Estimate()
     if lagged is not None and lagged.told():
         sums, pairs = line_sums(lagged)
         own = parts.apply(_within)
         # A product of two steps that are measured as one is a pair of neighbouring steps.
         own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
         gamma = combined(own, sums, pairs)
-        common = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1])
-        put("common", common.full[0], common.se[0], _ends(common, 0))
+        shared = _estimate(sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]), 0)
         if gamma.full[0] != signal:
             used = len(pairs)
             both = Means(
                 _noise_of(parts.full, gamma.full[0]), _noise_of(parts.without, gamma.without[:, 0])
             )
     noise, signal = both.full
-    within = _ends(both, 1, SQUARE)
-    put("signal", signal, both.se[1], within)
-    reasons = {name: both.carried(place, "steps") for place, name in enumerate(("noise", "signal"))}
+    strength = _estimate(both, 1, SQUARE, parts="steps")
     crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
     crit_se = _ratio_se(both)
-    low, high = ratio_interval(both, within)
-    put("k_crit", crit, crit_se, (low, high))
-    put("noise_to_signal", crit / mean, crit_se / mean, (low / mean, high / mean))
-    share = mean / crit if crit else math.inf
-    put("budget_over_critical", share, share * crit_se / crit if crit else math.nan,
-        (mean / high if high else math.inf, mean / low if low else math.inf))  # fmt: skip
+    critical = Estimate(float(crit), crit_se, *ratio_interval(both, strength.interval))
     # Errors are NaN where the signal is not above 0.
     needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit * crit_se > 0 else math.inf
     size, alike = _of_one_size(steps)
     alike = alike if leave_one_out and size > 1 else alike[:0]
+    c1 = c2 = c3 = star = Estimate()
     if len(alike) > 1:
         parts = means(alike).apply(lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau)))
-        for place, name in enumerate(("c1", "c2", "c3")):
-            least = SQUARE if name == "c1" else -math.inf
-            put(name, parts.full[place], parts.se[place], _ends(parts, place, least))
-            reasons[name] = parts.carried(place, "steps")
-        c1, _, c3 = parts.full
-        ratio = max(c3, 0.0) / c1 if c1 > 0 else math.nan if math.isnan(c1) else math.inf
+        c1 = _estimate(parts, 0, SQUARE, parts="steps")
+        c2, c3 = (_estimate(parts, place, parts="steps") for place in (1, 2))
+        ratio = math.nan if math.isnan(c1.value) else math.inf
+        ratio = max(c3.value, 0.0) / c1.value if c1.value > 0 else ratio
         pair = parts.apply(lambda columns: columns[..., [2, 0]])
         slope = _ratio_se(pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
         low, high = ratio_interval(pair)
-        put("g_star", 1 + math.sqrt(ratio), slope, (1 + math.sqrt(low), 1 + math.sqrt(high)))
-    else:
-        for name in ("c1", "c2", "c3", "g_star"):
-            put(name, math.nan, math.nan, (math.nan, math.nan))
+        star = Estimate(1 + math.sqrt(ratio), slope, 1 + math.sqrt(low), 1 + math.sqrt(high))
     return NoiseEstimate(
-        **values,  # type: ignore[arg-type]
+        signal=strength,
+        noise_to_signal=critical / float(mean),
+        k_crit=critical,
+        c1=c1,
+        c2=c2,
+        c3=c3,
+        g_star=star,
+        common=shared,
         phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
         steps=count,
-        lagged_pairs=used,
         steps_needed=max(0.0, needed),
         constant_steps=len(alike),
+        lagged_pairs=used,
         top_share=_top_share(np.sort(squares)),
-        not_known={name: reason for name, reason in reasons.items() if reason is not None},
     )
 
 
@@ -295,9 +286,13 @@ def _constants(sums: Array, size: float, ratio: Array) -> Array:
     return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
 
 
-def _ends(means: Means, place: int, skewness: float = -math.inf) -> Interval:
+def _estimate(
+    means: Means, place: int, skewness: float = -math.inf, parts: str | None = None
+) -> Estimate:
+    """One of some means; why an end is not known is asked where parts are named."""
     low, high = (float(end[place]) for end in means.interval(skewness))
-    return low, high
+    reason = None if parts is None else means.carried(place, parts)
+    return Estimate(float(means.full[place]), float(means.se[place]), low, high, reason)
 
 
 def _short(value: float) -> str:
@@ -336,9 +331,12 @@ def _noise_of(sums: Array, gamma: Array) -> Array:
     return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
 
 
-def over(first: Array, second: Array) -> tuple[float, Interval]:
+def over(first: Array, second: Array) -> Estimate:
     """K_crit of some steps' sums over that of others', step by step from the same completions."""
-    return log_ratio(*(means(sums).apply(_noise_and_signal) for sums in (first, second)))
+    value, (low, high) = log_ratio(
+        *(means(sums).apply(_noise_and_signal) for sums in (first, second))
+    )
+    return Estimate(value, low=low, high=high)
 
 
 def _ratio(sums: Array, given: float | None) -> Array:

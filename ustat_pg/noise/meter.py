@@ -45,7 +45,7 @@ class NoiseMeter:
                 loss(rows).backward()      # as scaled for accumulation: the step is their sum
         meter.step()
         optimizer.step()
-        meter.estimate().noise_to_signal
+        print(meter.estimate().noise_to_signal)
 
     A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a
     sketch of it; no copy as large as a parameter is made, but of a sparse gradient. Parameters sharded
