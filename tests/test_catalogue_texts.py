@@ -13,7 +13,6 @@ from tests.conformance.record import BATCHES, DATA, lengths
 from tests.support.estimators import spelled
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.commands.explain import explain
-from ustat_pg.commands.explanation import as_text
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError
 
@@ -221,7 +220,7 @@ RESCALED, NONE, REWEIGHTED = "a rescaled learning rate", "None", "prompts are re
 )
 def test_the_word_on_bias_is_that_of_the_factors(spec, word):
     result = explain(name=spec, group_size=4, pass_rates=[0.1, 0.45, 0.8])
-    text = as_text(result).split("\nBias\n")[1].split("\n\n")[0]
+    text = str(result).split("\nBias\n")[1].split("\n\n")[0]
     assert [each for each in (RESCALED, NONE, REWEIGHTED) if each in text] == [word]
     for rate, factor in zip(result.pass_rates, result.mean_factor, strict=True):
         assert (f"{factor:.4g} at p = {rate:.4g}" in " ".join(text.split())) == (word != NONE)
@@ -321,14 +320,14 @@ def test_what_the_sampler_s_ratio_does_is_not_nothing():
     assert not resolve("trl vllm_importance_sampling_correction=false").sampled()
     assert not resolve("openrlhf").sampled()
     assert "is_correction_enable=true" in resolve("openrlhf is_correction_enable=true").sampled()
-    assert "by the ratio to the engine that sampled" in as_text(explain("trl"))
+    assert "by the ratio to the engine that sampled" in str(explain("trl"))
 
 
 def test_a_step_that_is_cut_to_a_norm_is_said_where_it_is():
     assert resolve("trl").cut() == ["max_grad_norm=1.0"]
     assert not resolve("trl max_grad_norm=0").cut()
     assert not resolve("nanochat").cut()
-    assert "max_grad_norm=1.0: a longer step is cut" in " ".join(as_text(explain("trl")).split())
+    assert "max_grad_norm=1.0: a longer step is cut" in " ".join(str(explain("trl")).split())
 
 
 @pytest.mark.parametrize(
@@ -350,14 +349,14 @@ def test_a_step_that_is_cut_to_a_norm_is_said_where_it_is():
     ],
 )
 def test_what_was_chosen_is_said_once(spec, words):
-    text = " ".join(as_text(explain(spec)).split())
+    text = " ".join(str(explain(spec)).split())
     assert text.count(words) == 1
-    assert words not in " ".join(as_text(explain(spec.split()[0], group_size=4)).split())
+    assert words not in " ".join(str(explain(spec.split()[0], group_size=4)).split())
 
 
 def test_a_filter_is_said_once():
     text = " ".join(
-        as_text(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
+        str(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
     )
     assert text.count("about dropping silent groups: with the batch refilled") == 1
 

@@ -17,7 +17,7 @@ from .validation import InputError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Shown", "axes_or_new", "coloured", "colours", "plain", "width"]
+__all__ = ["Shown", "axes_or_new", "coloured", "colours", "plain", "rows", "width"]
 
 GOOD, BAD, OPEN = "32", "31", "33"
 """Green, red and yellow, as terminals number them."""
@@ -76,6 +76,13 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def rows(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    """A line for each value that is there, after its name for a person."""
+    known = {names[name]: values[name] for name in names if values.get(name) is not None}
+    shown = {text: f"{v:.10g}" if isinstance(v, float) else v for text, v in known.items()}
+    return "\n".join(f"{text:42} {value}" for text, value in shown.items())
 
 
 def axes_or_new(axes: Axes | None = None) -> Axes:

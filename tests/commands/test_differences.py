@@ -10,11 +10,11 @@ from tests.support.refusals import refuses
 from ustat_pg import explain
 from ustat_pg.catalogue import resolve
 from ustat_pg.cli import main
-from ustat_pg.commands.differences import differences
+from ustat_pg.commands.differences import Differences
 
 
 def between(one, other):
-    return {what: (a, b) for what, a, b in differences(explain(one), explain(other))}
+    return Differences(explain(one), explain(other)).rows
 
 
 def test_two_words_for_one_thing_differ_in_nothing():

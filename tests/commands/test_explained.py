@@ -10,7 +10,6 @@ import pytest
 from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
-from ustat_pg.commands.explanation import as_text
 from ustat_pg.commands.predict import enumerated_mse
 from ustat_pg.predictions import best_table, gradient_mse, silent_share
 from ustat_pg.problems import SoftmaxBandit, named_problem
@@ -35,7 +34,7 @@ def test_numbers_of_a_problem_are_its_own(name):
     assert result.silent_share == silent_share(UNEVEN, 5)
     assert result.best_table == best_table(UNEVEN, 5).baseline.tolist()
     assert result.mean_factor == exact.mean_factor.tolist()
-    text = as_text(result)
+    text = str(result)
     assert str(result) == text
     assert result._repr_html_() == f"<pre>{escape(text)}</pre>"
     assert f"noise over signal {exact.noise_to_signal:.4g}\n" in text
@@ -59,7 +58,7 @@ def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(nam
     assert result.cosine == pytest.approx(
         w @ square / np.sqrt(w**2 @ square * square.sum()), rel=1e-9
     )
-    assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in as_text(result)
+    assert f"noise over signal {result.noise_to_signal:.4g} E‖s‖²/‖∇J‖²" in str(result)
 
 
 def test_a_gradient_of_zero_has_no_direction():
@@ -101,27 +100,27 @@ def test_moments_of_pass_rates():
     ],
 )
 def test_a_rows_numbers_are_said(spec, said):
-    assert said in " ".join(as_text(explain(spec)).split())
+    assert said in " ".join(str(explain(spec)).split())
 
 
 def test_what_was_passed_over_is_named_where_there_is_something():
-    assert "Passed over" not in as_text(explain("trl"))
+    assert "Passed over" not in str(explain("trl"))
     names = [f"own_{k:02d}" for k in range(13)]
     mine = {"scale_rewards": "group", "num_generations": 4, "loss_typ": "x"} | dict.fromkeys(
         names, 1
     )
-    text = " ".join(as_text(explain(mine | {"beta": 0.04})).split())
+    text = " ".join(str(explain(mine | {"beta": 0.04})).split())
     # What is nearly an option comes first, and twelve are shown.
     said = text.split("the catalogue has no such option: ")[1].split(".")[0]
     assert said == ", ".join(["loss_typ", *names[:11]]) + " and 2 more"
     twelve = {name: mine[name] for name in ("scale_rewards", "num_generations", *names[:12])}
-    text = " ".join(as_text(explain(twelve)).split())
+    text = " ".join(str(explain(twelve)).split())
     assert f"no such option: {', '.join(names[:12])}." in text
 
 
 def test_a_curve_is_drawn_to_scale():
     """w = 1 + (1-p) from 2 at 0 to 1 at 1; prompts are marked below."""
-    lines = as_text(explain(name="maxrl", group_size=3, pass_rates=[0.0, 0.5, 1.0])).splitlines()
+    lines = str(explain(name="maxrl", group_size=3, pass_rates=[0.0, 0.5, 1.0])).splitlines()
     (base,) = (i for i, line in enumerate(lines) if line.strip().startswith("w(p)"))
     rows = [line.partition("|") for line in lines[base - 8 : base]]
     levels = [float(label) for label, _, _ in rows]

@@ -11,7 +11,6 @@ import pytest
 from tests.support.advantages import dr_grpo, failure, neighbour, normalised, rloo
 from tests.support.refusals import refuses
 from ustat_pg import estimators, explain
-from ustat_pg.commands.explanation import as_json, as_text
 from ustat_pg.testing import assert_unbiased
 from ustat_pg.testing.function import UnderTest
 from ustat_pg.testing.tables import groups, namesake, table_of
@@ -98,7 +97,7 @@ def test_a_function_that_it_has_not_gets_no_name(function):
     assert result.alike is None
     assert result.family.name == "count-table"
     assert "is a table of its own, and no multiple of one in the catalogue." in " ".join(
-        as_text(result).split()
+        str(result).split()
     )
 
 
@@ -120,9 +119,9 @@ def test_an_explanation_of_a_function_is_that_of_its_estimator():
     assert text.startswith("mine: group mean over the group's standard deviation, divisor G\n")
     assert "On groups of 6 rewards 0 and 1 it is std." in text
     assert named.family.climbs in " ".join(text.split())
-    recorded = as_json(ours)
+    recorded = ours.to_dict()
     assert recorded["alike"]["name"] == "std"
-    assert "alike" not in as_json(named)
+    assert "alike" not in named.to_dict()
     weight_only = str(explain(lambda z: z + z.mean(-1, keepdims=True), group_size=4))
     assert "with the weight of grpo times 1.25. The expected reward itself" in " ".join(
         weight_only.split()

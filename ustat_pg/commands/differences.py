@@ -3,35 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
 from ..catalogue import Meaning
-from .explanation import Explanation
+from ..shown import Shown
+from ..validation import InputError
+from .explanation import Explanation, passed, wrapped
 
 _RATES = (0.05, 0.5, 0.95)
 """Pass rates at which w is compared."""
 
 
-def differences(one: Explanation, other: Explanation) -> list[tuple[str, str, str]]:
-    """What two explanations of frameworks' options differ in, as (what, of the one, of the other).
+@dataclass(frozen=True)
+class Differences(Shown):
+    """What two explanations of frameworks' options differ in.
 
     Arguments:
         one, other: of options, at the same pass rates.
 
     >>> from ustat_pg import explain
-    >>> rows = differences(explain("verl adv_estimator=rloo rollout.n=4"), explain("trl num_generations=4"))
-    >>> [what for what, *_ in rows][:2]
+    >>> one, other = explain("verl adv_estimator=rloo rollout.n=4"), explain("trl num_generations=4")
+    >>> [*Differences(one, other).rows][:2]
     ['estimator', 'climbs']
     """
-    mine, theirs = dict(_effects(one)), dict(_effects(other))
-    return [
-        (what, mine.get(what, "not said"), theirs.get(what, "not said"))
-        for what in dict.fromkeys((*mine, *theirs))
-        if mine.get(what) != theirs.get(what)
-    ]
+
+    one: Explanation
+    other: Explanation
+
+    def __post_init__(self) -> None:
+        if self.one.meaning is None or self.other.meaning is None:
+            raise InputError("--against compares options of trainers: write SPEC, not --name")
+
+    @property
+    def rows(self) -> dict[str, tuple[str, str]]:
+        """What differs, and it of the one and of the other."""
+        mine, theirs = dict(_effects(self.one)), dict(_effects(self.other))
+        return {
+            what: (mine.get(what, "not said"), theirs.get(what, "not said"))
+            for what in dict.fromkeys((*mine, *theirs))
+            if mine.get(what) != theirs.get(what)
+        }
+
+    def to_dict(self) -> dict[str, dict[str, str]]:
+        """The differences as JSON has them."""
+        return {what: {"A": first, "B": second} for what, (first, second) in self.rows.items()}
+
+    def __str__(self) -> str:
+        meanings = [each.meaning for each in (self.one, self.other) if each.meaning is not None]
+        one, other = (f"{each.framework.title} {each.written}".rstrip() for each in meanings)
+        lines = [f"A is {one}", f"B is {other}", "", "What differs in effect:"]
+        for what, (first, second) in self.rows.items():
+            lines += [f"  {what}", f"    A: {first}", f"    B: {second}"]
+        if not self.rows:
+            lines = [f"{one} and {other}: the same in effect, as far as the catalogue knows."]
+        return "\n".join(map(wrapped, [*lines, *chain(*map(passed, meanings))]))
 
 
 def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
@@ -64,24 +92,3 @@ def _rest(meaning: Meaning) -> Iterator[tuple[str, str]]:
     yield "another loss", ", ".join(meaning.another_loss()) or "none"
     yield "the sampler's ratio", ", ".join(meaning.sampled()) or "none"
     yield "what else acts", ", ".join(chain(*meaning.acting().values())) or "nothing"
-
-
-def lines(one: Explanation, other: Explanation) -> list[str]:
-    """The differences for a person."""
-    assert one.meaning is not None
-    assert other.meaning is not None
-    names = [
-        f"{each.framework.title} {each.written}".rstrip() for each in (one.meaning, other.meaning)
-    ]
-    rows = differences(one, other)
-    if not rows:
-        return [f"{names[0]} and {names[1]}: the same in effect, as far as the catalogue knows."]
-    shown = [f"A is {names[0]}", f"B is {names[1]}", "", "What differs in effect:"]
-    for what, first, second in rows:
-        shown += [f"  {what}", f"    A: {first}", f"    B: {second}"]
-    return shown
-
-
-def as_json(one: Explanation, other: Explanation) -> dict[str, Any]:
-    """The differences as one JSON object has them."""
-    return {what: {"A": first, "B": second} for what, first, second in differences(one, other)}

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
+from ..shown import Shown
 from ..validation import InputError
-from . import differences, several_rewards
+from . import several_rewards
+from .differences import Differences
 from .explain import explain
-from .explanation import Explanation, as_json, as_text, curve, passed, wrapped
+from .explanation import Explanation
 from .plots import new_axes, refuse_plot, save
 from .schemes import explain_scheme
 
 
 def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
+    found = _asked(options)
+    if options.plot is not None and isinstance(found, Explanation):
+        path = Path(options.plot)
+        refuse_plot(path)
+        save(found.plot(new_axes()), path)
+    print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
+
+
+def _asked(options: argparse.Namespace) -> Shown:
+    """What is asked: of options, of two of them, of a way of sampling, or of several rewards."""
     if options.reward_rates is not None:
-        found = several_rewards.of_options(options)
-        lines = found.lines()
-        print(json.dumps(asdict(found)) if options.json else "\n".join(map(wrapped, lines)))
-        return
+        return several_rewards.of_options(options)
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)
@@ -34,10 +42,7 @@ def run(options: argparse.Namespace) -> None:
     if len(options.spec) == 1 and options.spec[0] in SCHEMES:
         unread = ("against", "name", "group_size", "problem", "plot")
         _refuse_unread(options, f"{options.spec[0]} is a way of sampling", *unread)
-        scheme = explain_scheme(options.spec[0], rates or None)
-        lines = scheme.lines(curve(scheme.weight, scheme.pass_rates))
-        print(json.dumps(scheme.to_dict()) if options.json else "\n".join(map(wrapped, lines)))
-        return
+        return explain_scheme(options.spec[0], rates or None)
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
@@ -45,25 +50,10 @@ def run(options: argparse.Namespace) -> None:
     explanation = explain(
         options.spec or None, name=options.name, group_size=options.group_size, **prompts
     )
-    if options.against is not None:
-        _refuse_unread(options, "--against compares two", "plot")
-        other = explain(options.against, **prompts)
-        if explanation.meaning is None:
-            raise InputError("--against compares options of trainers: write SPEC, not --name")
-        if options.json:
-            print(json.dumps(differences.as_json(explanation, other), allow_nan=False))
-        else:
-            lines = differences.lines(explanation, other)
-            for one in (explanation.meaning, other.meaning):
-                lines += [] if one is None else passed(one)
-            print("\n".join(map(wrapped, lines)))
-        return
-    if options.plot is not None:
-        draw(explanation, Path(options.plot))
-    if options.json:
-        print(json.dumps(as_json(explanation), allow_nan=False))
-    else:
-        print(as_text(explanation))
+    if options.against is None:
+        return explanation
+    _refuse_unread(options, "--against compares two", "plot")
+    return Differences(explanation, explain(options.against, **prompts))
 
 
 def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
@@ -92,19 +82,3 @@ def _numbers(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"pass rate is {text!r}: it must be a number in [0, 1]") from None
-
-
-def draw(explanation: Explanation, path: Path) -> None:
-    """Draw w over the pass rates into a picture."""
-    if explanation.weight is None or explanation.mean_factor is None:
-        raise InputError(f"{explanation.name} has no closed form here: there is nothing to draw")
-    refuse_plot(path)
-    axes = new_axes()
-    axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
-    curve = explanation.weight["pass_rate"], explanation.weight["w"]
-    axes.plot(*curve, label=f"{explanation.name}, G = {explanation.group_size}")
-    axes.plot(explanation.pass_rates, explanation.mean_factor, "o", markersize=4)
-    bottom = min(0, *explanation.weight["w"])
-    axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(bottom, None))
-    axes.legend(frameon=False)
-    save(axes, path)

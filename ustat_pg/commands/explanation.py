@@ -12,9 +12,11 @@ import numpy as np
 from .. import shown
 from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
-from ..validation import nearest
+from ..validation import InputError, nearest
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from ..testing.tables import Namesake
 
 _WIDTH, _LEAST = 100, 40
@@ -71,8 +73,67 @@ class Explanation(shown.Shown):
     assumed: bool = True
 
     def __str__(self) -> str:
-        """What the command prints."""
-        return as_text(self)
+        family, meaning = self.family, self.meaning
+        known = self.weight is not None
+        drawn = curve(self.weight, self.pass_rates) if self.weight else []
+        silent = f"{self.silent_share:.1%} of groups of {self.group_size}"
+        parts = [
+            _heading(self),
+            ["What it climbs", f"  {family.climbs}", *drawn],
+            ["Bias", f"  {_bias(self)}"] if known else [],
+            ["Noise", f"  {family.noise}", *(_noise(self) if known else ())],
+            ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
+            [] if meaning is None else ["The rest of the loss", *_rest(self, meaning)],
+            ["What changes nothing", f"  {family.nothing}"],
+            [],
+            [f"Advice: {family.advice}"],
+        ]
+        if meaning is not None:
+            parts[6] += [
+                f"  {', '.join(names)}: {reason}." for reason, names in meaning.unchanged().items()
+            ]
+        if self.called:
+            parts[7] = ["The same elsewhere", *(f"  {line}" for line in self.called)]
+        if self.assumed and known:
+            parts.append(
+                [
+                    "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
+                    "units of E‖s‖². --problem FILE takes your own.)"
+                ]
+            )
+        return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as JSON has it."""
+        plain = dict(vars(self))
+        meaning, alike = plain.pop("meaning"), plain.pop("alike")
+        if plain.pop("function"):
+            plain["alike"] = None if alike is None else asdict(alike)
+        if meaning is not None:
+            plain["framework"] = meaning.framework.name
+            plain["own_name"] = meaning.row.name
+            plain["aggregation"] = meaning.aggregation.name
+            plain["releases"] = list(meaning.releases)
+            plain["passed_over"] = list(meaning.passed_over)
+            plain["changes_nothing"] = meaning.unchanged()
+        return plain | {"called": self.called, "advice": self.family.advice}
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """A picture of w over the pass rates, with the prompts' own marked.
+
+        Arguments:
+            axes: to draw on; new ones unless given.
+        """
+        if self.weight is None or self.mean_factor is None:
+            raise InputError(f"{self.name} has no closed form here: there is nothing to draw")
+        axes = shown.axes_or_new(axes)
+        axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
+        rates, w = self.weight["pass_rate"], self.weight["w"]
+        axes.plot(rates, w, label=f"{self.name}, G = {self.group_size}")
+        axes.plot(self.pass_rates, self.mean_factor, "o", markersize=4)
+        axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(min(0, *w), None))
+        axes.legend(frameon=False)
+        return axes
 
     @property
     def family(self) -> Family:
@@ -93,55 +154,6 @@ class Explanation(shown.Shown):
             f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
             for framework, row in catalogue().called(self.family.name)
         ]
-
-
-def as_json(explanation: Explanation) -> dict[str, Any]:
-    """The explanation as one JSON object has it."""
-    plain = dict(vars(explanation))
-    meaning, alike = plain.pop("meaning"), plain.pop("alike")
-    if plain.pop("function"):
-        plain["alike"] = None if alike is None else asdict(alike)
-    if meaning is not None:
-        plain["framework"] = meaning.framework.name
-        plain["own_name"] = meaning.row.name
-        plain["aggregation"] = meaning.aggregation.name
-        plain["releases"] = list(meaning.releases)
-        plain["passed_over"] = list(meaning.passed_over)
-        plain["changes_nothing"] = meaning.unchanged()
-    return plain | {"called": explanation.called, "advice": explanation.family.advice}
-
-
-def as_text(explanation: Explanation) -> str:
-    """The explanation for a person, in lines of at most 100 characters."""
-    family, meaning = explanation.family, explanation.meaning
-    known = explanation.weight is not None
-    drawn = curve(explanation.weight, explanation.pass_rates) if explanation.weight else []
-    silent = f"{explanation.silent_share:.1%} of groups of {explanation.group_size}"
-    parts = [
-        _heading(explanation),
-        ["What it climbs", f"  {family.climbs}", *drawn],
-        ["Bias", f"  {_bias(explanation)}"] if known else [],
-        ["Noise", f"  {family.noise}", *(_noise(explanation) if known else ())],
-        ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
-        [] if meaning is None else ["The rest of the loss", *_rest(explanation, meaning)],
-        ["What changes nothing", f"  {family.nothing}"],
-        [],
-        [f"Advice: {family.advice}"],
-    ]
-    if meaning is not None:
-        parts[6] += [
-            f"  {', '.join(names)}: {reason}." for reason, names in meaning.unchanged().items()
-        ]
-    if explanation.called:
-        parts[7] = ["The same elsewhere", *(f"  {line}" for line in explanation.called)]
-    if explanation.assumed and known:
-        parts.append(
-            [
-                "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
-                "units of E‖s‖². --problem FILE takes your own.)"
-            ]
-        )
-    return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
 
 
 def _heading(explanation: Explanation) -> list[str]:

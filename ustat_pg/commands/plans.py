@@ -11,23 +11,16 @@ import numpy as np
 from ..engines import GroupSize, PlanCell, Projection, SquaredError, of_plan
 from ..engines.gradients.cell import direction
 from ..predictions import PlanPrediction, plan_mse
+from ..predictions.adaptive import ROWS
 from ..problems import SoftmaxBandit
 from ..sampling import SCHEMES, Plan
+from ..shown import rows
 from ..validation import InputError
 
 MOST_DIRECTIONS = 200
 """Parameters of the largest problem whose bias is enumerated as a vector."""
 ROUNDING = 1e-20
 """A squared bias below this share of the error is what rounding leaves of 0."""
-
-_ROWS = {
-    "expected_size": "outputs drawn for a prompt that counts",
-    "mse": "MSE of the minibatch gradient",
-    "squared_bias": "  squared bias",
-    "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
-    "critical_budget": "outputs a step at which they are equal",
-    "cosine": "cosine of E ĝ to the gradient",
-}
 
 
 def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
@@ -37,26 +30,17 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
         raise InputError("a plan is of prompts drawn independently: without --design, --covariance")
     name = options.baseline or (scheme.estimator if scheme else "sequential")
     if options.enumerate:
-        rows = _enumerated(problem, plan, name, options.batch_size)
-        return json.dumps(rows) if options.json else _table(rows)
+        values = _enumerated(problem, plan, name, options.batch_size)
+        return json.dumps(values) if options.json else rows(values, ROWS)
     prediction = plan_mse(problem, plan, name, options.batch_size)
     unbiased = unbiased_plan(problem, plan, options.batch_size)
     if options.json:
-        record = {"plan": plan, "baseline": name, **_record(prediction)}
-        return json.dumps({**record, "sequential": None if unbiased is None else _record(unbiased)})
-    values = {"plan": plan, "baseline": name}
-    values |= {key: getattr(prediction, key) for key in _ROWS}
-    factors = " ".join(f"{factor:.4g}" for factor in prediction.mean_factor)
-    lines = [_table(values), f"{'mean estimate over gradient, by prompt':42} {factors}"]
-    if name != "sequential" and unbiased is not None and unbiased.critical_budget is not None:
-        text = "outputs at which they are equal, unbiased"
-        lines.append(f"{text:42} {unbiased.critical_budget:.6g}")
-    return "\n".join(lines)
-
-
-def _table(values: dict[str, Any]) -> str:
-    shown = {key: f"{v:.10g}" if isinstance(v, float) else v for key, v in values.items()}
-    return "\n".join(f"{_ROWS.get(key, key):42} {v}" for key, v in shown.items() if v is not None)
+        beside = None if unbiased is None else unbiased.to_dict()
+        return json.dumps(prediction.to_dict() | {"sequential": beside})
+    if name == "sequential" or unbiased is None or unbiased.critical_budget is None:
+        return str(prediction)
+    text = "outputs at which they are equal, unbiased"
+    return f"{prediction}\n{text:42} {unbiased.critical_budget:.6g}"
 
 
 def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -> dict[str, Any]:
@@ -76,15 +60,6 @@ def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -
         "expected_size": float(size),
         "mse": float((mse - square) / batch_size + square) if known else None,
         "squared_bias": square if known else None,
-    }
-
-
-def _record(prediction: PlanPrediction) -> dict[str, Any]:
-    numbers = {key: getattr(prediction, key) for key in _ROWS}
-    return {
-        **numbers,
-        "mean_factor": prediction.mean_factor.tolist(),
-        "sizes": prediction.sizes.tolist(),
     }
 
 

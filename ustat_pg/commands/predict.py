@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +25,6 @@ if TYPE_CHECKING:
     from ..engines import Estimator, GradientCell
 
 Array = NDArray[np.float64]
-
-_ROWS = {
-    "mse": "MSE of the minibatch gradient",
-    "prompt_term": "  from the choice of prompts",
-    "first_order_term": "  from single outputs, order 1/G",
-    "second_order_term": "  from pairs and more, order 1/G²",
-    "squared_bias": "  squared bias",
-    "oracle_mse": "MSE of the oracle",
-    "vanilla_mse": "MSE of vanilla",
-    "paper_bound": "MSE with the explicit bound",
-    "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
-    "cosine": "cosine of E ĝ to the gradient",
-}
 
 
 def run(options: argparse.Namespace) -> None:
@@ -69,30 +56,10 @@ def run(options: argparse.Namespace) -> None:
         prediction = gradient_mse(moments, **arguments)
     covariance = gradient_covariance(moments, **arguments) if options.covariance else None
     if options.json:
-        plain = {entry.name: getattr(prediction, entry.name) for entry in fields(prediction)}
-        plain["mean_factor"] = prediction.mean_factor.tolist()
-        # Only `best` has its table printed; -a₀ is its baseline because it is unbiased.
-        best = record.name == "best" and prediction.table is not None
-        plain["table"] = prediction.table.baseline.tolist() if best and prediction.table else None
-        if covariance is not None:
-            plain["covariance"] = covariance.tolist()
-        print(json.dumps(plain))
+        found = {} if covariance is None else {"covariance": covariance.tolist()}
+        print(json.dumps(prediction.to_dict() | found))
         return
-    for key, text in _ROWS.items():
-        if getattr(prediction, key) is not None:
-            print(f"{text:42} {getattr(prediction, key):.10g}")
-    for other, error in (
-        ("the oracle", prediction.oracle_mse),
-        ("vanilla", prediction.vanilla_mse),
-    ):
-        if error > 0:
-            print(f"{f'MSE over that of {other}':42} {prediction.mse / error:.6g}")
-    if not np.allclose(prediction.mean_factor, 1.0):
-        factors = " ".join(f"{factor:.4g}" for factor in prediction.mean_factor)
-        print(f"{'mean estimate over gradient, by prompt':42} {factors}")
-    if record.name == "best" and prediction.table is not None:
-        table = " ".join(f"{value:.4g}" for value in prediction.table.baseline)
-        print(f"{'table b(0) ... b(G-1)':42} {table}")
+    print(prediction)
     if covariance is not None:
         print("covariance")
         for row in covariance:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..predictions import plan_mse, plan_weight
 from ..sampling import SCHEMES, Plan, Scheme
+from ..shown import Shown
 from ..validation import one_of
 from .explain import GRID, PASS_RATES, moments_of_pass_rates
+from .explanation import curve, wrapped
 from .plans import unbiased_plan
 
 
 @dataclass(frozen=True)
-class SchemeExplanation:
+class SchemeExplanation(Shown):
     """The effect of a published way of sampling on rewards 0 and 1.
 
     Arguments:
@@ -38,12 +39,7 @@ class SchemeExplanation:
     noise_to_rloo: float
     unbiased_noise_to_rloo: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON has it."""
-        return asdict(self)
-
-    def lines(self, curve: list[str]) -> list[str]:
-        """The explanation for a person, around the picture of w."""
+    def __str__(self) -> str:
         plan = Plan.parse(self.scheme.plan)
         note = f" ({self.scheme.note})" if self.scheme.note else ""
         pairs = zip(self.pass_rates, self.mean_factor, self.sizes, strict=True)
@@ -54,13 +50,13 @@ class SchemeExplanation:
             else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
             f"{self.unbiased_noise_to_rloo:.3g} times RLOO's outputs for the same noise over signal."
         )
-        return [
+        lines = [
             f"{self.name}: {plan.text}, advantages {self.scheme.estimator}",
             f"  {self.scheme.source}{note}",
             "",
             "What it climbs",
             "  Φ with Φ' = w: the mean estimate is w times the gradient of a prompt.",
-            *curve,
+            *curve(self.weight, self.pass_rates),
             "",
             f"  {'p':>8} {'w':>10} {'outputs':>10}",
             *rows,
@@ -72,6 +68,7 @@ class SchemeExplanation:
             "The unbiased form of the same plan",
             rest,
         ]
+        return "\n".join(map(wrapped, lines))
 
 
 def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExplanation:

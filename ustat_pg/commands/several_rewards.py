@@ -32,8 +32,10 @@ from scipy.stats import multinomial
 from ..catalogue import Meaning, resolve
 from ..estimators import advantages
 from ..reading import read_json
+from ..shown import Shown
 from ..validation import InputError, integer, number
 from .explain import group_size_of
+from .explanation import wrapped
 
 Array = NDArray[np.float64]
 
@@ -53,7 +55,7 @@ _WAYS = {
 
 
 @dataclass(frozen=True)
-class RewardGradients:
+class RewardGradients(Shown):
     """The gradients that the mean estimate of a prompt is made of.
 
     Arguments:
@@ -79,8 +81,7 @@ class RewardGradients:
     own: str | None
     passed_over: tuple[str, ...] = ()
 
-    def lines(self) -> list[str]:
-        """The explanation for a person."""
+    def __str__(self) -> str:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items())
         how = "independent given the prompt" if self.independent else "together as given"
         own = "* is these options" if self.own else "These options have no closed form here"
@@ -103,7 +104,7 @@ class RewardGradients:
         if self.passed_over:
             names = ", ".join(self.passed_over)
             lines.append(f"Passed over, for the catalogue has no such option: {names}.")
-        return lines
+        return "\n".join(map(wrapped, lines))
 
     def _table(self, multiples: Mapping[str, Mapping[str, float]]) -> list[str]:
         columns = [*multiples.values()]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +25,7 @@ from scipy.optimize import minimize_scalar
 from ..baselines import parse, require_group
 from ..moments import Moments, takes_problems
 from ..sampling import Plan
+from ..shown import Shown, rows
 from ..validation import InputError, integer, nearest, number, shares
 from .count_tables import count_table, require_binary
 from .mse import gradient_mse
@@ -33,8 +34,21 @@ Array = NDArray[np.float64]
 Scale = Callable[[Array, NDArray[np.int64]], Array]
 
 
+ROWS = {
+    "plan": "plan",
+    "baseline": "baseline",
+    "expected_size": "outputs drawn for a prompt that counts",
+    "mse": "MSE of the minibatch gradient",
+    "squared_bias": "  squared bias",
+    "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
+    "critical_budget": "outputs a step at which they are equal",
+    "cosine": "cosine of E ĝ to the gradient",
+}
+"""What a person reads before each number of a plan."""
+
+
 @dataclass(frozen=True, eq=False)
-class PlanPrediction:
+class PlanPrediction(Shown):
     """What a plan of sampling and an estimator do, at B groups that count.
 
     Arguments:
@@ -47,6 +61,8 @@ class PlanPrediction:
         noise_to_signal: tr Cov ĝ/‖E ĝ‖² of that batch; None where E ĝ = 0.
         critical_budget: the outputs a step at which the noise is as large as the signal.
         cosine: of E ĝ to g; None where either is 0.
+        plan: in words; None where sizes are given by prompt.
+        baseline: the estimator's name.
     """
 
     mean_factor: Array
@@ -58,6 +74,12 @@ class PlanPrediction:
     noise_to_signal: float | None
     critical_budget: float | None
     cosine: float | None
+    plan: str | None = None
+    baseline: str | None = None
+
+    def __str__(self) -> str:
+        factors = " ".join(f"{factor:.4g}" for factor in self.mean_factor)
+        return f"{rows(vars(self), ROWS)}\n{'mean estimate over gradient, by prompt':42} {factors}"
 
 
 @dataclass(frozen=True)
@@ -251,7 +273,8 @@ def plan_mse(
     sizes = scheme.expected_size(p)
     if scheme.otherwise == "batch":
         sizes = sizes / share
-    return _predicted(moments, weight, second, sizes, batch)
+    found = _predicted(moments, weight, second, sizes, batch)
+    return replace(found, plan=scheme.text, baseline=estimator)
 
 
 def _predicted(

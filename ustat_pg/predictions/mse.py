@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,7 @@ from ..baselines import LARGEST, Baseline, require_group
 from ..baselines import baseline as record_of
 from ..designs import require_design
 from ..moments import Moments, takes_problems
+from ..shown import Shown, rows
 from ..validation import InputError, finite_array, integer, number
 from .count_tables import CountTable, count_table, require_binary
 
@@ -37,8 +39,22 @@ _GIVEN = {
 """The argument that holds what a baseline needs and no moment is, and what the argument is."""
 
 
+_ROWS = {
+    "mse": "MSE of the minibatch gradient",
+    "prompt_term": "  from the choice of prompts",
+    "first_order_term": "  from single outputs, order 1/G",
+    "second_order_term": "  from pairs and more, order 1/G²",
+    "squared_bias": "  squared bias",
+    "oracle_mse": "MSE of the oracle",
+    "vanilla_mse": "MSE of vanilla",
+    "paper_bound": "MSE with the explicit bound",
+    "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
+    "cosine": "cosine of E ĝ to the gradient",
+}
+
+
 @dataclass(frozen=True)
-class MsePrediction:
+class MsePrediction(Shown):
     """The MSE E‖ĝ - g‖² of a minibatch gradient and the terms it is the sum of.
 
     Arguments:
@@ -72,6 +88,28 @@ class MsePrediction:
     noise_to_signal: float | None
     cosine: float | None
     table: CountTable | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as JSON has it; of a table by counts that is unbiased, b(0), ..., b(G-1)."""
+        return super().to_dict() | {"table": self._baseline}
+
+    @property
+    def _baseline(self) -> list[float] | None:
+        known = self.table is not None and self.table.unbiased
+        return self.table.baseline.tolist() if self.table is not None and known else None
+
+    def __str__(self) -> str:
+        lines = [rows(vars(self), _ROWS)]
+        for other, error in (("the oracle", self.oracle_mse), ("vanilla", self.vanilla_mse)):
+            if error > 0:
+                lines.append(f"{f'MSE over that of {other}':42} {self.mse / error:.6g}")
+        if not np.allclose(self.mean_factor, 1.0):
+            factors = " ".join(f"{factor:.4g}" for factor in self.mean_factor)
+            lines.append(f"{'mean estimate over gradient, by prompt':42} {factors}")
+        if self._baseline is not None:
+            table = " ".join(f"{value:.4g}" for value in self._baseline)
+            lines.append(f"{'table b(0) ... b(G-1)':42} {table}")
+        return "\n".join(lines)
 
 
 def _with_closed_form(baseline: str, group_size: int) -> Baseline:
