@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 from scipy.stats import t as student_law
 from tabulate import tabulate
 
-from ustat_pg.llm.estimates import constants, curves, noise_to_signal, oracle_ratio, zero_signal
+from ustat_pg.llm.estimates import (
+    constants,
+    curves,
+    frac_reward_zero_std,
+    noise_to_signal,
+    oracle_ratio,
+)
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.noise.estimate import estimate_noise, step_sums
 from ustat_pg.predictions import critical_budget, gradient_mse, mse_constants
@@ -140,7 +146,7 @@ class Pool:
         pool = replace(pool, clusters=np.repeat(np.arange(self.prompts), self.steps))
         width = float(student_law.isf(0.025, self.prompts - 1))
         names = {"gradient_sq": "‖g‖²", "g_star_exact": "G*", "k_crit": "K_crit"}
-        frame = constants(pool).frame()
+        frame = constants(pool).to_frame()
         found: Intervals = {
             names.get(row["name"], row["name"]): ((row["low"], row["high"]), width * row["se"])
             for row in frame.to_dict("records")
@@ -152,7 +158,7 @@ class Pool:
         for row in noise_to_signal(pool, [4], self._baselines()).itertuples(index=False):
             found[f"{row.baseline} noise"] = (row.low, row.high), math.nan
             found[f"{row.baseline}/grpo"] = (row.relative_low, row.relative_high), math.nan
-        for row in zero_signal(pool, [2, 4, 8]).itertuples(index=False):
+        for row in frac_reward_zero_std(pool, [2, 4, 8]).itertuples(index=False):
             found[f"silent, G = {row.group_size}"] = (row.low, row.high), width * row.se
         return found
 

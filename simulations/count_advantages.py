@@ -31,10 +31,10 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     MsePrediction,
     count_table,
+    frac_reward_zero_std,
     gradient_covariance,
     gradient_mse,
     mean_gradient,
-    silent_share,
 )
 from ustat_pg.validation import changed
 
@@ -207,7 +207,7 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         mean_of(GradientCell(problem, 2, 2), mse_of(name)),
         equal(gradient_mse(moments, name, 2, 2).mse),
     )
-    p, kept = moments.value, 1 - silent_share(moments, group_size)
+    p, kept = moments.value, 1 - frac_reward_zero_std(moments, group_size)
     mixed = 1 - p**group_size - (1 - p) ** group_size
     for name in ("std", "maxrl"):
         weight = count_table(name, group_size).weight(p)

@@ -311,7 +311,7 @@ def _advice(entry: LandscapeEntry) -> Iterator[Check]:
     yield entry.check(
         f"K={budget}: the best of all group sizes",
         Best(sizes, points, errors),
-        equal(advice.g_best, relative_margin=2.0),
+        equal(advice.group_size, relative_margin=2.0),
     )
     rows = {row.group_size: row for row in advice.table}
     if set(rows) != set(sizes):
@@ -348,7 +348,7 @@ def _far(entry: LandscapeEntry) -> Check:
     problem, budget, sizes = at_optimum(entry.problem), 6, (2, 3, 6)
     points, errors = _errors(problem, _feasible(sizes, budget))
     wrong = {ONE: float(min(sizes)), WORST: float(sizes[int(np.argmax(errors))])}
-    advised = group_size_advice(problem.moments(), budget).g_best
+    advised = group_size_advice(problem.moments(), budget).group_size
     best = Best(sizes, points, errors)
     return entry.check(f"K={budget}: the best of all group sizes", best, equal(advised, wrong))
 
@@ -356,9 +356,14 @@ def _far(entry: LandscapeEntry) -> Check:
 def _silent(entry: LandscapeEntry) -> Iterator[Check]:
     """The share of groups that teach nothing, which advice gives for each group size."""
     problem, budget = _away(entry), 6
-    advice = group_size_advice(problem.moments(), budget, zero_signal=problem.zero_signal_share)
+    advice = group_size_advice(
+        problem.moments(), budget, frac_reward_zero_std=problem.zero_signal_share
+    )
     for row in advice.table:
-        cell, share = GradientCell(problem, row.group_size, row.batch_size), row.zero_signal_share
+        cell, share = (
+            GradientCell(problem, row.group_size, row.batch_size),
+            row.frac_reward_zero_std,
+        )
         yield entry.check(
             f"K={budget} G={row.group_size}: groups that teach nothing",
             Linear(cell, ((Mixed(), -1.0),), 1.0),
@@ -376,7 +381,7 @@ def _costly(entry: LandscapeEntry) -> Check:
     return entry.check(
         f"prompts cost {cost}, C={total}: the best of all group sizes",
         Best(sizes, points, errors),
-        equal(advice.g_best, relative_margin=1.5),
+        equal(advice.group_size, relative_margin=1.5),
     )
 
 
@@ -395,7 +400,7 @@ def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
         yield entry.check(
             f"BG=6, BGT={6 * step}: {splits[0].rate}, the best group size",
             Best(sizes, points, values),
-            equal(advice.g_best, relative_margin=2.0, digits=float(np.ptp(able))),
+            equal(advice.group_size, relative_margin=2.0, digits=float(np.ptp(able))),
         )
 
 

@@ -133,7 +133,7 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     capsys, file, words, arguments
 ):
     result = advice_of(capsys, file, *words)
-    own = ["g_star_paper", "g_star_exact", "g_best", "g_interval", "table"]
+    own = ["g_star_paper", "g_star_exact", "group_size", "g_interval", "table"]
     assert list(result) == [*own, "c1", "c2", "c3", "gradient_sq", "k_crit"]
     moments = PROBLEM.moments()
     known = mse_constants(moments)
@@ -143,15 +143,15 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     expected = group_size_advice(
         moments,
         int(number) if number.is_integer() else number,
-        zero_signal=PROBLEM.zero_signal_share,
+        frac_reward_zero_std=PROBLEM.zero_signal_share,
         **arguments,
     )
-    for key in ("g_star_paper", "g_star_exact", "g_best"):
+    for key in ("g_star_paper", "g_star_exact", "group_size"):
         assert result[key] == getattr(expected, key)
     assert result["g_interval"] == list(expected.g_interval)
     assert all(type(end) is int for end in result["g_interval"])
     for row, own in zip(result["table"], expected.table, strict=True):
-        assert list(row) == ["group_size", "mse", "ratio_to_best", "zero_signal_share"]
+        assert list(row) == ["group_size", "mse", "ratio_to_best", "frac_reward_zero_std"]
         assert all(row[key] == getattr(own, key) for key in row)
 
 
@@ -160,7 +160,7 @@ def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
     save_problem(random_problem(0, "one-context"), path)
     result = advice_of(capsys, str(path), "--budget", "64")
     assert result["g_star_exact"] is result["g_star_paper"] is None
-    assert result["g_best"] == result["g_interval"][1] == 64
+    assert result["group_size"] == result["g_interval"][1] == 64
     text = out_of(capsys, "group-size", str(path), "--budget", "64")
     assert "none: more prompts gain nothing" in text
     assert text.splitlines()[-1].startswith("Use one prompt with G = 64, or nearly")

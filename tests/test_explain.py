@@ -23,7 +23,7 @@ from ustat_pg.problems import (
 )
 
 KEYS = {
-    *("name", "unbiased", "weight", "scale", "silent_share"),
+    *("name", "unbiased", "weight", "scale", "frac_reward_zero_std"),
     *("mse", "noise_to_signal", "cosine", "best_table"),
 }
 EXAMPLE = problem_from_mapping(example_problem())
@@ -79,9 +79,9 @@ def test_trls_default_by_its_options(capsys):
         if 0 < p < 1:
             assert w == pytest.approx(weight_of_std(p, 8))
     assert 0.2 in result["weight"]["pass_rate"]
-    assert result["silent_share"] == pytest.approx(0.2**8 + 0.8**8)
+    assert result["frac_reward_zero_std"] == pytest.approx(0.2**8 + 0.8**8)
     # The advantages' squares add up to G - 1 in every group that is not silent.
-    mse = (1 - result["silent_share"]) * 7 / 8 / 8
+    mse = (1 - result["frac_reward_zero_std"]) * 7 / 8 / 8
     assert result["mse"] == pytest.approx(mse)
     assert result["noise_to_signal"] == pytest.approx(mse / weight_of_std(0.2, 8) ** 2)
 
@@ -230,7 +230,7 @@ def test_pass_rates_come_from_a_list_or_from_a_log(capsys, tmp_path):
 
 def test_pass_rates_where_nothing_can_be_learned(capsys):
     result = found_by(capsys, "trl", "--pass-rate", "0,1")
-    assert result["silent_share"] == 1
+    assert result["frac_reward_zero_std"] == 1
     assert result["mse"] == 0
     assert result["noise_to_signal"] is result["noise_to_rloo"] is result["cosine"] is None
 

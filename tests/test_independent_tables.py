@@ -19,10 +19,10 @@ from ustat_pg.estimators import advantages
 from ustat_pg.predictions import (
     best_table,
     count_table,
+    frac_reward_zero_std,
     gradient_covariance,
     gradient_mse,
     mean_gradient,
-    silent_share,
 )
 
 SIZES = range(1, 7)
@@ -157,7 +157,7 @@ def test_dynamic_sampling_leaves_the_mean_over_groups_of_unequal_rewards(problem
     moments = library_problem(problem).moments()
     result = mean_gradient(moments, name, size, dynamic_sampling=True)
     np.testing.assert_allclose(result, (total / kept).astype(float), rtol=1e-12, atol=1e-14)
-    assert silent_share(moments, size) == pytest.approx(float(1 - kept), rel=1e-12)
+    assert frac_reward_zero_std(moments, size) == pytest.approx(float(1 - kept), rel=1e-12)
 
 
 @pytest.mark.parametrize("size", SIZES)

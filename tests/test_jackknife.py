@@ -10,7 +10,7 @@ from scipy.stats import beta, binom, skew
 from scipy.stats import t as student_law
 
 from ustat_pg.jackknife import Means, beside, log_ratio, means, ratio_interval, student
-from ustat_pg.llm.estimates import zero_signal
+from ustat_pg.llm.estimates import frac_reward_zero_std
 from ustat_pg.llm.moments import norm_interval
 
 
@@ -158,7 +158,7 @@ def test_shares_of_few_prompts(rate, size):
     outside = np.zeros(2)
     for _ in range(times):
         prompts = rng.choice(rates, 20)
-        frame = zero_signal((rng.random((20, 8)) < prompts[:, None]).astype(float), [size])
+        frame = frac_reward_zero_std((rng.random((20, 8)) < prompts[:, None]).astype(float), [size])
         outside += [frame.low[0] > true, frame.high[0] < true]
     assert (outside <= at_most(0.03, times)).all(), outside
 
@@ -171,7 +171,7 @@ def test_a_share_of_few_prompts_has_the_trials_that_its_error_leaves():
     trials = p * (1 - p) * 20 / shares.var(ddof=1)
     freedom = min(19, max(4, 40 / ((d**4).mean() / (d**2).mean() ** 2 - 1)))
     trials *= (student_law.isf(0.025, trials - 1) / student_law.isf(0.025, freedom)) ** 2
-    (row,) = zero_signal(table, [2]).itertuples()
+    (row,) = frac_reward_zero_std(table, [2]).itertuples()
     assert row.low == pytest.approx(beta.ppf(0.025, trials * p, trials * (1 - p) + 1), rel=1e-3)
     assert row.high == pytest.approx(beta.isf(0.025, trials * p + 1, trials * (1 - p)), rel=1e-3)
 

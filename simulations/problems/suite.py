@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ustat_pg.predictions import silent_share
+from ustat_pg.predictions import frac_reward_zero_std
 from ustat_pg.validation import InputError, one_of
 
 from ..paper import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
@@ -55,7 +55,10 @@ class Suite(Bandits):
     def winnable(self, group_size: int) -> Iterator[BanditEntry]:
         """The token problems of rewards 0 and 1 which differ in some groups."""
         for entry in self.token_problems:
-            if entry.problem.binary and silent_share(entry.problem.moments(), group_size) < 1:
+            if (
+                entry.problem.binary
+                and frac_reward_zero_std(entry.problem.moments(), group_size) < 1
+            ):
                 yield entry
 
     @cached_property

@@ -11,7 +11,7 @@ from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.commands.predict import enumerated_mse
-from ustat_pg.predictions import best_table, gradient_mse, silent_share
+from ustat_pg.predictions import best_table, frac_reward_zero_std, gradient_mse
 from ustat_pg.problems import SoftmaxBandit, named_problem
 
 UNEVEN = named_problem("uneven").problem.moments()
@@ -31,7 +31,7 @@ def test_numbers_of_a_problem_are_its_own(name):
     assert result.noise_to_rloo == pytest.approx(noise(UNEVEN, name) / noise(UNEVEN, "grpo"))
     assert result.noise_to_oracle == pytest.approx(noise(UNEVEN, name) / noise(UNEVEN, "oracle"))
     assert result.best_noise_to_rloo == pytest.approx(noise(UNEVEN, "best") / noise(UNEVEN, "grpo"))
-    assert result.silent_share == silent_share(UNEVEN, 5)
+    assert result.frac_reward_zero_std == frac_reward_zero_std(UNEVEN, 5)
     assert result.best_table == best_table(UNEVEN, 5).baseline.tolist()
     assert result.mean_factor == exact.mean_factor.tolist()
     text = str(result)
@@ -46,7 +46,7 @@ def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(nam
     result = explain(name=name, group_size=5, pass_rates=RATES)
     p = np.array(RATES)
     assert result.assumed
-    assert result.silent_share == pytest.approx(np.mean(p**5 + (1 - p) ** 5))
+    assert result.frac_reward_zero_std == pytest.approx(np.mean(p**5 + (1 - p) ** 5))
     # E‖s‖² = 1: RLOO's error at one prompt is p (1-p)/(G-1), and a mean over prompts drawn at random.
     rloo = explain(name="grpo", group_size=5, pass_rates=RATES)
     assert rloo.mse == pytest.approx(np.mean(p * (1 - p)) / 4, rel=1e-9)

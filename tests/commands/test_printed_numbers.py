@@ -75,7 +75,7 @@ def test_explain_prints_its_numbers(capsys, file, name, source):
     shown = [f"MSE {known['mse']:.4g}, ", f"noise over signal {known['noise_to_signal']:.4g} "]
     # What is 1 times RLOO's is said to be RLOO's.
     shown += [f"{known[key]:.4g} times" for key in ratios if f"{known[key]:.4g}" != "1"]
-    shown += [f"{known['silent_share']:.1%} of groups"]
+    shown += [f"{known['frac_reward_zero_std']:.1%} of groups"]
     if not known["unbiased"]:
         pairs = zip(known["mean_factor"], known["pass_rates"], strict=True)
         shown += [f"{w:.4g} at p = {p:.4g}" for w, p in pairs]

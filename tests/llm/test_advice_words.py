@@ -71,7 +71,7 @@ def test_an_advice_says_what_it_is():
     assert f"In TRL: num_generations = {size}, 64 completions a step" in text
     assert f"Use G = {size}: whatever c1, c2 and c3 are" in text
     assert f"its error is at most {ADVICE.worst:.3g} times the least" in text
-    best = ADVICE.sizes.g_best
+    best = ADVICE.sizes.group_size
     assert (f"G = {best} is the best at their estimates" in text) == (best != size)
     crit = ADVICE.constants.k_crit_interval()
     assert f"{ADVICE.constants.k_crit:.3g} outputs a step (95%: {crit[0]:.3g} " in text
@@ -93,7 +93,7 @@ def test_a_budget_that_a_good_group_size_divides(near, shown):
 
 def test_json_has_the_same_numbers():
     data = strict(json.dumps(ADVICE.to_dict()))
-    assert data["g_robust"] == ADVICE.group_size
+    assert data["group_size"] == ADVICE.group_size
     assert data["worst_ratio"] == ADVICE.worst
     assert data["g_star"] == ADVICE.constants.g_star_exact
     assert data["g_star_interval"] == list(ADVICE.constants.g_star_interval())

@@ -31,7 +31,7 @@ def digits(prompts, completions, **columns):
     return [float(any(c.isdigit() for c in completion)) for completion in completions]
 
 """
-ANSWER = {"g_star_paper", "g_star_exact", "g_best", "g_interval", "table"}
+ANSWER = {"g_star_paper", "g_star_exact", "group_size", "g_interval", "table"}
 ANSWER |= {"c1", "c2", "c3", "gradient_sq", "k_crit"}
 
 
@@ -130,7 +130,13 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
         "not_known",
         "dominant",
     }
-    tables = {"curves", "zero_signal", "ordering", "noise_to_signal", "noise_to_signal_by_length"}
+    tables = {
+        "curves",
+        "frac_reward_zero_std",
+        "ordering",
+        "noise_to_signal",
+        "noise_to_signal_by_length",
+    }
     assert set(result) == facts | tables
 
 
@@ -202,14 +208,17 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     pool = ScoredPool.load(kept / "scored.npz")
     known = estimates.constants(pool)
     advice = group_size_advice(known.predictions(), 24)
-    assert result["g_best"] == advice.g_best
+    assert result["group_size_at_estimates"] == advice.group_size
     assert [row["mse"] for row in result["table"]] == [row.mse for row in advice.table]
     # Nothing is known of groups of 12 and 24 from 8 rollouts.
-    shares = [row["zero_signal_share"] for row in result["table"]]
-    assert shares[:-2] == estimates.zero_signal(pool, [2, 3, 4, 6, 8])["share"].tolist()
+    shares = [row["frac_reward_zero_std"] for row in result["table"]]
+    assert (
+        shares[:-2]
+        == estimates.frac_reward_zero_std(pool, [2, 3, 4, 6, 8])["frac_reward_zero_std"].tolist()
+    )
     assert shares[-2:] == [None, None]
-    assert 24 % result["g_best"] == 0
-    assert result["critic_cost"]["group_size"] == result["g_robust"]
+    assert 24 % result["group_size"] == 0
+    assert result["critic_cost"]["group_size"] == result["group_size"]
     for name in ("c1", "c2", "c3", "gradient_sq"):
         assert result[name] == pytest.approx(getattr(known, name))
     assert result["on_policy_z"] == pytest.approx(pool.on_policy_z)
@@ -231,15 +240,15 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     for c1, c2, c3 in itertools.product(*grids):
         noise = c1 * sizes + c2 + c3 / (sizes - 1)
         worst = np.maximum(worst, noise / noise.min())
-    assert result["g_robust"] == sizes[worst.argmin()]
+    assert result["group_size"] == sizes[worst.argmin()]
     assert result["worst_ratio"] == pytest.approx(worst.min())
     least = result["c1"] + result["c2"] + 2 * math.sqrt(result["c1"] * result["c3"])
     assert result["k_crit"] == pytest.approx(least / result["gradient_sq"])
     low, high = result["k_crit_interval"]
     assert low < result["k_crit"] < (high or math.inf)
     text = out_of(capsys, *words, "96")
-    assert f"Use G = {result['g_robust']}: whatever c1, c2 and c3 are" in text
-    assert f"num_generations = {result['g_robust']}," in text
+    assert f"Use G = {result['group_size']}: whatever c1, c2 and c3 are" in text
+    assert f"num_generations = {result['group_size']}," in text
     assert "Critical budget" in text
     # 97 is prime: its only group is one of all outputs.
     budget, size = strict(out_of(capsys, *words, "97", "--json"))["better_budget"]
@@ -372,7 +381,9 @@ def test_rewards_alone_say_what_is_missing(capsys, tmp_path):
     result = strict(out_of(capsys, *words, "--json"))
     parts = [result[name] for name in ("pass_rate", "all_lowest", "all_highest")]
     assert parts == pytest.approx([5 / 12, 1 / 3, 1 / 3])
-    shares = {row["group_size"]: row["share"] for row in result["zero_signal"]}
+    shares = {
+        row["group_size"]: row["frac_reward_zero_std"] for row in result["frac_reward_zero_std"]
+    }
     assert (shares[2], shares[4]) == pytest.approx(((0.5 + 1 + 1) / 3, (0 + 1 + 1) / 3))
     assert shares[8] is None
     table = pd.read_csv(StringIO(out_of(capsys, "rewards", file, "--csv")))

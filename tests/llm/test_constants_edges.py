@@ -66,7 +66,7 @@ def test_noise_and_signal_of_negative_estimates():
 
 def test_the_frame_has_every_number():
     found = estimate()
-    frame = found.frame().set_index("name")
+    frame = found.to_frame().set_index("name")
     assert [*frame.index] == [*FULL, "g_star_exact", "k_crit"]
     for name, value in FULL.items():
         row = frame.loc[name]
@@ -80,4 +80,4 @@ def test_the_frame_has_every_number():
         assert row["value"] == getattr(found, name)
         assert (row["low"], row["high"]) == interval
         assert math.isnan(row["se"])
-    assert math.isnan(estimate(c1=-0.1).frame().set_index("name").loc["g_star_exact", "value"])
+    assert math.isnan(estimate(c1=-0.1).to_frame().set_index("name").loc["g_star_exact", "value"])

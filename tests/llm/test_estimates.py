@@ -223,7 +223,7 @@ def test_intervals_cover():
     oracle = gradient_mse(moments, "oracle", 4).mse - right.c1
     truths = {"c1": right.c1, "c3": right.c3, "g_star": optimal_group_size(right), "curve": grpo}
     truths |= {"difference": spread - grpo, "ratio": grpo / oracle}
-    truths["share"] = float(problem.context_probs @ problem.zero_signal_share(3))
+    truths["frac_reward_zero_std"] = float(problem.context_probs @ problem.zero_signal_share(3))
     hits, pools = dict.fromkeys(truths, 0), 250
     for seed in range(pools):
         pool = sampled(problem, 150, 6, seed=1000 + seed)
@@ -232,7 +232,7 @@ def test_intervals_cover():
             "curve": estimates.curves(pool, [4], ["grpo"]),
             "difference": estimates.ordering(pool, 4, ["vanilla", "grpo"]),
             "ratio": estimates.oracle_ratio(pool, [4]),
-            "share": estimates.zero_signal(pool, [3]),
+            "frac_reward_zero_std": estimates.frac_reward_zero_std(pool, [3]),
         }
         intervals = {name: (frame.low[0], frame.high[0]) for name, frame in frames.items()}
         intervals |= {name: result.interval(name) for name in ("c1", "c3")}
@@ -321,7 +321,7 @@ def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
     assert math.isnan(result.se("c1"))
     assert result.interval("c1") == (-math.inf, math.inf)
     assert result.g_star_interval() == (1.0, math.inf)
-    assert len(result.frame()) == 7
+    assert len(result.to_frame()) == 7
     assert math.isfinite(result.se("c2"))
 
 
@@ -340,7 +340,9 @@ def test_equal_rewards_teach_nothing(level):
     weighted = estimates.curves(pool, [2, 8], ["norm-weighted"])
     assert np.abs(weighted.mse).max() <= 1e-12 * max(level, 1.0) ** 2
     assert (estimates.curves(pool, [2], ["vanilla"]).mse > 0).all() == (level > 0)
-    assert estimates.zero_signal(pool, [2, pool.rollouts]).share.tolist() == [1.0, 1.0]
+    assert estimates.frac_reward_zero_std(
+        pool, [2, pool.rollouts]
+    ).frac_reward_zero_std.tolist() == [1.0, 1.0]
     assert np.isnan(estimates.oracle_ratio(pool, [4]).predicted).all()
     assert estimates.ordering(pool, 4, ["grpo", "oracle"]).larger.tolist() == ["tie"]
     assert estimates.ordering(pool, 4, ["grpo", "oracle"]).reading.tolist() == ["tie"]
@@ -353,23 +355,25 @@ def test_equal_rewards_teach_nothing(level):
 
 def test_shares_of_groups_without_signal():
     rewards = [[1.0, 1.0, 0.0, 0.0, 0.0], [1.0] * 5]
-    frame = estimates.zero_signal(rewards, [1, 2, 3, 5, 6])
+    frame = estimates.frac_reward_zero_std(rewards, [1, 2, 3, 5, 6])
     of_the_first = [1, 1 / 10 + 3 / 10, 1 / 10, 0, np.nan]
     expected = [(share + 1) / 2 for share in of_the_first]
-    assert frame.share.tolist() == pytest.approx(expected, nan_ok=True)
+    assert frame.frac_reward_zero_std.tolist() == pytest.approx(expected, nan_ok=True)
     assert frame.biased.tolist() == [False] * 4 + [True]
     # A larger group is silent at most as often.
     assert (frame.low[4], frame.high[4]) == (0, frame.high[3])
     pool = ScoredPool.from_scores(rewards, np.ones((2, 5, 1)))
-    assert estimates.zero_signal(pool, [2]).equals(estimates.zero_signal(rewards, [2]))
+    assert estimates.frac_reward_zero_std(pool, [2]).equals(
+        estimates.frac_reward_zero_std(rewards, [2])
+    )
 
 
 def test_a_share_that_no_prompt_has_may_be_that_of_prompts_to_come():
     """The ends at which all of 20 prompts would be alike with probability 2.5%, as of a binomial law."""
     for rewards, ends in (([1.0, 0.0, 1.0, 0.0], (0, 1)), ([1.0] * 4, (1, 0))):
-        (row,) = estimates.zero_signal([rewards] * 20, [4]).to_dict("records")
+        (row,) = estimates.frac_reward_zero_std([rewards] * 20, [4]).to_dict("records")
         near, far = (row["low"], row["high"])[:: 1 if ends[0] == 0 else -1]
-        assert (row["share"], near) == (ends[0], ends[0])
+        assert (row["frac_reward_zero_std"], near) == (ends[0], ends[0])
         assert abs(far - ends[0]) == pytest.approx(binomtest(0, 20).proportion_ci().high)
 
 
@@ -399,5 +403,5 @@ def test_without_gram_matrices_only_errors_of_random_groups_are_missing():
     without = replace(pool, gram=None)
     asked = [2, 5], ["vanilla", "grpo", "oracle", "minimum-variance"]
     assert estimates.curves(without, *asked).equals(estimates.curves(pool, *asked))
-    assert estimates.constants(without).frame().equals(estimates.constants(pool).frame())
+    assert estimates.constants(without).to_frame().equals(estimates.constants(pool).to_frame())
     refuses("has no Gram matrices", estimates.curves, without, [2], ["norm-weighted"])

@@ -74,10 +74,10 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks():
         known, sizes = constants(pool), [2, 4]
         frames = [
             estimates.summary(pool),
-            estimates.zero_signal(pool, sizes),
+            estimates.frac_reward_zero_std(pool, sizes),
             estimates.curves(pool, sizes, ["grpo"]),
             estimates.ordering(pool, 4),
-            known.frame()[:5],
+            known.to_frame()[:5],
         ]
         result = np.concatenate([frame["high"] - frame["low"] for frame in frames])
         ratios = estimates.noise_to_signal(pool, sizes, ["grpo", "std"])

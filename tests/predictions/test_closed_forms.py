@@ -305,7 +305,7 @@ def test_advice_on_plans_is_the_best_of_all():
     most = 4
     advice = adaptive_advice(MOMENTS, stage_cost=stage_cost, largest_group=most)
     fixed = {size: cost(str(size)) for size in range(2, most + 1)}
-    assert advice.fixed == min(fixed, key=fixed.get)
+    assert advice.group_size == min(fixed, key=fixed.get)
     plans = {
         f"{first}+{more} if mixed": cost(f"{first}+{more} if mixed", stage_cost)
         for first in range(2, most)
@@ -313,9 +313,9 @@ def test_advice_on_plans_is_the_best_of_all():
     }
     best = min(plans, key=plans.get)
     assert advice.plan == best
-    assert advice.plan_ratio == pytest.approx(plans[best] / fixed[advice.fixed], rel=1e-9)
+    assert advice.plan_ratio == pytest.approx(plans[best] / fixed[advice.group_size], rel=1e-9)
     assert advice.plan_size == pytest.approx(plan_mse(MOMENTS, best).expected_size)
     plan, value = best_two_stage(MOMENTS, largest_group=most, stage_cost=stage_cost)
     assert (plan.text, value) == (best, pytest.approx(plans[best], rel=1e-9))
     bound = known_rates_bound(MOMENTS, most)[0]
-    assert advice.bound_ratio == pytest.approx(bound / fixed[advice.fixed])
+    assert advice.bound_ratio == pytest.approx(bound / fixed[advice.group_size])

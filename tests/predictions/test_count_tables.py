@@ -13,9 +13,9 @@ from ustat_pg.predictions import (
     best_shrinkage,
     best_table,
     count_table,
+    frac_reward_zero_std,
     gradient_mse,
     mean_gradient,
-    silent_share,
 )
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
@@ -38,7 +38,7 @@ def test_a_count_that_no_prompt_shows_has_some_entry():
 def test_prompts_always_or_never_solved():
     problem = noise(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
     moments = problem.moments()
-    assert silent_share(moments, 4) == 1.0
+    assert frac_reward_zero_std(moments, 4) == 1.0
     result = gradient_mse(moments, "std", 4)
     assert (result.mse, result.noise_to_signal, result.cosine) == (0.0, None, None)
     weights = count_table("std", 4).weight([0.0, 1.0])
@@ -78,7 +78,7 @@ test_what_is_refused = refusals(
 
 def test_a_share_is_at_most_one():
     rates = np.arange(1, 10) / 10
-    assert silent_share(noise(rates, np.full(9, 1 / 9)).moments(), 1) == 1.0
+    assert frac_reward_zero_std(noise(rates, np.full(9, 1 / 9)).moments(), 1) == 1.0
 
 
 @pytest.mark.parametrize("size", [2, 3, 10, 100, 1100])

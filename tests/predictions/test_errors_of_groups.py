@@ -13,9 +13,9 @@ from ustat_pg.predictions import (
     best_shrinkage,
     best_table,
     count_table,
+    frac_reward_zero_std,
     gradient_mse,
     mean_gradient,
-    silent_share,
 )
 from ustat_pg.problems import SoftmaxBandit
 
@@ -146,7 +146,7 @@ def test_tables(name):
 def test_silent_groups_and_their_replacement():
     p = MOMENTS.value
     silent = UNEVEN.context_probs @ (p**SIZE + (1 - p) ** SIZE)
-    assert silent_share(UNEVEN, SIZE) == pytest.approx(silent)
+    assert frac_reward_zero_std(UNEVEN, SIZE) == pytest.approx(silent)
     for name in ("std", "grpo", "maxrl"):
         plain = mean_gradient(UNEVEN, name, SIZE)
         kept = mean_gradient(UNEVEN, name, SIZE, dynamic_sampling=True)

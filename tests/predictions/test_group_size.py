@@ -85,9 +85,9 @@ def survey(c, budget, fixed=0, each=None, population=None):
             feasible[size] = batch
     errors = {size: rational_mse(c, size, batch, population) for size, batch in feasible.items()}
     least = min(errors.values())
-    assert float(errors[advice.g_best]) == pytest.approx(float(least), rel=1e-12)
+    assert float(errors[advice.group_size]) == pytest.approx(float(least), rel=1e-12)
     powers = {2**k for k in range(1, 64) if 2**k <= largest}
-    wanted = powers | {advice.g_best} if costly else set(feasible)
+    wanted = powers | {advice.group_size} if costly else set(feasible)
     assert [row.group_size for row in advice.table] == sorted(wanted)
     for row in advice.table:
         assert row.batch_size == feasible[row.group_size]
@@ -108,7 +108,7 @@ def survey(c, budget, fixed=0, each=None, population=None):
             perhaps.append(size)
     assert perhaps == list(range(perhaps[0], perhaps[-1] + 1))
     low, high = advice.g_interval
-    assert perhaps[0] <= low <= surely[0] <= advice.g_best <= surely[-1] <= high <= perhaps[-1]
+    assert perhaps[0] <= low <= surely[0] <= advice.group_size <= surely[-1] <= high <= perhaps[-1]
 
 
 @given(constants(), st.integers(2, 400))
@@ -217,14 +217,14 @@ def test_one_prompt_or_prompts_alike_have_no_optimum_short_of_the_budget(seed):
         assert optimal_group_size(c) == paper_group_size(c) == math.inf
         advice = group_size_advice(moments, 97)
         assert (advice.g_star_exact, advice.g_star_paper) == (None, None)
-        assert advice.g_best == 97
+        assert advice.group_size == 97
         for budget in (96, 1000):
             advice = group_size_advice(moments, budget)
-            assert advice.g_best == budget
+            assert advice.group_size == budget
             assert advice.g_interval[1] == budget
-            assert group_size_advice(moments, budget, output_cost=1).g_best == budget
+            assert group_size_advice(moments, budget, output_cost=1).group_size == budget
             # Three prompts would do, but two thirds of a group are of no use either.
-            assert group_size_advice(moments, budget, prompt_cost=6).g_best == budget - 6
+            assert group_size_advice(moments, budget, prompt_cost=6).group_size == budget - 6
 
 
 def test_an_interior_optimum_leaves_no_spread_of_rounding():
@@ -250,17 +250,17 @@ def test_a_small_spread_that_is_real_is_kept():
 
 def test_the_share_of_groups_without_a_signal():
     moments = EXAMPLE.moments()
-    assert group_size_advice(moments, 8).table[0].zero_signal_share is None
-    table = group_size_advice(moments, 8, zero_signal=EXAMPLE.zero_signal_share).table
+    assert group_size_advice(moments, 8).table[0].frac_reward_zero_std is None
+    table = group_size_advice(moments, 8, frac_reward_zero_std=EXAMPLE.zero_signal_share).table
     # Prompt 1: solved with probability 1/2. Prompt 2: 1, -.5, .5, .3 and 0, from arms (.2, .4, .4).
     for row in table:
         laws = ((0.6, (0.5, 0.5)), (0.4, (0.2, 0.24, 0.16, 0.24, 0.16)))
         expected = sum(w * sum(p**row.group_size for p in law) for w, law in laws)
-        assert row.zero_signal_share == pytest.approx(expected, rel=1e-12)
-    numbers = group_size_advice(moments, 8, zero_signal=lambda size: 1 / size).table
-    assert [row.zero_signal_share for row in numbers] == [0.5, 0.25, 0.125]
-    with pytest.raises(InputError, match=r"zero_signal has shape \(3,\)"):
-        group_size_advice(moments, 8, zero_signal=lambda size: np.ones(3))
+        assert row.frac_reward_zero_std == pytest.approx(expected, rel=1e-12)
+    numbers = group_size_advice(moments, 8, frac_reward_zero_std=lambda size: 1 / size).table
+    assert [row.frac_reward_zero_std for row in numbers] == [0.5, 0.25, 0.125]
+    with pytest.raises(InputError, match=r"frac_reward_zero_std has shape \(3,\)"):
+        group_size_advice(moments, 8, frac_reward_zero_std=lambda size: np.ones(3))
 
 
 def test_certain_constants_have_the_advice_and_a_c1_that_may_be_0_larger_groups():
@@ -268,7 +268,7 @@ def test_certain_constants_have_the_advice_and_a_c1_that_may_be_0_larger_groups(
     table = group_size_advice(known, 64).table
     designs = [row.group_size for row in table], [row.batch_size for row in table]
     best, worst = robust_group_size(known, (0.1, 0.1), (1.0, 1.0), *designs)
-    assert best == group_size_advice(known, 64).g_best
+    assert best == group_size_advice(known, 64).group_size
     assert worst.tolist() == pytest.approx([row.ratio_to_best for row in table])
     wide, _ = robust_group_size(known, (-0.3, 0.1), (1.0, 1.0), *designs)
     assert wide > best
@@ -315,13 +315,15 @@ test_refused = refusals(
 def test_constants_are_as_good_as_the_moments_they_are_made_of():
     moments = EXAMPLE.moments()
     whole = EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(8)
-    by_moments = group_size_advice(moments, 64, zero_signal=EXAMPLE.zero_signal_share)
+    by_moments = group_size_advice(moments, 64, frac_reward_zero_std=EXAMPLE.zero_signal_share)
     by_constants = group_size_advice(
         mse_constants(moments),
         64,
-        zero_signal=lambda size: EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(size),
+        frac_reward_zero_std=lambda size: EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(size),
     )
     assert by_constants == by_moments
-    assert by_constants.table[2].zero_signal_share == pytest.approx(whole)
+    assert by_constants.table[2].frac_reward_zero_std == pytest.approx(whole)
     with pytest.raises(InputError, match=r"one per context \(0\)"):
-        group_size_advice(mse_constants(moments), 64, zero_signal=EXAMPLE.zero_signal_share)
+        group_size_advice(
+            mse_constants(moments), 64, frac_reward_zero_std=EXAMPLE.zero_signal_share
+        )

@@ -111,7 +111,7 @@ def test_an_explanation_of_a_function_is_that_of_its_estimator():
         "noise_to_signal",
         "cosine",
         "mean_factor",
-        "silent_share",
+        "frac_reward_zero_std",
         "noise_to_rloo",
     ):
         np.testing.assert_allclose(getattr(ours, field), getattr(named, field), rtol=1e-9)

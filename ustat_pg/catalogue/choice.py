@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..baselines import BASELINES
 from ..predictions import count_table
+from ..shown import Shown, plain
 from ..validation import InputError
 from .meaning import Meaning
 from .records import Row, short_name
 from .specs import resolve
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OURS = ("grpo", "bayes:1,1", "norm-weighted", "length-weighted")
 """Unbiased baselines that a trainer can have in place of its own."""
@@ -49,8 +53,7 @@ class Candidate:
         """Its options, or its name."""
         return self.options or self.baseline
 
-    def sentence(self) -> str:
-        """The pair with its noise."""
+    def __str__(self) -> str:
         ends = "" if self.low == self.high else f" (95%: {self.low:.3g} to {self.high:.3g})"
         times = f"{self.relative:.3g}{ends} times the noise over signal"
         return f"{self.label} with G = {self.group_size}: {times}"
@@ -71,18 +74,9 @@ class Direction:
     low: float
     high: float
 
-    def sentence(self, label: str) -> str:
-        """The bias in words."""
-        if self.scale is None or self.cosine is None:
-            return f"The bias of {label} is not known here: a mean is not distinguishable from 0."
-        return (
-            f"The mean of {label} goes {self.scale:.3g} times as far as the gradient of the expected reward, "
-            f"at a cosine of {self.cosine:.3g} (95%: {self.low:.3g} to {self.high:.3g}) to it."
-        )
-
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Shown):
     """Every baseline of a trainer, and some of this library's, at every group size.
 
     Arguments:
@@ -107,6 +101,11 @@ class Choice:
         return min(same, key=lambda one: one.high)
 
     @property
+    def group_size(self) -> int:
+        """That of the best."""
+        return self.best.group_size
+
+    @property
     def best_in_use(self) -> Candidate:
         """The same of the baseline in use: its best group size."""
         same = [one for one in self.candidates if one.label == self.candidates[0].label]
@@ -117,11 +116,15 @@ class Choice:
         parts = {"best": self.best, "best_in_use": self.best_in_use}
         return {
             "framework": self.meaning.framework.name,
-            **{name: asdict(part) for name, part in parts.items()},
-            "table": [asdict(part) for part in self.candidates],
-            "direction": None if self.direction is None else asdict(self.direction),
+            **plain({**parts, "table": self.candidates, "direction": self.direction}),
             "beside": self.meaning.beside(defaults=False),
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each pair of baseline and group size, those in use first."""
+        import pandas as pd
+
+        return pd.DataFrame(self.candidates)
 
     def __str__(self) -> str:
         current, best, resized = self.candidates[0], self.best, self.best_in_use
@@ -146,9 +149,9 @@ class Choice:
         if best == current:
             lines.append("Keep it: none of these is known to have less.")
         else:
-            lines.append(f"Take {best.sentence()}.")
+            lines.append(f"Take {best}.")
             if resized not in (current, best):
-                lines.append(f"Without another baseline, {resized.sentence()}.")
+                lines.append(f"Without another baseline, {resized}.")
         biased = dict.fromkeys(
             candidate.label for candidate in self.candidates if not candidate.unbiased
         )
@@ -158,10 +161,20 @@ class Choice:
                 "than the gradient of the expected reward: ustat-pg explain says which."
             )
         if self.direction is not None:
-            lines.append(self.direction.sentence(current.label))
+            lines.append(self._bias(self.direction))
         if beside := self.meaning.beside(defaults=False):
             lines += ["Not in these numbers:", *(f"  {line}" for line in beside)]
         return "\n".join(lines)
+
+    def _bias(self, direction: Direction) -> str:
+        label = self.candidates[0].label
+        if direction.scale is None or direction.cosine is None:
+            return f"The bias of {label} is not known here: a mean is not distinguishable from 0."
+        return (
+            f"The mean of {label} goes {direction.scale:.3g} times as far as the gradient of the expected "
+            f"reward, at a cosine of {direction.cosine:.3g} (95%: {direction.low:.3g} to "
+            f"{direction.high:.3g}) to it."
+        )
 
 
 def in_use(spec: Any) -> Meaning:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,10 @@ from ..predictions import (
     mse_constants,
     near_budget,
 )
+from ..predictions.advice import OfSizes
 from ..problems import SoftmaxBandit, load_problem
-from ..shown import Shown
 from ..validation import InputError, number
-from .plots import new_axes, refuse_plot, save
+from .plots import refuse_plot, save
 from .predict import centred
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ProblemAdvice(Shown):
+class ProblemAdvice(OfSizes):
     """The advice of a problem whose moments are known.
 
     Arguments:
@@ -40,19 +40,20 @@ class ProblemAdvice(Shown):
         constants: c1, c2 and c3.
         gradient_sq: ‖∇J‖².
         k_crit: the budget at which the least error is that; None where the gradient is 0.
-        better_budget: the nearest budget that a good group size divides, and that size; None with costs or
-            a population.
         adaptive: groups in two stages beside fixed ones, where that is asked.
         choice: group size and baseline together, beside a trainer's options, where these are named.
     """
 
-    sizes: GroupSizeAdvice
     constants: MseConstants
     gradient_sq: float
     k_crit: float | None
-    better_budget: tuple[int, int] | None
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
+
+    @property
+    def group_size(self) -> int:
+        """The feasible group size of least error."""
+        return self.sizes.group_size
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -66,8 +67,8 @@ class ProblemAdvice(Shown):
         }
 
     def __str__(self) -> str:
-        text = self.sizes.text(self.sizes.sentence(self.better_budget))
-        return "\n\n".join(str(part) for part in (text, self.choice, self.adaptive) if part)
+        parts = (self.sizes, self.choice, self.adaptive)
+        return "\n\n".join(str(part) for part in parts if part is not None)
 
 
 def advise_problem(
@@ -96,7 +97,7 @@ def advise_problem(
         InputError: as that function says, a file that is no problem, or options without a closed form.
 
     >>> found = advise_problem("ustat:uneven", 64)
-    >>> found.sizes.g_best, round(found.k_crit, 1)
+    >>> found.group_size, round(found.k_crit, 1)
     (2, 68.7)
     """
     number("cost of a stage", stage_cost, minimum=0.0)
@@ -111,13 +112,13 @@ def advise_problem(
         output_cost=output_cost,
         population=population,
     )
-    free = not prompt_cost and output_cost is None and population is None
+    if not prompt_cost and output_cost is None and population is None:
+        advice = replace(advice, better_budget=near_budget(known, int(budget)))
     return ProblemAdvice(
         advice,
         known,
         signal,
         critical_budget(known, signal) if signal > 0 else None,
-        near_budget(known, int(budget)) if free else None,
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
         None if spec is None else _choice(spec, budget, advice, moments),
     )
@@ -151,11 +152,9 @@ def run(options: argparse.Namespace) -> None:
         refuse_plot(plot)
     advice = _advice(given)
     if plot is not None:
-        axes = new_axes()
-        advice.sizes.plot(axes)
-        save(axes, plot)
+        save(advice.plot(), plot)
     if form == "csv":
-        print(advice.sizes.to_frame().to_csv(index=False), end="")
+        print(advice.to_frame().to_csv(index=False), end="")
     else:
         print(json.dumps(advice.to_dict(), allow_nan=False) if form == "json" else advice)
 
@@ -184,6 +183,6 @@ def rewards(options: argparse.Namespace) -> None:
         options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
     )
     if options.csv:
-        print(summary.zero_signal.to_csv(index=False), end="")
+        print(summary.to_frame().to_csv(index=False), end="")
     else:
         print(json.dumps(summary.to_dict(), allow_nan=False) if options.json else summary)

@@ -74,7 +74,7 @@ def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
         weights = ", ".join(f"{np.interp(p, *known):.3g} at p = {p:g}" for p in _RATES)
         yield "w(p)", weights
         yield "noise over signal", f"{explanation.noise_to_rloo or np.nan:.4g} times RLOO's"
-    yield "silent groups", f"{explanation.silent_share:.1%} here; {family.silent}"
+    yield "silent groups", f"{explanation.frac_reward_zero_std:.1%} here; {family.silent}"
     yield from _rest(meaning)
 
 

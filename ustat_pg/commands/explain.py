@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ..baselines import parse
 from ..catalogue import Meaning, resolve
 from ..moments import HasMoments, Moments, moments_of
-from ..predictions import CountTable, best_table, count_table, gradient_mse, silent_share
+from ..predictions import CountTable, best_table, count_table, frac_reward_zero_std, gradient_mse
 from ..validation import InputError, integer, shares
 from .explanation import Explanation
 from .predict import centred
@@ -109,7 +109,7 @@ def explain(
     size = integer("group size", group_size_of(group_size, meaning))
     common: dict[str, Any] = {
         "group_size": size,
-        "silent_share": silent_share(moments, size),
+        "frac_reward_zero_std": frac_reward_zero_std(moments, size),
         "best_table": best_table(moments, size).baseline.tolist(),
         "pass_rates": moments.value.tolist(),
         "scale": 1.0 if meaning is None else meaning.scale,

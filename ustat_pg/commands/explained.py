@@ -16,7 +16,7 @@ from . import several_rewards
 from .differences import Differences
 from .explain import explain
 from .explanation import Explanation
-from .plots import new_axes, refuse_plot, save
+from .plots import refuse_plot, save
 from .schemes import explain_scheme
 
 
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> None:
     if options.plot is not None and isinstance(found, Explanation):
         path = Path(options.plot)
         refuse_plot(path)
-        save(found.plot(new_axes()), path)
+        save(found.plot(), path)
     print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
 
 

@@ -37,7 +37,7 @@ class Explanation(shown.Shown):
             as are those that follow.
         weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient, of the advantage alone.
         scale: what the loss multiplies the gradient by; None where lengths or the batch decide.
-        silent_share: of groups whose rewards are all equal.
+        frac_reward_zero_std: of groups whose rewards are all equal.
         mse: E‖ĝ - ∇J‖² of one prompt drawn at random.
         noise_to_signal: tr Cov ĝ/‖E ĝ‖².
         cosine: of the angle between E ĝ and ∇J.
@@ -54,7 +54,7 @@ class Explanation(shown.Shown):
 
     name: str
     group_size: int
-    silent_share: float
+    frac_reward_zero_std: float
     best_table: list[float]
     pass_rates: list[float]
     unbiased: bool | None = None
@@ -76,7 +76,7 @@ class Explanation(shown.Shown):
         family, meaning = self.family, self.meaning
         known = self.weight is not None
         drawn = curve(self.weight, self.pass_rates) if self.weight else []
-        silent = f"{self.silent_share:.1%} of groups of {self.group_size}"
+        silent = f"{self.frac_reward_zero_std:.1%} of groups of {self.group_size}"
         parts = [
             _heading(self),
             ["What it climbs", f"  {family.climbs}", *drawn],

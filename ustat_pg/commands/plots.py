@@ -24,13 +24,6 @@ def refuse_plot(path: Path) -> None:
         raise InputError(f"--plot {path}: there is no folder {path.parent}")
 
 
-def new_axes() -> Axes:
-    """The axes of a new picture."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(6, 3.6), layout="constrained").add_subplot()
-
-
 def save(axes: Axes, path: Path) -> None:
     """Write the picture of these axes."""
     figure: Any = axes.figure

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
-from ..shown import Shown
+from ..predictions.advice import OfSizes
+from ..shown import plain
 from ..validation import InputError, number
 from .constants import constants
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
-from .moments import gradients, prompt_moments, zero_signal
+from .moments import frac_reward_zero_std, gradients, prompt_moments
 from .pool import ScoredPool
-from .printing import ends, facts, finite, reasons, records
+from .printing import ends, facts, finite, reasons
 from .tables import group_moments
 
 if TYPE_CHECKING:
-    from ..predictions import AdaptiveAdvice, GroupSizeAdvice
+    from ..predictions import AdaptiveAdvice
     from .constants import ConstantsEstimate
     from .estimates import Dominant
     from .rollouts import Progress
@@ -37,7 +38,7 @@ _LOG = logging.getLogger("ustat_pg.llm")
 
 
 @dataclass(frozen=True)
-class PoolAdvice(Shown):
+class PoolAdvice(OfSizes):
     """The advice of a scored pool.
 
     Arguments:
@@ -57,7 +58,6 @@ class PoolAdvice(Shown):
 
     pool: ScoredPool
     constants: ConstantsEstimate
-    sizes: GroupSizeAdvice
     group_size: int
     worst: float | None
     budget: float
@@ -70,13 +70,13 @@ class PoolAdvice(Shown):
         """Whether the worst error is at most this share above the least."""
         return self.worst is not None and self.worst <= 1 + share
 
-    def record(self) -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
         return {
             "g_star": self.constants.g_star_exact,
             "g_star_interval": [finite(end) for end in self.constants.g_star_interval()],
             "g_interval": list(self.sizes.g_interval),
-            "g_robust": self.group_size,
+            "group_size": self.group_size,
             "worst_ratio": self.worst,
         }
 
@@ -120,13 +120,14 @@ class PoolAdvice(Shown):
                 for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")
             },
             "k_crit_interval": [finite(end) for end in estimates.k_crit_interval()],
-            **self.record(),
+            **self._answer(),
+            "group_size_at_estimates": self.sizes.group_size,
             "looks": list(self.looks) or None,
             "better_budget": None if better is None or better[0] == self.budget else list(better),
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
             "dominant": None if self.dominant is None else self.dominant.to_dict(),
-            "constants": records(estimates.frame()),
+            "constants": plain(estimates.to_frame()),
             "not_known": estimates.not_known,
             "pool": {
                 "prompts": pool.distinct,
@@ -134,7 +135,7 @@ class PoolAdvice(Shown):
                 "rollouts": pool.rollouts,
                 "dtype": pool.config.get("dtype"),
                 "autocast": pool.config.get("autocast_bf16"),
-                "summary": records(summary(pool)),
+                "summary": plain(summary(pool)),
             },
             "taken_as_zero": list(estimates.clipped),
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
@@ -152,7 +153,7 @@ class PoolAdvice(Shown):
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
                 f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
             )
-        lines.append(self.sizes.text(self._advised()))
+        lines.append(str(replace(self.sizes, advised=self._advised())))
         if estimates.k_crit is not None:
             lines.append(
                 f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
@@ -198,8 +199,9 @@ class PoolAdvice(Shown):
             f": whatever c1, c2 and c3 are within their 95% intervals, its error is at most {self.worst:.3g} "
             "times the least of the group sizes above."
         )
-        if size != self.sizes.g_best:
-            text += f" G = {self.sizes.g_best} is the best at their estimates, and may cost more elsewhere."
+        if size != self.sizes.group_size:
+            best = self.sizes.group_size
+            text += f" G = {best} is the best at their estimates, and may cost more elsewhere."
         return text
 
     def _critic_sentence(self) -> str:
@@ -306,7 +308,7 @@ def advise_model(
             if share is None:
                 break
             settled = advice is not None and advice.settles(share)
-            record = {} if advice is None else advice.record()
+            record = {} if advice is None else advice._answer()
             looks.append({"prompts": grown.distinct, **record, "settled": settled})
             so = "going on" if len(looks) < grown.looks else "there are no more"
             _LOG.info(
@@ -386,9 +388,11 @@ def decide(
         prompt_cost=prompt_cost,
         output_cost=output_cost,
         population=population,
-        zero_signal=lambda size: finite(zero_signal(pool, [size])["share"].iloc[0]),
+        frac_reward_zero_std=lambda size: finite(
+            frac_reward_zero_std(pool, [size])["frac_reward_zero_std"].iloc[0]
+        ),
     )
-    best, worst, better = sizes.g_best, None, None
+    best, worst, better = sizes.group_size, None, None
     ends = {name: estimates.interval(name) for name in ("c1", "c2", "c3")}
     if np.isfinite(list(ends.values())).all():
         best, ratios = robust_group_size(
@@ -401,7 +405,7 @@ def decide(
         worst = float(ratios.min())
     if output_cost is None and not prompt_cost and population is None:
         better = near_budget(values, int(budget))
-    return PoolAdvice(pool, estimates, sizes, best, worst, budget, better)
+    return PoolAdvice(sizes, pool, estimates, best, worst, budget, better)
 
 
 def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -> PoolAdvice:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from ..estimators import KL_KINDS
 from ..jackknife import means
+from ..shown import Shown, plain
 from .constants import constants
 from .estimates import (
     BASELINES,
@@ -18,10 +19,10 @@ from .estimates import (
     Dominant,
     curves,
     dominant,
+    frac_reward_zero_std,
     noise_to_signal,
     ordering,
     summary,
-    zero_signal,
 )
 from .pool import ScoredPool
 from .printing import (
@@ -31,7 +32,6 @@ from .printing import (
     interval_lines,
     noise_table,
     reading,
-    records,
     stale_facts,
 )
 from .tables import binary
@@ -44,7 +44,7 @@ SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
 
 
 @dataclass(frozen=True)
-class PoolErrors:
+class PoolErrors(Shown):
     """Every baseline's gradient error at every group size.
 
     Arguments:
@@ -66,10 +66,13 @@ class PoolErrors:
         config = {name: value for name, value in self.pool.config.items() if name != "made_of"}
         counts = {"prompts": self.pool.distinct, "groups": self.pool.size}
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
-        tables = self.tables.items()
-        rows = {name: None if frame is None else records(frame) for name, frame in tables}
-        one = None if self.dominant is None else self.dominant.to_dict()
-        return {**facts, **self.numbers, **rows, "not_known": self.not_known, "dominant": one}
+        rest = {
+            **self.numbers,
+            **self.tables,
+            "not_known": self.not_known,
+            "dominant": self.dominant,
+        }
+        return {name: plain(each) for name, each in (facts | rest).items()}
 
     def __str__(self) -> str:
         pool, tables = self.pool, self.tables
@@ -84,7 +87,7 @@ class PoolErrors:
         else:
             parts = [
                 facts(pool, tables["summary"]),
-                errors_table(tables["curves"], tables["zero_signal"]),
+                errors_table(tables["curves"], tables["frac_reward_zero_std"]),
                 reading(tables["ordering"]),
             ]
             parts += [] if noise is None else [f"\n{noise_table(noise)}"]
@@ -127,13 +130,13 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
         {
             "summary": summary(pool),
             "curves": pd.concat(parts, ignore_index=True),
-            "zero_signal": zero_signal(pool, sizes),
+            "frac_reward_zero_std": frac_reward_zero_std(pool, sizes),
             "noise_to_signal": _noise(pool, sizes, list(names)),
             "noise_to_signal_by_length": by_length,
             "ordering": pd.concat(
                 [ordering(pool, size).assign(group_size=size) for size in sizes], ignore_index=True
             ),
-            "constants": None if estimate is None else estimate.frame(),
+            "constants": None if estimate is None else estimate.to_frame(),
         },
         {} if estimate is None else estimate.not_known,
         None if estimate is None else dominant(pool),

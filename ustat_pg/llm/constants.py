@@ -108,7 +108,7 @@ class ConstantsEstimate:
         """The 95% interval of the critical budget: infinite above where ‖g‖² may be 0."""
         return ratio_interval(self.means.apply(noise_and_signal), self.signal)
 
-    def frame(self) -> pd.DataFrame:
+    def to_frame(self) -> pd.DataFrame:
         """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""
         rows = [(n, getattr(self, n), *self.interval(n), self.se(n)) for n in self.NAMES]
         intervals = {"g_star_exact": self.g_star_interval(), "k_crit": self.k_crit_interval()}

@@ -26,18 +26,19 @@ from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
 from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio_interval
+from ..shown import Shown
 from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants
 from .moments import (
     GroupMoments,
     PromptMoments,
+    frac_reward_zero_std,
     gradients,
     norm_interval,
     pairs,
     prompt_moments,
     share_interval,
     sizes_of,
-    zero_signal,
 )
 from .pool import ScoredPool
 from .printing import ends, finite
@@ -61,12 +62,12 @@ __all__ = [
     "PromptMoments",
     "constants",
     "curves",
+    "frac_reward_zero_std",
     "noise_to_signal",
     "oracle_ratio",
     "ordering",
     "prompt_moments",
     "summary",
-    "zero_signal",
 ]
 
 Array = NDArray[np.float64]
@@ -190,7 +191,7 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
 
 
 @dataclass(frozen=True)
-class Dominant:
+class Dominant(Shown):
     """A prompt that makes most of E‖g(X)‖², and the constants of all others.
 
     Arguments:

@@ -238,7 +238,9 @@ def norm_interval(vectors: Array, looks: float = 1) -> Interval:
     return max(low, 0.0), math.inf if unseen(carriers, count) else max(high, 0.0)
 
 
-def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> pd.DataFrame:
+def frac_reward_zero_std(
+    rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]
+) -> pd.DataFrame:
     """The share of groups whose rewards are all equal, so that they teach nothing.
 
     Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
@@ -246,10 +248,11 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
     whose upper end is ``high`` there.
 
     Returns:
-        a row for each group size: group_size, share, low, high, se, biased (whether G > N: share
-        and se are NaN).
+        a row for each group size: group_size, frac_reward_zero_std, low, high, se, biased (whether G > N:
+        share and se are NaN).
 
-    >>> zero_signal([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], [2, 4, 8]).share.tolist()
+    >>> found = frac_reward_zero_std([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], [2, 4, 8])
+    >>> found.frac_reward_zero_std.tolist()
     [0.75, 0.5, nan]
     """
     sizes = sizes_of(group_sizes)
@@ -275,7 +278,7 @@ def zero_signal(rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]) -> 
     return pd.DataFrame(
         {
             "group_size": sizes,
-            "share": np.where(beyond, np.nan, averages.full),
+            "frac_reward_zero_std": np.where(beyond, np.nan, averages.full),
             "low": np.where(beyond, 0.0, low),
             "high": high,
             "se": np.where(beyond, np.nan, averages.se),

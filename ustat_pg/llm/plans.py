@@ -139,7 +139,7 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
         pool.looks,
     )
     return AdaptiveAdvice(
-        fixed=fixed[best].looks[0],
+        group_size=fixed[best].looks[0],
         plan=plans[staged - len(fixed)].text,
         plan_size=float(sizes[staged]),
         plan_ratio=float(values[staged] / values[best]),

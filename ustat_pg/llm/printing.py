@@ -29,16 +29,6 @@ def plain(value: float, digits: int = 3) -> str:
     return f"{shown:.{max(digits - 1 - math.floor(math.log10(abs(shown))), 0)}f}"
 
 
-def records(frame: Any) -> list[dict[str, Any]]:
-    """Rows as JSON's types: what is not finite becomes null."""
-    return [{name: _json(value) for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def _json(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def finite(value: Any) -> float | None:
     """A number; None where it is not finite, as JSON has it."""
     return float(value) if np.isfinite(value) else None
@@ -78,7 +68,9 @@ def errors_table(frame: Any, signal: Any) -> str:
     table = _grid(frame, texts, "group_size", "baseline")
     # Long names in two lines: the table fits a terminal.
     header = [name.replace("-", "-\n") for name in ("G", *table, "no signal")]
-    text = _tabulated(table.assign(signal=[percent(share) for share in signal["share"]]), header)
+    text = _tabulated(
+        table.assign(signal=[percent(share) for share in signal["frac_reward_zero_std"]]), header
+    )
     return (
         f"{text}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts"
         f"{_where(texts)}.{_own(frame)}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..noise.alarms import LEVELS, NEAR, ROUNDING
+from ..shown import Shown, plain
 from ..validation import InputError
 from .files import LoggedRewards, logged_rewards
-from .moments import zero_signal
-from .printing import percent, records
+from .moments import frac_reward_zero_std
+from .printing import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -48,18 +49,18 @@ class Finding:
 
 
 @dataclass(frozen=True, eq=False)
-class RewardSummary:
+class RewardSummary(Shown):
     """Pass rates, shares of groups with equal rewards, and what they say of a loss of 0 or a flat reward.
 
     Arguments:
         rewards: of each prompt, a row under its id.
-        zero_signal: :func:`~ustat_pg.llm.moments.zero_signal` of the rewards.
+        frac_reward_zero_std: :func:`~ustat_pg.llm.moments.frac_reward_zero_std` of the rewards.
         finished: whether each output ended and was not cut off, (P, N); None where that is not known.
         parts: what rewards are the sum of, by name, (P, N) each.
     """
 
     rewards: pd.DataFrame
-    zero_signal: pd.DataFrame
+    frac_reward_zero_std: pd.DataFrame
     finished: NDArray[np.bool_] | None = None
     parts: Mapping[str, Array] = field(default_factory=dict)
 
@@ -109,9 +110,12 @@ class RewardSummary:
             "all_lowest": float((values == values.min()).all(axis=1).mean()),
             "all_highest": float((values == values.max()).all(axis=1).mean()),
             "pass_rates": rates,
-            "zero_signal": records(self.zero_signal),
-            "findings": [asdict(finding) for finding in self.findings],
+            **plain({"frac_reward_zero_std": self.frac_reward_zero_std, "findings": self.findings}),
         }
+
+    def to_frame(self) -> pd.DataFrame:
+        """The shares of groups with equal rewards, a row for each group size."""
+        return self.frac_reward_zero_std
 
     def __str__(self) -> str:
         from tabulate import tabulate
@@ -128,11 +132,11 @@ class RewardSummary:
         rows = [
             [
                 int(row["group_size"]),
-                percent(row["share"]),
+                percent(row["frac_reward_zero_std"]),
                 f"{row['low']:.1%} to {row['high']:.1%}",
                 f"at most the share at {rollouts}, the rollouts there are" if row["biased"] else "",
             ]
-            for row in self.zero_signal.to_dict("records")
+            for row in self.frac_reward_zero_std.to_dict("records")
         ]
         header = ["G", "groups with equal rewards", "95%", "note"]
         align = ("right",) * 3 + ("left",)
@@ -168,7 +172,7 @@ def summarise_rewards(
     sizes = group_sizes or [2**power for power in range(1, log.rewards.shape[1].bit_length())]
     return RewardSummary(
         pd.DataFrame(log.rewards, index=list(log.names)),
-        zero_signal(log.rewards, [integer("group size", size, 2) for size in sizes]),
+        frac_reward_zero_std(log.rewards, [integer("group size", size, 2) for size in sizes]),
         log.finished,
         log.parts,
     )

@@ -17,8 +17,8 @@ from .count_tables import CountTable as CountTable
 from .count_tables import best_shrinkage as best_shrinkage
 from .count_tables import best_table as best_table
 from .count_tables import count_table as count_table
+from .count_tables import frac_reward_zero_std as frac_reward_zero_std
 from .count_tables import mean_gradient as mean_gradient
-from .count_tables import silent_share as silent_share
 from .group_size import MseConstants as MseConstants
 from .group_size import covariance_parts as covariance_parts
 from .group_size import gap_group_size as gap_group_size

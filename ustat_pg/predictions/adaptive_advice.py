@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 from ..moments import Moments, takes_problems
+from ..shown import Shown
 from ..validation import InputError, integer
 from .adaptive import best_two_stage, known_rates_bound, plan_mse
 from .group_size import mse_constants
@@ -18,70 +18,64 @@ NEAR = 0.05
 
 
 @dataclass(frozen=True)
-class AdaptiveAdvice:
+class AdaptiveAdvice(Shown):
     """A fixed group, the best plan of two stages, and sizes by known pass rates, at equal noise.
 
     Arguments:
-        fixed: the group size of least outputs times noise.
+        group_size: the fixed one of least outputs times noise.
         plan: the best plan "n₁+n₂ if mixed", in words; it needs the weights of
             :func:`~ustat_pg.estimators.two_stage`.
         plan_size: the outputs that it draws for a prompt, in the mean.
         plan_ratio: outputs times noise of the plan over that of the fixed group.
         bound_ratio: the same of group sizes fixed for each prompt by its known pass rate.
         plan_interval: the 95% interval of ``plan_ratio``; None where it is exact.
+
+    >>> print(str(AdaptiveAdvice(4, "3+3 if mixed", 4.4, 0.96, 0.79)).splitlines()[-1])
+    A fixed group of 4 is within 5% of the best plan of two stages, '3+3 if mixed'; sizes by known pass
+    rates would save 21%.
     """
 
-    fixed: int
+    group_size: int
     plan: str
     plan_size: float
     plan_ratio: float
     bound_ratio: float
     plan_interval: Interval | None = None
 
-    def sentence(self) -> str:
-        """What to do, in one sentence.
-
-        >>> AdaptiveAdvice(4, "3+3 if mixed", 4.4, 0.96, 0.79).sentence()
-        "A fixed group of 4 is within 5% of the best plan of two stages, '3+3 if mixed'; sizes by known pass
-        rates would save 21%."
-        """
+    def _sentence(self) -> str:
         low, high = self.plan_interval or (self.plan_ratio, self.plan_ratio)
         rest = f"sizes by known pass rates would save {max(1 - self.bound_ratio, 0):.0%}"
         if self.bound_ratio >= 1 - NEAR and low >= 1 - NEAR:
             return (
-                f"A fixed group of {self.fixed} is within 5% of sizes by known pass rates: nothing adaptive "
-                "is worth its code here."
+                f"A fixed group of {self.group_size} is within 5% of sizes by known pass rates: nothing "
+                "adaptive is worth its code here."
             )
         if low >= 1 - NEAR:
             return (
-                f"A fixed group of {self.fixed} is within 5% of the best plan of two stages, "
+                f"A fixed group of {self.group_size} is within 5% of the best plan of two stages, "
                 f"'{self.plan}'; {rest}."
             )
         ends = "" if self.plan_interval is None else f" (95%: {1 - high:.0%} to {1 - low:.0%})"
         if high > 1:
             known = f"{low:.2g} to {high:.2g}" if isfinite(high) else f"{low:.2g} and more"
             return (
-                f"Whether two stages save anything over a fixed group of {self.fixed} is open: the best "
+                f"Whether two stages save anything over a fixed group of {self.group_size} is open: the best "
                 f"plan, '{self.plan}', needs {self.plan_ratio:.2g} times its outputs (95%: {known})."
             )
         return (
             f"'{self.plan}' with the weights of two_stage saves {1 - self.plan_ratio:.0%} of the outputs"
-            f"{ends} that a fixed group of {self.fixed} needs for the same noise; {rest}."
+            f"{ends} that a fixed group of {self.group_size} needs for the same noise; {rest}."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as JSON has it."""
-        return asdict(self)
 
     def __str__(self) -> str:
         rows = [
-            ("fixed group", str(self.fixed), "1.000"),
+            ("fixed group", str(self.group_size), "1.000"),
             ("two stages", f"{self.plan} ({self.plan_size:.3g} outputs)", f"{self.plan_ratio:.3f}"),
             ("known pass rates", "sizes by prompt", f"{self.bound_ratio:.3f}"),
         ]
         lines = [f"{name:18}{what:32}{ratio:>8}" for name, what, ratio in rows]
         head = f"{'':50}{'outputs':>8}"
-        return "\n".join([head, *lines, "", self.sentence()])
+        return "\n".join([head, *lines, "", self._sentence()])
 
 
 @takes_problems
@@ -112,7 +106,7 @@ def adaptive_advice(
         raise InputError("estimates of these moments have no noise: every plan is as good")
     plan, cost = best_two_stage(moments, largest_group=largest_group, stage_cost=stage_cost)
     return AdaptiveAdvice(
-        fixed=fixed,
+        group_size=fixed,
         plan=plan.text,
         plan_size=plan_mse(moments, plan).expected_size,
         plan_ratio=cost / costs[fixed],

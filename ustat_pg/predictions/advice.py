@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..shown import Shown
-from ..validation import InputError
+from ..shown import Shown, axes_or_new
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 NEAR = 1.05
 """An error of at most so many times the least is near it, as the interval has it; where none that fits the
@@ -28,7 +28,7 @@ class GroupSizeRow:
         batch_size: B.
         mse: MSE of grpo's gradient at both.
         ratio_to_best: that MSE over the least feasible one, at least 1.
-        zero_signal_share: the share of groups whose rewards are all equal, so that they teach
+        frac_reward_zero_std: the share of groups whose rewards are all equal, so that they teach
             nothing; None where it is not known.
     """
 
@@ -36,7 +36,7 @@ class GroupSizeRow:
     batch_size: int
     mse: float
     ratio_to_best: float
-    zero_signal_share: float | None
+    frac_reward_zero_std: float | None
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,24 @@ class GroupSizeAdvice(Shown):
         g_star_paper: √(c3/c1) [reconstructed]; None where c1 = 0. It knows neither costs nor a
             finite set of prompts.
         g_star_exact: the real G of least MSE, whatever the budget allows; None where c1 = 0.
-        g_best: the feasible group size of least MSE; the largest of equals.
+        group_size: the feasible one of least MSE; the largest of equals.
         g_interval: the least and the greatest whole G whose MSE, at the real B that spends the
-            budget, is at most 5% above that of g_best.
-        table: feasible group sizes in increasing order, g_best among them.
-        ratio_to_real: the MSE of g_best over the least at a real G >= 2 and B that spend the
+            budget, is at most 5% above that of group_size.
+        table: feasible group sizes in increasing order, group_size among them.
+        ratio_to_real: the MSE of group_size over the least at a real G >= 2 and B that spend the
             budget: what it costs that they must be whole, at least 1.
+        better_budget: the nearest budget that a good group size divides, and that size, where they are known.
+        advised: what to do, in words, where more is known than this record does.
     """
 
     g_star_paper: float | None
     g_star_exact: float | None
-    g_best: int
+    group_size: int
     g_interval: tuple[int, int]
     table: tuple[GroupSizeRow, ...]
     ratio_to_real: float
+    better_budget: tuple[int, int] | None = None
+    advised: str | None = None
 
     @property
     def shown(self) -> tuple[GroupSizeRow, ...]:
@@ -70,12 +74,12 @@ class GroupSizeAdvice(Shown):
         octaves: dict[int, GroupSizeRow] = {}
         for row in self.table:
             octaves.setdefault(row.group_size.bit_length(), row)
-        first = {row.group_size for row in octaves.values()} | {self.g_best}
+        first = {row.group_size for row in octaves.values()} | {self.group_size}
         return tuple(row for row in self.table if row.group_size in first)
 
     def remark(self, row: GroupSizeRow) -> str:
         """What the table says beside a row."""
-        if row.group_size == self.g_best:
+        if row.group_size == self.group_size:
             return "best"
         return "within 5%" if self.over_the_best(row) <= NEAR else ""
 
@@ -85,27 +89,16 @@ class GroupSizeAdvice(Shown):
         return self.g_star_exact is not None and self.ratio_to_real > NEAR
 
     def over_the_best(self, row: GroupSizeRow) -> float:
-        """The MSE of a row over that of g_best, or of the best real G where g_best is far from it."""
+        """The MSE of a row over that of group_size, or of the best real G where group_size is far from it."""
         return row.ratio_to_best * (self.ratio_to_real if self.far else 1.0)
 
-    def sentence(self, better: tuple[int, int] | None = None) -> str:
-        """What to do, in one sentence.
-
-        Arguments:
-            better: a budget and its group size, to be named where no group size here is good.
-
-        >>> from ustat_pg.predictions import group_size_advice
-        >>> from ustat_pg.problems import example_problem, problem_from_mapping
-        >>> group_size_advice(problem_from_mapping(example_problem()), 22).sentence((24, 4))
-        'No group size that fits this budget is near the best real one, 3.69: take a budget of 24 with
-        G = 4, or G = 2, whose error is 1.3 times its.'
-        """
-        best, star, (low, high) = self.g_best, self.g_star_exact, self.g_interval
+    def _sentence(self) -> str:
+        best, star, (low, high) = self.group_size, self.g_star_exact, self.g_interval
         if self.far:
             other = (
                 "another budget"
-                if better is None
-                else f"a budget of {better[0]} with G = {better[1]}"
+                if self.better_budget is None
+                else "a budget of {} with G = {}".format(*self.better_budget)
             )
             return (
                 f"No group size that fits this budget is near the best real one, {star:.4g}: take "
@@ -123,13 +116,12 @@ class GroupSizeAdvice(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The best group sizes and the table, as JSON has them."""
-        keys = ("group_size", "mse", "ratio_to_best", "zero_signal_share")
-        sizes = ("g_star_paper", "g_star_exact", "g_best", "g_interval")
+        keys = ("group_size", "mse", "ratio_to_best", "frac_reward_zero_std")
+        sizes = ("g_star_paper", "g_star_exact", "group_size", "g_interval")
         table = [{key: getattr(row, key) for key in keys} for row in self.table]
         return {**{name: getattr(self, name) for name in sizes}, "table": table}
 
-    def text(self, sentence: str | None = None) -> str:
-        """The table, the best real G, and a sentence."""
+    def __str__(self) -> str:
         from tabulate import tabulate
 
         rows = [
@@ -140,7 +132,7 @@ class GroupSizeAdvice(Shown):
                 f"{self.over_the_best(row):.3f}"
                 if self.over_the_best(row) < 1e4
                 else f"{self.over_the_best(row):.2g}",
-                "-" if row.zero_signal_share is None else f"{row.zero_signal_share:.1%}",
+                "-" if row.frac_reward_zero_std is None else f"{row.frac_reward_zero_std:.1%}",
                 self.remark(row),
             ]
             for row in self.shown
@@ -157,49 +149,57 @@ class GroupSizeAdvice(Shown):
         ):
             best = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
             lines.append(f"{text:36} {best}")
-        return "\n".join([*lines, "", sentence or self.sentence()])
-
-    def __str__(self) -> str:
-        return self.text()
+        return "\n".join([*lines, "", self.advised or self._sentence()])
 
     def to_frame(self) -> pd.DataFrame:
         """The table, with a row for each feasible group size.
 
         Returns:
-            columns group_size, batch_size, mse, ratio_to_best and zero_signal_share, NaN where that
+            columns group_size, batch_size, mse, ratio_to_best and frac_reward_zero_std, NaN where that
             is not known.
 
         >>> from ustat_pg.predictions import group_size_advice
         >>> from ustat_pg.problems import example_problem, problem_from_mapping
         >>> advice = group_size_advice(problem_from_mapping(example_problem()), 8)
         >>> advice.to_frame().round(4)
-           group_size  batch_size     mse  ratio_to_best  zero_signal_share
+           group_size  batch_size     mse  ratio_to_best  frac_reward_zero_std
         0           2           4  0.0500         1.2980             0.3826
         1           4           2  0.0385         1.0000             0.0788
         2           8           1  0.0492         1.2765             0.0047
         """
         import pandas as pd
 
-        return pd.DataFrame(map(asdict, self.table)).astype({"zero_signal_share": float})
+        return pd.DataFrame(map(asdict, self.table)).astype({"frac_reward_zero_std": float})
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, axes: Axes | None = None) -> Axes:
         """A picture of the error over the least one, with the group sizes within 5% shaded.
 
         Arguments:
-            ax: Matplotlib's axes to draw on; new ones unless given.
+            axes: to draw on; new ones unless given.
         """
-        try:
-            from matplotlib import pyplot
-        except ImportError:
-            raise InputError("a plot needs pip install 'ustat_pg[figures]'") from None
-        axes = pyplot.figure(layout="constrained").add_subplot() if ax is None else ax
+        axes = axes_or_new(axes)
         sizes = [row.group_size for row in self.table]
         axes.axvspan(*self.g_interval, color="0.9", label="within 5% of the least")
         axes.plot(sizes, [row.ratio_to_best for row in self.table], "o-", markersize=4)
-        axes.plot([self.g_best], [1.0], "o", color="C3", label=f"best: G = {self.g_best}")
+        axes.plot([self.group_size], [1.0], "o", color="C3", label=f"best: G = {self.group_size}")
         for scale, axis in ((axes.set_xscale, axes.xaxis), (axes.set_yscale, axes.yaxis)):
             scale("log", base=2)
             axis.set_major_formatter("{x:g}")
         axes.set(xlabel="group size G", ylabel="MSE over the least", ylim=(0.95, None))
         axes.legend(frameon=False)
         return axes
+
+
+@dataclass(frozen=True)
+class OfSizes(Shown):
+    """Advice that rests on a table of group sizes."""
+
+    sizes: GroupSizeAdvice
+
+    def to_frame(self) -> pd.DataFrame:
+        """The table, as :meth:`GroupSizeAdvice.to_frame` has it."""
+        return self.sizes.to_frame()
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """The picture of :meth:`GroupSizeAdvice.plot`."""
+        return self.sizes.plot(axes)

@@ -189,12 +189,12 @@ def require_binary(moments: Moments, what: str) -> None:
 
 
 @takes_problems
-def silent_share(moments: Moments, group_size: int) -> float:
+def frac_reward_zero_std(moments: Moments, group_size: int) -> float:
     """The share of groups whose rewards are all equal: E[Vᴳ + (1-V)ᴳ], of rewards 0 and 1.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> silent_share(coin.moments(), 2)
+    >>> frac_reward_zero_std(coin.moments(), 2)
     0.5
     """
     require_binary(moments, "the share of silent groups")
@@ -236,7 +236,7 @@ def mean_gradient(
         return mean
     if table.successes[-1] != 0 or table.failures[0] != 0:
         raise InputError(f"silent groups of {name} are not silent: their advantages are not 0")
-    kept = 1 - silent_share(moments, group_size)
+    kept = 1 - frac_reward_zero_std(moments, group_size)
     if kept < _ROUNDING:
         raise InputError("every group is silent: dynamic sampling would keep none")
     return mean / kept

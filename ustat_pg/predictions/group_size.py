@@ -278,14 +278,14 @@ def group_size_advice(
     prompt_cost: float = 0.0,
     output_cost: float | None = None,
     population: int | None = None,
-    zero_signal: Callable[[int], ArrayLike | None] | None = None,
+    frac_reward_zero_std: Callable[[int], ArrayLike | None] | None = None,
 ) -> GroupSizeAdvice:
     """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
 
     Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
     divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
-    G >= 2 for which that is at least one is feasible: g_best is the best of them all, and the table
-    has the powers of two and g_best. A population caps B at N; without costs, group sizes that
+    G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
+    has the powers of two and that. A population caps B at N; without costs, group sizes that
     would need more prompts are not feasible.
 
     Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
@@ -299,19 +299,19 @@ def group_size_advice(
         output_cost: r, of an output; 1 where only a prompt's cost is given.
         population: N, where prompts are drawn without replacement from N; the moments are those of
             all N, of which ρ(x) is the share that looks like x.
-        zero_signal: given G, the share of groups with equal rewards, in each context (X,) or in
+        frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
             all; in all where constants are given; None of a G of which it is not known. A problem's
             own :meth:`~ustat_pg.problems.SoftmaxBandit.zero_signal_share` unless given.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
-    >>> advice.g_best, advice.g_interval
+    >>> advice.group_size, advice.g_interval
     (4, (3, 5))
     >>> round(advice.g_star_exact, 4)
     3.6903
     """
     if not isinstance(moments, MseConstants):
-        zero_signal = zero_signal or getattr(moments, "zero_signal_share", None)
+        frac_reward_zero_std = frac_reward_zero_std or getattr(moments, "zero_signal_share", None)
         moments = moments_of(moments)
     constants = moments if isinstance(moments, MseConstants) else mse_constants(moments)
     costly = output_cost is not None or prompt_cost != 0
@@ -350,7 +350,7 @@ def group_size_advice(
             batch_size=int(batch),
             mse=float(error),
             ratio_to_best=float(error) / least if least else 1.0,
-            zero_signal_share=_share(moments, zero_signal, int(size)),
+            frac_reward_zero_std=_share(moments, frac_reward_zero_std, int(size)),
         )
         for size, batch, error in zip(sizes, batches, errors, strict=True)
     )
@@ -366,7 +366,7 @@ def group_size_advice(
     return GroupSizeAdvice(
         g_star_paper=paper if paper < math.inf else None,
         g_star_exact=exact if exact < math.inf else None,
-        g_best=best,
+        group_size=best,
         g_interval=(int(near[0]), int(near[-1])),
         table=table,
         ratio_to_real=least / real if real else 1.0,
@@ -403,19 +403,19 @@ def _batches(
 
 def _share(
     moments: Moments | MseConstants,
-    zero_signal: Callable[[int], ArrayLike | None] | None,
+    frac_reward_zero_std: Callable[[int], ArrayLike | None] | None,
     size: int,
 ) -> float | None:
-    signal = None if zero_signal is None else zero_signal(size)
+    signal = None if frac_reward_zero_std is None else frac_reward_zero_std(size)
     if signal is None:
         return None
-    share = finite_array("zero_signal", signal)
+    share = finite_array("frac_reward_zero_std", signal)
     if not share.ndim:
         return float(share)
     probs = np.empty(0) if isinstance(moments, MseConstants) else moments.context_probs
     if share.shape != probs.shape:
         raise InputError(
-            f"zero_signal has shape {share.shape}: one number, or one per context "
+            f"frac_reward_zero_std has shape {share.shape}: one number, or one per context "
             f"({len(probs)}), is needed"
         )
     return float(probs @ share)
