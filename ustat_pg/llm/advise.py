@@ -127,8 +127,7 @@ class PoolAdvice(OfSizes):
             "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
             "critic_cost": self.critic_cost,
             "dominant": None if self.dominant is None else self.dominant.to_dict(),
-            "constants": plain(estimates.to_frame()),
-            "not_known": estimates.not_known,
+            **estimates.to_dict(),
             "pool": {
                 "prompts": pool.distinct,
                 "groups": pool.size,

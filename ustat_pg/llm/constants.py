@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,10 @@ from numpy.typing import NDArray
 
 from ..jackknife import FEW, Interval, Means, beside, means, ratio_interval
 from ..predictions import MseConstants, critical_budget
+from ..shown import Shown, plain
 from .moments import gradients, norm_interval, pairs, prompt_moments
 from .pool import ScoredPool
+from .printing import interval_lines
 
 Array = NDArray[np.float64]
 
@@ -21,7 +24,7 @@ _TELLING = 3
 
 
 @dataclass(frozen=True, eq=False)
-class ConstantsEstimate:
+class ConstantsEstimate(Shown):
     """c1, c2, c3, vanilla's constant of Proposition 3 (minibatch) and ‖g‖², estimated from a pool.
 
     Arguments:
@@ -107,6 +110,13 @@ class ConstantsEstimate:
     def k_crit_interval(self) -> tuple[float, float]:
         """The 95% interval of the critical budget: infinite above where ‖g‖² may be 0."""
         return ratio_interval(self.means.apply(noise_and_signal), self.signal)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows of :meth:`to_frame`, and why ends are not known, as JSON has them."""
+        return {"constants": plain(self.to_frame()), "not_known": self.not_known}
+
+    def __str__(self) -> str:
+        return interval_lines(self.to_frame(), self.not_known)
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each constant, G* and K_crit: name, value, low, high, se; NaN where there is none."""

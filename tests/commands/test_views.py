@@ -1,0 +1,70 @@
+"""A result has the form that its command prints: ``str``, ``to_dict``, a notebook's cell."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+
+import pytest
+
+from ustat_pg import advise_pool, advise_problem, explain, gradient_mse, load_problem
+from ustat_pg.cli import main
+from ustat_pg.commands.differences import Differences
+from ustat_pg.commands.schemes import explain_scheme
+from ustat_pg.llm.commands import errors_of_pool
+from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.rewards import summarise_rewards
+from ustat_pg.predictions import plan_mse
+
+POOL, LOG = "tests/data/pools/scored.npz", "tests/data/pools/rollouts.jsonl"
+PROBLEM = load_problem("ustat:uneven")
+
+COMMANDS = {
+    "predict ustat:uneven --group-size 4 --baseline best": lambda: gradient_mse(PROBLEM, "best", 4),
+    "explain trl --group-size 4": lambda: explain("trl", group_size=4),
+    "explain trl --against verl": lambda: Differences(explain("trl"), explain("verl")),
+    "explain dapo": lambda: explain_scheme("dapo"),
+    "advise ustat:uneven --budget 64 --adaptive": lambda: advise_problem(
+        "ustat:uneven", 64, adaptive=True
+    ),
+    f"advise --scored {POOL} --budget 64": lambda: advise_pool(POOL, 64),
+    f"llm mse --scored {POOL}": lambda: errors_of_pool(ScoredPool.load(POOL)),
+    f"rewards {LOG}": lambda: summarise_rewards(LOG),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_prints_its_record(capsys, command):
+    result = COMMANDS[command]()
+    assert main(command.split()) == 0
+    assert capsys.readouterr().out == f"{result}\n"
+    assert main([*command.split(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        json.dumps(result.to_dict(), allow_nan=False)
+    )
+    assert result._repr_html_() == f"<pre>{escape(str(result))}</pre>"
+
+
+def test_a_plan_prints_its_record_and_the_unbiased_one_beside(capsys):
+    command = ["predict", "ustat:uneven", "--plan", "3+2 if mixed", "--baseline", "grpo"]
+    result = plan_mse(PROBLEM, "3+2 if mixed", "grpo")
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith(f"{result}\n")
+    assert main([*command, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.pop("sequential") == plan_mse(PROBLEM, "3+2 if mixed").to_dict()
+    assert printed == result.to_dict()
+
+
+def test_pictures_are_drawn_on_axes_that_are_given():
+    axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
+    for result in (explain("trl"), advise_problem("ustat:uneven", 64)):
+        assert result.plot(axes) is axes
+
+
+def test_the_answer_of_advice_is_its_group_size():
+    problem, pool = advise_problem("ustat:uneven", 64, adaptive=True), advise_pool(POOL, 64)
+    assert problem.group_size == problem.to_dict()["group_size"] == problem.sizes.group_size
+    assert problem.adaptive.group_size == problem.to_dict()["adaptive"]["group_size"]
+    assert pool.group_size == pool.to_dict()["group_size"]
+    assert pool.sizes.group_size == pool.to_dict()["group_size_at_estimates"]
