@@ -33,13 +33,13 @@ from ustat_pg.predictions import (
     plan_weight,
     sized_mse,
 )
+from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.sampling import Plan
 
 from .engines import SizedCell
 from .evidence import Check, Linear, Point, at_most, equal, mean_of
 from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from .problems import BanditEntry, Suite
-from .problems.bandits import two_valued
 from .shared.peers import telling, weight_in
 
 STEM = "adaptive_groups"
@@ -293,6 +293,6 @@ def curves(suite: Suite) -> Iterator[Point]:
         for p, w in zip(RATES, plan_weight(words, estimator, RATES) / middle, strict=True):
             drawn = None
             if words == TWO_STAGES and 0.1 <= p <= 0.9:
-                cell = PlanCell.of(two_valued([p, 1 - p], [1, 0]), words)
+                cell = PlanCell.of(SoftmaxBandit.bernoulli([p, 1 - p], [1, 0]), words)
                 drawn = weight_in(cell, of_plan(estimator))
             yield Point(STEM, name, {"pass_rate": float(p)}, float(w), drawn)

@@ -32,14 +32,14 @@ from ustat_pg.predictions import (
     gradient_covariance,
     kl_penalty,
 )
-from ustat_pg.problems import WeightedBandit
+from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 from ustat_pg.validation import changed
 
 from .engines import Coordinate, Decay, Training
 from .evidence import Check, Linear, LogSlope, Point, equal, mean_of
 from .evidence.figure import Axis, Figure, Line, Panel
 from .interior_problems.location_bandit import LocationBandit
-from .problems import BanditEntry, Entry, Suite, two_valued
+from .problems import BanditEntry, Entry, Suite
 from .problems.landscapes import LandscapeEntry
 from .problems.paths import SPACES, TokenPath, along, mean_along, penalised, tilted
 from .shared.numerics import Approximate, derivative, later_terms
@@ -127,12 +127,14 @@ def climbs(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def rates(suite: Suite) -> Iterator[BanditEntry]:
-    yield Entry("half", "made-up", two_valued([0.5, 0.5], [1, 0]))
+    yield Entry("half", "made-up", SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0]))
     rng = np.random.default_rng([suite.seed, 46])
     for number in range(max(suite.generated // 2, 1)):
         rate = float(rng.uniform(0.4, 0.6))
         yield Entry(
-            f"rate#{suite.seed}.{number}", "generated", two_valued([rate, 1 - rate], [1, 0])
+            f"rate#{suite.seed}.{number}",
+            "generated",
+            SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0]),
         )
 
 

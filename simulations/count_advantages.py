@@ -36,11 +36,12 @@ from ustat_pg.predictions import (
     gradient_mse,
     mean_gradient,
 )
+from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
 from .evidence import Check, Linear, Point, Ratio, equal, mean_of
 from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line, Panel
-from .problems import BanditEntry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Suite, mse_of
 from .shared.peers import mean_in, telling, weight_in
 
 STEM = "count_advantages"
@@ -295,7 +296,7 @@ def _weights(group_size: int) -> Iterator[Point]:
 
 def _along(name: str, group_size: int, rate: float) -> Linear:
     """E ĝ over g along a direction, at one prompt with two arms, of which one is rewarded."""
-    problem = two_valued([rate, 1 - rate], [1, 0])
+    problem = SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0])
     place = telling(problem, [problem.gradient()])
     return weight_in(GradientCell(problem, group_size), Estimator(name), place.number)
 

@@ -70,7 +70,7 @@ from .evidence import (
     mean_of,
 )
 from .evidence.figure import Axis, Figure, Panel
-from .problems import BanditEntry, Entry, Suite, mse_of, two_valued
+from .problems import BanditEntry, Entry, Suite, mse_of
 from .problems.bandits import prompts
 from .shared.peers import CRITIC, label, mean_in, scale, slope, within
 from .shared.runs import GRPO, ORACLE, VANILLA, constant, critic
@@ -476,9 +476,9 @@ def checks(suite: Suite) -> Iterator[Check]:
     """The corollary inside Assumption 2, its failures outside, and the printed figures: on fixed problems,
     generated ones of both kinds, and digits.
     """
-    uniform = Entry("uniform", "made-up", two_valued([0.25] * 4, [1, 0, 0, 0]))
+    uniform = Entry("uniform", "made-up", SoftmaxBandit.bernoulli([0.25] * 4, [1, 0, 0, 0]))
     # 0 < V/2 < b* < V, which no drawn problem need have: twice b* decides, not b*.
-    likely = Entry("likely", "made-up", two_valued([0.5, 0.25, 0.25], [1, 0, 0]))
+    likely = Entry("likely", "made-up", SoftmaxBandit.bernoulli([0.5, 0.25, 0.25], [1, 0, 0]))
     for entry in (suite.skewed, likely):
         yield from outside(entry, 4)
     yield from _figures(suite.skewed)
@@ -570,7 +570,7 @@ def _frontier() -> Iterator[Point]:
     group_sizes = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64)
     rewarded = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 19, 22, 26, 30, 36, 42, 48, 54, 60)
     for i, count in enumerate(rewarded):
-        problem = two_valued([1 / arms] * arms, [1] * count + [0] * (arms - count))
+        problem = SoftmaxBandit.bernoulli([1 / arms] * arms, [1] * count + [0] * (arms - count))
         moments = problem.moments()
         for j, group_size in enumerate(group_sizes):
             prediction = gradient_mse(moments, "grpo", group_size)
@@ -593,7 +593,7 @@ def _map() -> Iterator[Point]:
     group_size = 8
     for correlation in np.linspace(-1, 1, 21).round(2).tolist():
         chances = [(1 - correlation) / 2, *[(1 + correlation) / 2] * 4]
-        problem = two_valued([0.5, 0.125, 0.125, 0.125, 0.125], chances)
+        problem = SoftmaxBandit.bernoulli([0.5, 0.125, 0.125, 0.125, 0.125], chances)
         moments, cell = problem.moments(), GradientCell(problem, group_size)
         at = {"correlation": correlation, "group_size": group_size}
         for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):

@@ -28,7 +28,6 @@ from .engines import SurvivorCell
 from .evidence import Check, Point, equal, mean_of
 from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
 from .problems import BanditEntry, Suite
-from .problems.bandits import two_valued
 from .problems.lengths import worded
 from .shared.peers import telling, weight_in
 from .shared.runs import GRPO
@@ -158,7 +157,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     """The weight of a prompt against its pass rate where survival looks at the reward, groups of 4."""
     for name, chances in FIGURE_CHANCES.items():
         for p in RATES.tolist():
-            problem = two_valued([p, 1 - p], [1, 0])
+            problem = SoftmaxBandit.bernoulli([p, 1 - p], [1, 0])
             survival = np.where(problem.reward_values > 0.5, *chances)
             twice, fates = doubled(problem, survival)
             mean = survivor_mse(survivor_moments(problem, survival), 4).mean

@@ -7,7 +7,6 @@ from inspect import Parameter, signature
 import numpy as np
 import pytest
 
-from simulations.problems import two_valued
 from tests.support.estimators import spelled
 from tests.support.refusals import refuses
 from ustat_pg.baselines import ALIASES, BASELINES, baseline, parse, require_group
@@ -16,9 +15,9 @@ from ustat_pg.engines.base import RUNNABLE
 from ustat_pg.estimators import BASELINES as FUNCTIONS
 from ustat_pg.estimators import advantages
 from ustat_pg.predictions import gradient_mse
-from ustat_pg.problems import random_problem
+from ustat_pg.problems import SoftmaxBandit, random_problem
 
-BINARY = two_valued([0.7, 0.2, 0.1], [1, 0, 0])
+BINARY = SoftmaxBandit.bernoulli([0.7, 0.2, 0.1], [1, 0, 0])
 
 each = pytest.mark.parametrize("record", BASELINES.values(), ids=BASELINES)
 REWARDS = np.random.default_rng(0).normal(size=(50, 4))

@@ -1,7 +1,7 @@
 """The problems that claims are checked on: made up, generated from the seed, or real."""
 
-from .bandits import BanditEntry, mse_of, spread, two_valued, word
+from .bandits import BanditEntry, mse_of, spread, word
 from .entry import Entry
 from .suite import Suite
 
-__all__ = ["BanditEntry", "Entry", "Suite", "mse_of", "spread", "two_valued", "word"]
+__all__ = ["BanditEntry", "Entry", "Suite", "mse_of", "spread", "word"]

@@ -25,14 +25,6 @@ BanditEntry = Entry[SoftmaxBandit]
 T = TypeVar("T")
 
 
-def two_valued(probs: Any, success: Any) -> SoftmaxBandit:
-    """One prompt, tabular policy with these probabilities, reward 1 with the arm's success chance."""
-    chance = np.asarray(success, dtype=float)
-    law = np.stack([chance, 1 - chance], axis=-1)[None]
-    values = np.broadcast_to([1.0, 0.0], law.shape)
-    return SoftmaxBandit.tabular([1.0], np.log([probs]), values, law)
-
-
 def shipped(name: str) -> BanditEntry:
     """A problem that ships with the library."""
     known = named_problem(name)
@@ -51,12 +43,8 @@ def word(estimator: Estimator) -> str:
 def spread(name: str, origin: str, probs: Any) -> BanditEntry:
     """Equally likely prompts with sure rewards on different arms: their gradients differ much."""
     contexts, arms = np.shape(probs)
-    values = np.zeros((contexts, arms, 1))
-    values[np.arange(contexts), np.arange(contexts) % arms] = 1.0
-    uniform = np.full(contexts, 1 / contexts)
-    return Entry(
-        name, origin, SoftmaxBandit.tabular(uniform, np.log(probs), values, np.ones_like(values))
-    )
+    rewards = np.eye(arms)[np.arange(contexts) % arms]
+    return Entry(name, origin, SoftmaxBandit.from_probs(probs, rewards))
 
 
 def graded(context_probs: np.ndarray, rates: np.ndarray, rng: np.random.Generator) -> SoftmaxBandit:
@@ -218,7 +206,9 @@ class Bandits:
         """Generated coins: the explicit bound less than three times the exact second-order term."""
         for name, rng in self._streams("coin", 1):
             chance = float(rng.uniform(0.82, 0.95))
-            yield Entry(name, "generated", two_valued([0.5, 0.5], [chance, 1 - chance]))
+            yield Entry(
+                name, "generated", SoftmaxBandit.bernoulli([0.5, 0.5], [chance, 1 - chance])
+            )
 
     def strong(self) -> Iterator[BanditEntry]:
         """Generated policies that mostly take the rewarded arm: far outside Assumption 2."""
@@ -226,14 +216,14 @@ class Bandits:
             likely = rng.uniform(0.6, 0.85)
             probs = [likely, *((1 - likely) * rng.dirichlet([2.0, 2.0, 2.0]))]
             success = [rng.uniform(0.9, 1.0), *rng.uniform(0.0, 0.1, 3)]
-            yield Entry(name, "generated", two_valued(probs, success))
+            yield Entry(name, "generated", SoftmaxBandit.bernoulli(probs, success))
 
     def alike(self) -> Iterator[BanditEntry]:
         """Generated uniform policies, one arm rewarded: Assumption 2 holds."""
         for name, rng in self._streams("alike", 3):
             arms = int(rng.integers(3, 6))
             success = [rng.uniform(0.7, 1.0), *[0.0] * (arms - 1)]
-            yield Entry(name, "generated", two_valued([1 / arms] * arms, success))
+            yield Entry(name, "generated", SoftmaxBandit.bernoulli([1 / arms] * arms, success))
 
     def spreads(self) -> Iterator[BanditEntry]:
         """Generated prompts, equally likely, whose gradients differ much."""

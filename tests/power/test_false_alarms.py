@@ -7,15 +7,16 @@ from scipy.stats import binomtest
 
 from simulations.evidence import RivalVerdict, Verdict, decide, equal, mean_of
 from simulations.mse import rivals
-from simulations.problems import Suite, mse_of, two_valued
+from simulations.problems import Suite, mse_of
 from ustat_pg.engines import GradientCell
 from ustat_pg.predictions import gradient_mse
+from ustat_pg.problems import SoftmaxBandit
 
 SEEDS = 2000
 QUANTITY = mse_of("grpo")
 PROBLEMS = {
     "skewed": Suite().skewed.problem,
-    "rarely-solved": two_valued([0.97, 0.01, 0.01, 0.01], [0, 1, 0, 0]),
+    "rarely-solved": SoftmaxBandit.bernoulli([0.97, 0.01, 0.01, 0.01], [0, 1, 0, 0]),
 }
 
 

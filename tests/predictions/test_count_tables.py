@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulations.problems import two_valued
 from tests.support.refusals import refusals
 from ustat_pg.predictions import (
     best_shrinkage,
@@ -92,8 +91,8 @@ def test_rounding_leaves_no_negative_error(size):
 
 def test_the_amount_is_held_between_grpo_and_the_constant():
     # b* is .13 and V .8: a mean below V would be overtaken, one above it is the wrong way.
-    skewed = two_valued([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]).moments()
+    skewed = SoftmaxBandit.bernoulli([0.8, 0.1, 0.05, 0.05], [1, 0, 0, 0]).moments()
     assert best_shrinkage(skewed, 4, 0.6) == 1.0
     assert best_shrinkage(skewed, 4, 1.5) == 0.0
     # Nothing to choose from: all rewards alike.
-    assert best_shrinkage(two_valued([0.5, 0.5], [1, 1]).moments(), 4, 1.0) == 1.0
+    assert best_shrinkage(SoftmaxBandit.bernoulli([0.5, 0.5], [1, 1]).moments(), 4, 1.0) == 1.0

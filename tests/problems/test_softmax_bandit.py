@@ -84,8 +84,10 @@ GOOD = {
     },
     SoftmaxBandit.linear: ONE | {"features": [[[1.0], [0.0]]], "theta": [1.0]},
     SoftmaxBandit.shared_linear: ONE | {"context_features": [[1.0]], "weights": [[1.0], [0.0]]},
+    SoftmaxBandit.bernoulli: {"probs": [[0.25, 0.75], [0.5, 0.5]], "success": [[1, 0], [0, 0.5]]},
+    SoftmaxBandit.from_probs: {"probs": [0.25, 0.75], "rewards": [-2, 3]},
 }
-TABULAR, LINEAR, SHARED = GOOD
+TABULAR, LINEAR, SHARED, BERNOULLI, SURE = GOOD
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,49 @@ TABULAR, LINEAR, SHARED = GOOD
         (LINEAR, {"features": [[[1e200], [0.0]]], "theta": [1e200]}, "logits exceed 1e+"),
         (LINEAR, {"offset": [[0.0]]}, "offset has shape"),
         (SHARED, {"weights": [[1.0], [0.0], [0.0]]}, "two contexts and arms"),
+        (BERNOULLI, {"success": [1, 0]}, "success has shape (2,) and probs (2, 2)"),
+        (BERNOULLI, {"success": [[1, 0], [0, 1.5]]}, "success is 1.5: it must lie in [0, 1]"),
+        (BERNOULLI, {"probs": [[1, 0], [0.5, 0.5]]}, "probs is 0 at [0, 1]: it has no logit"),
+        (BERNOULLI, {"probs": [[0.5, 0.6], [0.5, 0.5]]}, "probs sums to 1.1 at [0]"),
+        (BERNOULLI, {"probs": [[0.5, 0.5], [1.5, -0.5]]}, "probs is -0.5 at [1, 1]"),
+        (BERNOULLI, {"context_probs": [1.0]}, "has 1 entries: the policy has 2 contexts"),
+        (
+            SURE,
+            {"probs": [[[0.5, 0.5]]]},
+            "probs have shape (1, 1, 2): they must be (K,) or (X, K)",
+        ),
+        (SURE, {"probs": 1.0}, "probs have shape ()"),
+        (SURE, {"rewards": [np.nan, 0]}, "rewards holds nan at [0]"),
+        (SURE, {"rewards": [[-2, 3]]}, "rewards has shape (1, 2) and probs (2,)"),
     ],
 )
 def test_refused(make, changes, message):
     assert make(**GOOD[make]).contexts
     with pytest.raises(InputError, match=re.escape(message)):
         make(**(GOOD[make] | changes))
+
+
+def test_bandits_of_probabilities_are_the_tabular_ones_of_their_logarithms():
+    probs, chance, equal = (
+        np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]),
+        [[1, 0, 0.5]] * 2,
+        [0.5, 0.5],
+    )
+    laws = [[[z, 1 - z] for z in row] for row in chance]
+    values, ones = [[[1.0, 0.0]] * 3] * 2, np.ones((2, 3, 1))
+    rewards = [[3, -1, 0.5], [0, 2, 2]]
+    for made, known in (
+        (BERNOULLI(probs, chance), TABULAR(equal, np.log(probs), values, laws)),
+        (SURE(probs, rewards), TABULAR(equal, np.log(probs), np.array(rewards)[..., None], ones)),
+        (BERNOULLI(probs[0], chance[0]), TABULAR([1], np.log(probs[:1]), values[:1], laws[:1])),
+        (SURE(probs, rewards, [0.9, 0.1]).restrict([1]), SURE(probs[1], rewards[1])),
+    ):
+        assert made.digest == known.digest
+        assert [array.tolist() for array in made.arrays().values()] == [
+            array.tolist() for array in known.arrays().values()
+        ]
+    # Its draws are addressed by these digits.
+    assert BERNOULLI([0.7, 0.2, 0.1], [1, 0, 0]).digest == "2ff6132d9145f35a"
 
 
 def test_logits_too_far_apart_are_refused_before_they_overflow():

@@ -21,6 +21,7 @@ from ..validation import (
     integer,
     probabilities,
     record,
+    shares,
 )
 
 Array = NDArray[np.float64]
@@ -44,6 +45,26 @@ class Outcomes:
     arms: NDArray[np.int64]
     rewards: Array
     probs: Array
+
+
+def _by_arm(name: str, probs: ArrayLike, numbers: Array) -> tuple[Array, Array]:
+    """Logits of a policy and a number for each of its arms, (X, K) each."""
+    law = finite_array("probs", probs)
+    if law.ndim not in (1, 2):
+        raise InputError(f"probs have shape {law.shape}: they must be (K,) or (X, K)")
+    law = probabilities("probs", law, law.ndim)
+    if law.shape != numbers.shape:
+        raise InputError(
+            f"{name} has shape {numbers.shape} and probs {law.shape}: they must be equal"
+        )
+    if (law == 0).any():
+        where = np.argwhere(law == 0)[0].tolist()
+        raise InputError(f"probs is 0 at {where}: it has no logit, so leave the arm out")
+    return np.log(np.atleast_2d(law)), np.atleast_2d(numbers)
+
+
+def _equal(contexts: int, context_probs: ArrayLike | None) -> ArrayLike:
+    return np.full(contexts, 1 / contexts) if context_probs is None else context_probs
 
 
 @record()
@@ -99,6 +120,43 @@ class SoftmaxBandit:
         """The problem whose parameters are the logits (X, K): d = X K."""
         policy = TabularSoftmax(logits)  # type: ignore[arg-type]
         return cls(policy, context_probs, reward_values, reward_probs)  # type: ignore[arg-type]
+
+    @classmethod
+    def bernoulli(
+        cls, probs: ArrayLike, success: ArrayLike, context_probs: ArrayLike | None = None
+    ) -> SoftmaxBandit:
+        """The Bernoulli bandit: rewards 0 and 1, a tabular policy with these probabilities.
+
+        Arguments:
+            probs: π(k | x), (K,) for one context or (X, K), all above 0; the parameters are their logarithms.
+            success: P(z = 1 | x, k), of the same shape.
+            context_probs: ρ(x), (X,); equal unless given.
+
+        >>> SoftmaxBandit.bernoulli([0.7, 0.2, 0.1], [1, 0, 0.5]).moments().value
+        array([0.75])
+        """
+        logits, chance = _by_arm("success", probs, shares("success", success))
+        law = np.stack([chance, 1 - chance], axis=-1)
+        values = np.broadcast_to([1.0, 0.0], law.shape)
+        return cls.tabular(_equal(len(law), context_probs), logits, values, law)
+
+    @classmethod
+    def from_probs(
+        cls, probs: ArrayLike, rewards: ArrayLike, context_probs: ArrayLike | None = None
+    ) -> SoftmaxBandit:
+        """The bandit in which each arm has a sure reward, a tabular policy with these probabilities.
+
+        Arguments:
+            probs: π(k | x), (K,) for one context or (X, K), all above 0; the parameters are their logarithms.
+            rewards: z(x, k), of the same shape.
+            context_probs: ρ(x), (X,); equal unless given.
+
+        >>> SoftmaxBandit.from_probs([[0.5, 0.5], [0.75, 0.25]], [[2, -1], [1, 0]]).moments().value
+        array([0.5 , 0.75])
+        """
+        logits, values = _by_arm("rewards", probs, finite_array("rewards", rewards))
+        values = values[..., None]
+        return cls.tabular(_equal(len(values), context_probs), logits, values, np.ones_like(values))
 
     @classmethod
     def linear(

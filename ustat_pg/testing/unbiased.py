@@ -136,8 +136,7 @@ def climbed_reward(
 
     >>> def judge(z):                                # the share of the others that each output beats
     ...     return (z[..., :, None] > z[..., None, :]).sum(-1) / (z.shape[-1] - 1)
-    >>> qualities = [[[0.0], [1.0], [10.0]]]
-    >>> three = SoftmaxBandit.tabular([1.0], np.log([[0.5, 0.25, 0.25]]), qualities, np.ones((1, 3, 1)))
+    >>> three = SoftmaxBandit.from_probs([0.5, 0.25, 0.25], [0, 1, 10])
     >>> [climbed_reward(judge, three, group_size=size).round(12).tolist() for size in (2, 5)]
     [[[0.0, 0.5, 0.75]], [[0.0, 0.5, 0.75]]]
     """
