@@ -41,11 +41,7 @@ from .engines import Constant, Decay
 from .engines.runs.schedules import Schedule
 from .evidence import Check, Extrapolation, Linear, Point, equal, mean_of
 from .evidence.figure import Axis, Figure, Line, Panel
-<<<<<<< HEAD
 from .problems import BanditEntry, Suite, mse_of
-=======
-from .problems import BanditEntry, Entry, Suite, mse_of
->>>>>>> 7decfa3 (problems: SoftmaxBandit.bernoulli and from_probs; two_valued is gone)
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Excess, Flat, Lowest, scaled
 from .shared.runs import GRPO, Noise, at_optimum, moments_of, parts_of

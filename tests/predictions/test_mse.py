@@ -83,6 +83,60 @@ def test_refused(function, arguments, message):
     refuses(message, function, moments, **({"group_size": 4} | arguments))
 
 
+SIZES = np.array([[2, 3, 8], [4, 5, 16]])
+
+
+@pytest.mark.parametrize(
+    "baseline", ["grpo", "group-mean", "oracle", "std", "maxrl", "bayes:1,1", "best"]
+)
+@pytest.mark.parametrize(("sizes", "batches"), [([2, 4, 8], 1), (SIZES, [1, 2, 7]), (4, (1, 3))])
+def test_sizes_broadcast(baseline, sizes, batches):
+    problem = named_problem("uneven").problem
+    all_of = gradient_mse(problem, baseline, sizes, batches)
+    covariances = gradient_covariance(problem, baseline, sizes, batches)
+    shape = np.broadcast_shapes(np.shape(sizes), np.shape(batches))
+    assert covariances.shape == (*shape, problem.d, problem.d)
+    groups, prompts = (np.broadcast_to(given, shape) for given in (sizes, batches))
+    for place in np.ndindex(shape):
+        pair = int(groups[place]), int(prompts[place])
+        one = gradient_mse(problem.moments(), baseline, *pair)
+        for name, value in vars(one).items():
+            found = getattr(all_of, name)
+            assert found.shape == (*shape, *np.shape(value))
+            if name == "table":
+                assert (found[place] is None) == (value is None)
+                assert value is None or found[place].baseline.tolist() == value.baseline.tolist()
+            else:
+                # None is NaN.
+                same = np.array(value, dtype=float)
+                assert np.array_equal(found[place], same, equal_nan=True), name
+        assert np.array_equal(
+            covariances[place], gradient_covariance(problem.moments(), baseline, *pair)
+        )
+
+
+@pytest.mark.parametrize("function", [gradient_mse, gradient_covariance])
+@pytest.mark.parametrize(
+    ("sizes", "batches", "message"),
+    [
+        ([4, 1], 1, r"needs a group of at least 2: group size is 1, at \[1\]"),
+        ([[2], [2.5]], [1, 2], r"group size is 2.5: .*, at \[1, 0\]"),
+        ([2, 4], [1, 0], r"batch size is 0: .* at least 1, at \[1\]"),
+        ([2, 4.0], 1, r"group size is 4.0: it must be a whole number of at least 1, at \[1\]"),
+        ([[2], [3, 4]], 1, r"group size is \[2\]: it must be a whole number"),
+        (
+            [2, 3],
+            [1, 2, 3],
+            r"group size has shape \(2,\) and batch size \(3,\): they do not broadcast",
+        ),
+        ([], 1, "is empty: give at least one"),
+        ({2, 4}, 1, r"group size is \{2, 4\}: it must be a whole number of at least 1$"),
+    ],
+)
+def test_sizes_that_are_refused(function, sizes, batches, message):
+    refuses(message, function, named_problem("uneven").problem, "grpo", sizes, batches)
+
+
 test_learning_and_covariances_that_are_refused = refusals(
     (lambda: learned_values(TWO, 3, 0.0), "step size is 0.0: it must be positive and at most 1"),
     (lambda: critic_excess(TWO, TWO.value, 2, variance=[-1.0, 0.0]), "must be at least 0"),

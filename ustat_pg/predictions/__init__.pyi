@@ -45,6 +45,7 @@ from .limit_law import sup_distance as sup_distance
 from .limit_law import weight_derivatives as weight_derivatives
 from .limit_law import weight_form as weight_form
 from .mse import MsePrediction as MsePrediction
+from .mse import MsePredictions as MsePredictions
 from .mse import critic_error_at_par as critic_error_at_par
 from .mse import critic_excess as critic_excess
 from .mse import critic_rollouts_at_par as critic_rollouts_at_par

@@ -12,9 +12,9 @@ these up to O(E‖s‖²/G²); here they are exact, with G(G-1) where the paper'
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,12 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from ..baselines import LARGEST, Baseline, require_group
 from ..baselines import baseline as record_of
 from ..designs import require_design
-from ..moments import Moments, takes_problems
+from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..shown import Shown, rows
 from ..validation import InputError, finite_array, integer, number
 from .count_tables import CountTable, count_table, require_binary
 
 Array = NDArray[np.float64]
+Counts = Sequence[int] | NDArray[Any]
+T = TypeVar("T")
 
 _ROUNDING = 1e-13
 """Differences of moments below this share of the terms they are made of are zero."""
@@ -112,6 +114,40 @@ class MsePrediction(Shown):
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class MsePredictions:
+    """Predictions at several group or batch sizes: each field of :class:`MsePrediction` as an array.
+
+    The arrays have the shape that the sizes broadcast to, (...); ``mean_factor`` is (..., X). NaN stands
+    where one prediction has None. The fields mean what they do there.
+    """
+
+    mse: Array
+    prompt_term: Array
+    first_order_term: Array
+    second_order_term: Array
+    squared_bias: Array
+    oracle_mse: Array
+    vanilla_mse: Array
+    paper_bound: Array
+    mean_factor: Array
+    noise_to_signal: Array
+    cosine: Array
+    table: NDArray[np.object_]
+
+    @classmethod
+    def of(cls, predictions: Sequence[MsePrediction], shape: tuple[int, ...]) -> MsePredictions:
+        """Each field of some predictions, in an array of this shape."""
+        tables = np.empty(len(predictions), dtype=object)
+        tables[:] = [one.table for one in predictions]
+        arrays = {
+            entry.name: np.array([getattr(one, entry.name) for one in predictions], dtype=float)
+            for entry in fields(cls)
+            if entry.name != "table"
+        } | {"table": tables}
+        return cls(**{k: array.reshape(shape + array.shape[1:]) for k, array in arrays.items()})
+
+
 def _with_closed_form(baseline: str, group_size: int) -> Baseline:
     """The record of a baseline whose error has a closed form, at a group that it can take."""
     record = record_of(baseline)
@@ -167,36 +203,106 @@ def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
     return np.where(spread > _ROUNDING * (whole if made_of is None else made_of), spread, 0.0)
 
 
-@takes_problems
+def _each(
+    call: Callable[[Any, Any], T], group_size: int | Counts, batch_size: int | Counts
+) -> tuple[list[T], tuple[int, ...]]:
+    """What a function of a group and a batch size answers to each pair of them, and their shape."""
+    pair = [np.array(given, dtype=object) for given in (group_size, batch_size)]
+    try:
+        sizes, prompts = np.broadcast_arrays(*pair)
+    except ValueError:
+        shapes = " and batch size ".join(str(given.shape) for given in pair)
+        raise InputError(f"group size has shape {shapes}: they do not broadcast") from None
+    if not sizes.size:
+        raise InputError("group size or batch size is empty: give at least one")
+    found = []
+    for place in np.ndindex(sizes.shape):
+        try:
+            found.append(call(sizes[place], prompts[place]))
+        except InputError as error:
+            raise InputError(f"{error}, at {list(place)}" if place else str(error)) from None
+    return found, sizes.shape
+
+
+@overload
 def gradient_mse(
-    moments: Moments,
+    moments: Moments | HasMoments,
     baseline: str,
     group_size: int,
     batch_size: int = 1,
     design: str = "iid",
     constant: float | None = None,
     critic: ArrayLike | None = None,
-) -> MsePrediction:
+) -> MsePrediction: ...
+@overload
+def gradient_mse(
+    moments: Moments | HasMoments,
+    baseline: str,
+    group_size: Counts,
+    batch_size: int | Counts = 1,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: ArrayLike | None = None,
+) -> MsePredictions: ...
+@overload
+def gradient_mse(
+    moments: Moments | HasMoments,
+    baseline: str,
+    group_size: int,
+    batch_size: Counts,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: ArrayLike | None = None,
+) -> MsePredictions: ...
+def gradient_mse(
+    moments: Moments | HasMoments,
+    baseline: str,
+    group_size: int | Counts,
+    batch_size: int | Counts = 1,
+    design: str = "iid",
+    constant: float | None = None,
+    critic: ArrayLike | None = None,
+) -> MsePrediction | MsePredictions:
     """The exact MSE of a minibatch gradient, prompt term included (Proposition 3, minibatch).
 
     MSE = (1/B) [ f tr Cov_X g + E tr Σ/G + E(σ² tr F + ‖g‖²)/(G(G-1)) ] for grpo, with f = 1 for
     prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
     Arguments:
-        moments: moments of the problem, at the current parameters.
+        moments: moments of the problem, at the current parameters, or the problem.
         baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
             0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
-        group_size: G >= 1; grpo needs 2.
-        batch_size: B >= 1.
+        group_size: G >= 1; grpo needs 2. One, or an array of them.
+        batch_size: B >= 1. One, or an array of them: the two broadcast.
         design: one of :data:`~ustat_pg.designs.DESIGNS`; the last two need uniform context probabilities.
         constant: the number subtracted, for the baseline constant only.
         critic: V_φ(x) for every context, (X,), for the baseline critic only.
 
     >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> gradient_mse(coin.moments(), "grpo", group_size=2).mse
+    >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
+    >>> gradient_mse(coin, "grpo", group_size=2).mse
     0.125
+    >>> gradient_mse(coin, "grpo", group_size=[2, 3, 5]).mse
+    array([0.125     , 0.04166667, 0.0125    ])
     """
+    known = moments_of(moments)
+
+    def one(size: int, prompts: int) -> MsePrediction:
+        return _gradient_mse(known, baseline, size, prompts, design, constant, critic)
+
+    found, shape = _each(one, group_size, batch_size)
+    return MsePredictions.of(found, shape) if shape else found[0]
+
+
+def _gradient_mse(
+    moments: Moments,
+    baseline: str,
+    group_size: int,
+    batch_size: int,
+    design: str,
+    constant: float | None,
+    critic: ArrayLike | None,
+) -> MsePrediction:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = _with_closed_form(baseline, size)
     factor = prompt_factor(moments, prompts, design)
@@ -265,23 +371,42 @@ def gradient_mse(
 def gradient_covariance(
     moments: Moments,
     baseline: str,
-    group_size: int,
-    batch_size: int = 1,
+    group_size: int | Counts,
+    batch_size: int | Counts = 1,
     design: str = "iid",
     constant: float | None = None,
     critic: ArrayLike | None = None,
 ) -> Array:
-    """The exact covariance matrix of a minibatch gradient, (d, d) (Theorem 2; Proposition 3).
+    """The exact covariance matrix of a minibatch gradient, (..., d, d) (Theorem 2; Proposition 3).
 
     Its trace is the MSE, less the squared bias for group-mean. Arguments and errors as for
-    :func:`gradient_mse`; moments without matrices are refused too. Contexts are read one by one,
-    so that memory is a few d x d matrices.
+    :func:`gradient_mse`, where (...) is the shape of the sizes; moments without matrices are refused too.
+    Contexts are read one by one, so that memory is a few d x d matrices beside what is returned.
 
     >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> gradient_covariance(coin.moments(), "grpo", group_size=2).tolist()
+    >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
+    >>> gradient_covariance(coin, "grpo", group_size=2).tolist()
     [[0.0625, -0.0625], [-0.0625, 0.0625]]
+    >>> gradient_covariance(coin, "grpo", group_size=[2, 4]).shape
+    (2, 2, 2)
     """
+
+    def one(size: int, prompts: int) -> Array:
+        return _gradient_covariance(moments, baseline, size, prompts, design, constant, critic)
+
+    found, shape = _each(one, group_size, batch_size)
+    return np.stack(found).reshape(shape + found[0].shape)
+
+
+def _gradient_covariance(
+    moments: Moments,
+    baseline: str,
+    group_size: int,
+    batch_size: int,
+    design: str,
+    constant: float | None,
+    critic: ArrayLike | None,
+) -> Array:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = _with_closed_form(baseline, size)
     factor = prompt_factor(moments, prompts, design)
