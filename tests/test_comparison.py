@@ -7,10 +7,17 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.support.advantages import dr_grpo, neighbour, normalised, rloo, signed_wrongly
+from tests.support.advantages import (
+    dr_grpo,
+    neighbour,
+    normalised,
+    rloo,
+    signed_wrongly,
+    whole_minibatch,
+)
 from tests.support.refusals import refuses
 from ustat_pg import compare, gradient_mse
-from ustat_pg.engines import Estimator
+from ustat_pg.engines import Estimator, enumerate_mean
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
 
 EXAMPLE = problem_from_mapping(example_problem())
@@ -173,8 +180,24 @@ def test_the_bias_stands_beside_the_error():
     np.testing.assert_array_equal(result.loc["grpo"], 0.0)
 
 
+def test_the_bias_of_a_function_of_the_minibatch_is_that_of_its_prompts_together():
+    problem = random_problem(3, "linear", contexts=2)
+    frame = compare(problem, [whole_minibatch], 2, batch_size=2, layout="minibatch")
+    row, gradient = frame.iloc[0], problem.gradient()
+    mine = Estimator("mine", function=lambda z, draws: z - z.mean(axis=(-2, -1), keepdims=True))
+    off = np.linalg.norm(enumerate_mean(problem, mine, 2, 2) - gradient) / np.linalg.norm(gradient)
+    assert row["bias"] == pytest.approx(off, rel=1e-9)
+    assert row["bias"] == pytest.approx(1 / 4, rel=1e-9)
+    # Too many to enumerate together, and of one prompt alone it is another function.
+    drawn = compare(
+        problem, [whole_minibatch], 2, batch_size=8, layout="minibatch", replications=100
+    ).iloc[0]
+    assert drawn["kind"] == "simulation"
+    assert np.isnan(drawn["bias"])
+
+
 def test_ranks_are_those_of_errors_at_each_group_size():
-    mine = {"grpo": "grpo", "again": "grpo", "half": half, "vanilla": "vanilla"}
+    mine = {"grpo": "grpo", "again": rloo, "half": half, "vanilla": "vanilla"}
     frame = compare(EXAMPLE, mine, [2, 4])
     for _, rows in frame.groupby("group_size"):
         by_error = rows.sort_values("mse")

@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .engines import Estimator, GradientCell, InfeasibleError, MomentSums, SquaredError
-from .engines.base import Replications
-from .engines.gradients.exact import measure, minibatches
+from .engines import (
+    Estimator,
+    GradientCell,
+    InfeasibleError,
+    MomentSums,
+    SquaredError,
+    enumerate_mean,
+    enumerate_mse,
+)
 from .problems import SoftmaxBandit, load_problem
 from .testing.function import UnderTest, Violation, whole_numbers
 from .validation import InputError, integer
@@ -24,15 +30,16 @@ if TYPE_CHECKING:
 Baseline = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11
-"""A bias over the gradient's length below which sums of many outcomes are not distinguishable from 0."""
+"""What rounding leaves of sums of many outcomes: of a bias over the gradient's length, or of equal errors."""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A mean squared error, and the draws it is from; none where it is enumerated."""
+    """A mean squared error, E ĝ where it is known, and the draws; none where the error is enumerated."""
 
     mse: float
     standard_error: float
+    mean: np.ndarray | None
     sums: MomentSums | None = None
     place: int = 0
 
@@ -113,13 +120,13 @@ def compare(
         for estimator in named.values():
             estimator.require_group(size)
         try:
-            results = _measured(cell, named, drawn, integer("seed", seed, 0))
+            results = _measured(cell, named, drawn, integer("seed", seed, 0), layout == "minibatch")
         except Violation as violation:
             raise InputError(str(violation)) from None
         first = next(iter(results.values()))
         for name, row in results.items():
             ratio, error = row.over(first)
-            bias, rescaled = _off(chosen, size, named[name], row.mse)
+            bias, rescaled = _off(chosen, row)
             rows.append(
                 {
                     "baseline": name,
@@ -127,7 +134,8 @@ def compare(
                     "batch_size": batch_size,
                     "mse": row.mse,
                     "standard_error": row.standard_error,
-                    "rank": 1 + sum(other.mse < row.mse for other in results.values()),
+                    "rank": 1
+                    + sum(other.mse < row.mse * (1 - _ROUNDING) for other in results.values()),
                     "ratio": ratio,
                     "ratio_error": error,
                     "bias": bias,
@@ -156,13 +164,7 @@ def _estimators(
         if isinstance(item, Estimator):
             estimator = item
         elif callable(item):
-            under = UnderTest(item, layout, inputs, array)
-            estimator = Estimator(
-                under.name,
-                function=lambda z, draws, under=under: under(  # type: ignore[misc]
-                    z, draws.squared_norms, draws.contexts
-                ),
-            )
+            estimator = UnderTest(item, layout, inputs, array).estimator
         else:
             estimator = Estimator(item)
         label = estimator.label if name is None else str(name)
@@ -177,47 +179,41 @@ def _estimators(
 
 
 def _measured(
-    cell: GradientCell, named: Mapping[str, Estimator], replications: int, seed: int
+    cell: GradientCell, named: Mapping[str, Estimator], replications: int, seed: int, across: bool
 ) -> dict[str, _Row]:
-    """The error of each estimator: enumerated where that is feasible, else all from the same draws."""
+    """The error of each estimator: enumerated where that is feasible, else all from the same draws.
+
+    Arguments:
+        across: whether functions look at other prompts of the minibatch.
+    """
+    problem, size, batch = cell.problem, cell.group_size, (cell.batch_size, cell.design)
     rows: dict[str, _Row] = {}
     for name, estimator in named.items():
-        # A function may look at the order of a group; what has a name does not.
-        tuples, quantities = estimator.function is not None, [SquaredError(estimator)]
         with suppress(InfeasibleError):
-            mean = measure(cell, quantities, Replications(), tuples=tuples).mean
-            rows[name] = _Row(float(mean[0]), 0.0)
+            found = enumerate_mse(problem, estimator, size, *batch)
+            rows[name] = _Row(found.mse, 0.0, found.mean)
     left = [name for name in named if name not in rows]
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
         for place, name in enumerate(left):
             error = sqrt(sums.covariance[place, place] / sums.n)
-            rows[name] = _Row(float(sums.mean[place]), error, sums, place)
+            mean = None
+            with suppress(InfeasibleError):
+                mean = enumerate_mean(problem, named[name], size, *(batch if across else ()))
+            rows[name] = _Row(float(sums.mean[place]), error, mean, sums, place)
     return {name: rows[name] for name in named}
 
 
-def _off(
-    problem: SoftmaxBandit, size: int, estimator: Estimator, mse: float
-) -> tuple[float, float]:
-    """‖E ĝ - g‖/‖g‖ and the rescaled MSE, by the outcomes of one prompt's group, if these are few."""
+def _off(problem: SoftmaxBandit, row: _Row) -> tuple[float, float]:
+    """‖E ĝ - g‖/‖g‖ and the rescaled MSE, where E ĝ is known and g is not 0."""
     gradient = problem.gradient()
     length = float(np.linalg.norm(gradient))
-    weights = np.zeros(problem.policy.probs.shape)  # what E ĝ multiplies each score by
-    try:
-        for draws, probability in minibatches(
-            GradientCell(problem, size), tuples=estimator.function is not None
-        ):
-            shares = probability[:, None, None] * estimator.advantages(problem, draws) / size
-            np.add.at(weights, (draws.contexts[..., None], draws.arms), shares)
-    except InfeasibleError:
+    if row.mean is None or not length:
         return nan, nan
-    if not length:
-        return nan, nan
-    mean = sum(problem.policy.combine(x, shares) for x, shares in enumerate(weights))
-    off = float(np.linalg.norm(mean - gradient))
-    factor = float(mean @ gradient) / length**2
+    off = float(np.linalg.norm(row.mean - gradient))
+    factor = float(row.mean @ gradient) / length**2
     # The MSE about g holds ‖g‖² and twice the mean along it.
-    second_moment = mse + (2 * factor - 1) * length**2
+    second_moment = row.mse + (2 * factor - 1) * length**2
     rescaled = second_moment / factor**2 - length**2 if factor > _ROUNDING else nan
     return off / length if off > _ROUNDING * length else 0.0, rescaled
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
-from ustat_pg.commands.predict import enumerated_mse
+from ustat_pg.engines import enumerate_mse
 from ustat_pg.predictions import best_table, frac_reward_zero_std, gradient_mse
 from ustat_pg.problems import SoftmaxBandit, named_problem
 
@@ -63,7 +63,7 @@ def test_numbers_of_pass_rates_are_those_of_equal_norms_and_a_small_gradient(nam
 
 def test_a_gradient_of_zero_has_no_direction():
     equal = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
-    found = enumerated_mse(equal, "grpo", 3)
+    found = enumerate_mse(equal, "grpo", 3)
     assert found.cosine is None
     assert found.mse == pytest.approx(gradient_mse(equal.moments(), "grpo", 3).mse, rel=1e-12)
 

@@ -22,7 +22,7 @@ from tests.support.independent_tables import (
 )
 from tests.support.problems import library_problem
 from ustat_pg.baselines import BASELINES, baseline
-from ustat_pg.commands.predict import enumerated_mse
+from ustat_pg.engines import enumerate_mse
 from ustat_pg.predictions import best_table, gradient_mse
 
 #: Rewards that repeat across outputs, prompts of unequal weight.
@@ -103,7 +103,8 @@ def test_the_parts_are_hoeffdings(problem, size, name, what):
         found = gradient_mse(library, name, size, 2, **more.get(record.name, {}))
         assert_parts(found, problem, what, size, 2)
     if record.name not in more:
-        found = enumerated_mse(library, name, size, 2)
+        asked = best_table(library, size).spec if name == "best" else name
+        found = enumerate_mse(library, asked, size, 2)
         assert_parts(found, problem, what, size, 2)
         parts = found.prompt_term + found.first_order_term + found.second_order_term
         assert found.mse == pytest.approx(parts + found.squared_bias, rel=1e-12)
@@ -113,7 +114,7 @@ def test_the_parts_are_hoeffdings(problem, size, name, what):
 @pytest.mark.parametrize("name", ["std", "bayes:1,1", "grpo", "norm-weighted"])
 def test_the_parts_are_the_same_however_prompts_are_drawn(design, batch, name):
     library, size = library_problem(EVEN), 2
-    found = enumerated_mse(library, name, size, batch, design)
+    found = enumerate_mse(library, name, size, batch, design)
     assert_parts(found, EVEN, SUBTRACTED[name], size, batch)
     if baseline(name).by_count:
         found = gradient_mse(library, name, size, batch, design)

@@ -103,7 +103,10 @@ test_bad_arguments_of_one_check_are_refused = refusals(
     (lambda: assert_unbiased(rloo, rtol=-1), "rtol"),
     (lambda: assert_invariances(rloo, ["rotation"]), "invariance 'rotation' is unknown"),
     (lambda: assert_invariances(rloo, []), "which is empty"),
-    (lambda: assert_unbiased(rloo, problems=PROBLEM, group_size=12), "take a smaller group_size"),
+    (
+        lambda: assert_unbiased(rloo, problems=PROBLEM, group_size=12),
+        "take a smaller group or batch",
+    ),
     (lambda: testing.problems(["plain", "odd"]), "kinds is"),
     (lambda: testing.rewards((5, 2)), r"number or \(least, greatest\)"),
 )

@@ -4,6 +4,10 @@ from .base import Estimator as Estimator
 from .base import InfeasibleError as InfeasibleError
 from .base import MomentSums as MomentSums
 from .base import Quantity as Quantity
+from .enumeration import EnumeratedMse as EnumeratedMse
+from .enumeration import enumerate_mean as enumerate_mean
+from .enumeration import enumerate_mse as enumerate_mse
+from .enumeration import enumerate_weights as enumerate_weights
 from .gradients.adaptive import GroupSize as GroupSize
 from .gradients.adaptive import PlanCell as PlanCell
 from .gradients.adaptive import of_plan as of_plan

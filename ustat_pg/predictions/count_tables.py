@@ -184,7 +184,7 @@ def require_binary(moments: Moments, what: str) -> None:
         low, high = moments.reward_range
         raise InputError(
             f"{what} has a closed form for rewards that are 0 or 1: these lie in [{low:g}, {high:g}] "
-            "and are not; enumerate"
+            "and are not; ustat_pg.engines.enumerate_mse takes any"
         )
 
 

@@ -152,7 +152,7 @@ def _with_closed_form(baseline: str, group_size: int) -> Baseline:
     """The record of a baseline whose error has a closed form, at a group that it can take."""
     record = record_of(baseline)
     if not (record.closed_form or record.by_count):
-        raise InputError(f"{record.name} has no closed form: use enumeration or simulation")
+        raise InputError(f"{record.name} has no closed form: ask ustat_pg.engines.enumerate_mse")
     require_group(baseline, group_size)
     return record
 

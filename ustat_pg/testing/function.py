@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..engines import Estimator
 from ..validation import InputError, finite_array, integer, one_of
 
 Array = NDArray[np.float64]
@@ -223,6 +224,13 @@ class UnderTest:
         raise Violation(
             f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
             f"{one} and then {two}; only a function of its arguments alone can be enumerated"
+        )
+
+    @property
+    def estimator(self) -> Estimator:
+        """The function as engines take it."""
+        return Estimator(
+            self.name, function=lambda z, draws: self(z, draws.squared_norms, draws.contexts)
         )
 
     @property

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines import GradientCell, InfeasibleError
-from ..engines.gradients.exact import minibatches
+from ..engines import enumerate_mean, enumerate_weights
 from ..problems import SoftmaxBandit
 from ..sampling import Plan
 from ..validation import InputError
@@ -83,31 +82,6 @@ def _named(
     return dict(problems)
 
 
-def _pushes(under: UnderTest, cell: GradientCell) -> Array:
-    """E (1/BG) Σ A over the outputs that are arm y at prompt x, by enumeration of every outcome, (X, K)."""
-    problem = cell.problem
-    weights = np.zeros(problem.contexts * problem.arms)
-    try:
-        for draws, probability in minibatches(cell, tuples=True):
-            share = probability[:, None, None] * under(
-                draws.rewards, draws.squared_norms, draws.contexts
-            )
-            where = draws.contexts[..., None] * problem.arms + draws.arms
-            weights += np.bincount(where.ravel(), share.ravel(), minlength=len(weights))
-    except InfeasibleError as error:
-        raise InfeasibleError(
-            f"{error}; take a smaller group_size or batch_size, or a problem with fewer outcomes"
-        ) from None
-    weights /= cell.batch_size * cell.group_size
-    return weights.reshape(problem.contexts, problem.arms)
-
-
-def mean_gradient(under: UnderTest, cell: GradientCell) -> Array:
-    """E ĝ by enumeration of every outcome, in order, of a minibatch: (d,)."""
-    combine = cell.problem.policy.combine
-    return np.sum([combine(x, row) for x, row in enumerate(_pushes(under, cell))], axis=0)
-
-
 @reports
 def climbed_reward(
     function: Callable[..., Any],
@@ -145,7 +119,7 @@ def climbed_reward(
     under = UnderTest(function, layout, inputs, array)
     (size,) = whole_numbers("group size", group_size, 2)
     chances = problem.context_probs[:, None] * problem.policy.probs
-    return _pushes(under, GradientCell(problem, size)) / chances
+    return enumerate_weights(problem, under.estimator, size) / chances
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,7 +337,7 @@ def assert_unbiased(
                 scale = (moments.context_probs @ moments.fisher_trace) * (
                     moments.context_probs @ square
                 )
-                mean = mean_gradient(under, GradientCell(problem, size, batch))
+                mean = enumerate_mean(problem, under.estimator, size, batch)
                 results.append(
                     _Expectation(name, size, batch, mean, problem.gradient(), float(scale) ** 0.5)
                 )

@@ -93,7 +93,7 @@ def require(cell: GradientCell, *, tuples: bool = False) -> None:
             f"enumeration needs 10^{log10(number):.1f} outcomes over 10^{log10(choices):.1f} "
             f"choices of prompts (B = {batch}, G = {cell.group_size}, {contexts} contexts); "
             f"at most {LIMIT:.0e}, {PROMPTS_LIMIT:.0e} and {WORK_LIMIT:.0e} products are feasible: "
-            "take a smaller group or batch"
+            "take a smaller group or batch, or a problem with fewer outcomes"
         )
 
 
@@ -106,7 +106,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
         for x, count in enumerate(problem.outcomes.counts)
     ]
     row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
-    for contexts, chance in _prompts(cell):
+    for contexts, chance in prompts_of(cell):
         sizes = tuple(len(groups[x][1]) for x in contexts)
         total = int(np.prod(sizes))
         for some in slices(total, max(64, _CHUNK_BYTES // row)):
@@ -129,7 +129,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
             )
 
 
-def _prompts(cell: GradientCell) -> Iterator[tuple[tuple[int, ...], float]]:
+def prompts_of(cell: GradientCell) -> Iterator[tuple[tuple[int, ...], float]]:
     """Every choice of prompts with its probability."""
     everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
     if cell.design == "fixed":
