@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support import commands
+from tests.support.refusals import refuses
+from ustat_pg.baselines import ALIASES
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
 from ustat_pg.commands.explain import explain
@@ -189,10 +191,44 @@ def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
         assert turned == bool(family.graded), family.name
 
 
+@pytest.mark.parametrize("name", ["std", "grpo", "rloo", "pass-at-k:2", "bayes:1,1"])
+def test_an_estimators_name_alone_is_an_estimator(capsys, name):
+    alone, known = explain(name, group_size=4), explain(name=name, group_size=4)
+    assert str(alone) == str(known)
+    assert out_of(capsys, "explain", name, "--group-size", "4") == f"{known}\n"
+    assert explain([name], group_size=4).name == known.name
+
+
+def test_grpo_means_two_things(capsys):
+    text = " ".join(str(explain("grpo", group_size=8)).split())
+    assert "leave-one-out mean" in text
+    assert "divide by the group's standard deviation too: that is std-ddof1 here" in text
+    # What a trainer's own options mean needs no such word.
+    assert "std-ddof1 here" not in out_of(capsys, "explain", "trl-rloo")
+
+
+def test_frameworks_and_files_come_before_estimators(tmp_path, monkeypatch):
+    assert "nemo" in ALIASES
+    assert explain("nemo").meaning.framework.name == "nemo-rl"
+    (tmp_path / "std").write_text("trl")
+    monkeypatch.chdir(tmp_path)
+    refuses("std", explain, "std", group_size=4)
+    assert explain(name="std", group_size=4).name == "std"
+
+
+def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
+    refuses(r"not given: write group_size=G$", explain, "std")
+    refuses(r"write rollout\.n=G or group_size=G$", explain, "rllm")
+    text = commands.refusal_of(capsys, main, "explain", "std")
+    assert "not given: write --group-size G" in text
+    words = ("explain", "trl num_generations=4", "--against", "std", "--group-size", "4")
+    assert "write SPEC, not an estimator" in commands.refusal_of(capsys, main, *words)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "whose estimator"),
+        ((), "whose estimator: write a framework with its options, or --name NAME"),
         (("rllm",), "group size is not given: write rollout.n=G or --group-size G"),
         (("--name", "rloo", "--group-size", "1"), "at least 2: group size is 1"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
@@ -215,6 +216,16 @@ class _Printable:
         return getattr(self._stream, name)
 
 
+def _as_typed(message: str, options: argparse.Namespace) -> str:
+    """A message with the arguments that it gives, ``group_size=G``, as this command's options."""
+    names = "|".join(map(re.escape, vars(options)))
+
+    def option(match: re.Match[str]) -> str:
+        return f"--{match[1].replace('_', '-')} "
+
+    return re.sub(rf"(?<![\w.-])({names})=(?=[A-Z])", option, message)
+
+
 def _say(name: str, error: object) -> None:
     """Print what is wrong as one line, its middle left out where it is long."""
     text = " ".join(str(error).split("\n"))
@@ -300,7 +311,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(example_problem(), indent=1))
             return 0
         module, name = RUNS[getattr(options, "part", options.command)]
-        return getattr(import_module(module, __package__), name)(options) or 0
+        run = getattr(import_module(module, __package__), name)
+        try:
+            return run(options) or 0
+        except InputError as error:
+            error.args = (_as_typed(str(error), options),)
+            raise
 
     return guarded("ustat-pg", command)
 

@@ -43,6 +43,7 @@ class Family:
         what, climbs, noise, silent, nothing: the five headings.
         advice: one sentence to those who run it.
         graded: what rewards other than 0 and 1 do, where they do otherwise.
+        elsewhere: what others call by its name, where that is something else.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Family:
     nothing: str
     advice: str
     graded: str = ""
+    elsewhere: str = ""
 
 
 @frozen
@@ -517,13 +519,18 @@ class Catalogue:
     frameworks: Mapping[str, Framework]
     absent: Mapping[str, str]
 
-    def framework(self, text: str) -> Framework:
-        """The framework of a name or an alias."""
-        known = {
+    @property
+    def names(self) -> dict[str, Framework]:
+        """The frameworks by names and aliases."""
+        return {
             name: record
             for record in self.frameworks.values()
             for name in (record.name, *record.aliases)
         }
+
+    def framework(self, text: str) -> Framework:
+        """The framework of a name or an alias."""
+        known = self.names
         name = text.lower().replace("_", "-")
         if why := self.absent.get(name):
             raise InputError(f"framework {text!r} has no rows here: {why}")

@@ -64,7 +64,7 @@ def add_explain(commands: Any) -> None:
         help="a framework, or a release of it, trl==0.19.1, and its own options, trl scale_rewards=group "
         "num_generations=8 or openrlhf --n_samples_per_prompt 8; a file of options (YAML, JSON, TOML, "
         "Python, a notebook, training_args.bin) or the folder of a Hydra run; the script or the command that "
-        "starts a run; or a published way of sampling (dapo, pilot-commit, ...)",
+        "starts a run; a published way of sampling (dapo, pilot-commit, ...); or an estimator, std",
     )
     explain.add_argument(
         "--against",

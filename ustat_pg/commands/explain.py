@@ -9,13 +9,14 @@ is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..baselines import parse
-from ..catalogue import Meaning, resolve
+from ..baselines import ALIASES, BASELINES, parse
+from ..catalogue import Meaning, catalogue, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, frac_reward_zero_std, gradient_mse
 from ..validation import InputError, integer, shares
@@ -78,7 +79,8 @@ def explain(
     Arguments:
         spec: a framework and its options, a file of them, a mapping or a config, as
             :func:`ustat_pg.catalogue.resolve` reads them: ``explain(trainer.args)``. Or a function from
-            rewards (n, G) to advantages of that shape, of NumPy or torch.
+            rewards (n, G) to advantages of that shape, of NumPy or torch. Or the name alone of one of this
+            library's estimators, which no framework has.
         name: one of this library's estimators, in place of ``spec``.
         group_size: G, in place of what the options say.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
@@ -91,12 +93,13 @@ def explain(
     >>> verl = explain("verl adv_estimator=grpo rollout.n=2", pass_rates=[0.2])
     >>> verl.name, verl.unbiased, [round(w, 4) for w in verl.mean_factor]
     ('std-ddof1', False, [0.7071])
+    >>> explain("group-mean", group_size=4, pass_rates=[0.2]).mean_factor
+    [0.75]
     >>> mine = explain(lambda z: z - z.mean(-1, keepdims=True), group_size=4)
     >>> str(mine.alike), mine.mean_factor[0]
     ('group-mean', 0.75)
     """
-    if (spec is None) == (name is None):
-        raise InputError("whose estimator: write a framework with its options, or --name NAME")
+    spec, name = whose(spec, name)
     if moments is not None and pass_rates is not None:
         raise InputError("a problem has its own pass rates: give one of the two")
     assumed = moments is None
@@ -130,8 +133,8 @@ def explain(
     record = parse(estimator)[0]
     if not record.by_count:
         raise InputError(
-            f"{record.name} is no table by the number of successes: ustat-pg predict PROBLEM "
-            f"--baseline {record.name} says what it does on a problem"
+            f"{record.name} is no table by the number of successes: gradient_mse, or ustat-pg predict, "
+            "says what it does on a problem"
         )
     table, scaled = count_table(estimator, size, moments), estimator
     if meaning is not None and meaning.factor != 1:
@@ -139,6 +142,20 @@ def explain(
         scaled = table.spec
     called = record.name + estimator[len(estimator.partition(":")[0]) :]
     return _of_table(called, table, scaled, moments, common)
+
+
+def whose(spec: Any, name: str | None) -> tuple[Any, str | None]:
+    """A framework with its options, or an estimator's name: of a name alone, that no framework or file has,
+    the second.
+    """
+    if (spec is None) == (name is None):
+        raise InputError("whose estimator: write a framework with its options, or name=NAME")
+    (word,) = spec if isinstance(spec, list | tuple) and len(spec) == 1 else (spec,)
+    family = word.partition(":")[0] if isinstance(word, str) else None
+    if family not in BASELINES and family not in ALIASES:
+        return spec, name
+    taken = word in catalogue().names or Path(word).exists()
+    return (spec, name) if taken else (None, word)
 
 
 def _of_table(
@@ -172,7 +189,7 @@ def group_size_of(group_size: int | None, meaning: Meaning | None) -> int:
     size = group_size if meaning is None else meaning.group_size
     if size is None:
         option = meaning and f"{meaning.framework.of_kind('group size')[0].name}=G or "
-        raise InputError(f"group size is not given: write {option or ''}--group-size G")
+        raise InputError(f"group size is not given: write {option or ''}group_size=G")
     return size
 
 

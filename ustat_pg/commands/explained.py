@@ -14,7 +14,7 @@ from ..shown import Shown
 from ..validation import InputError
 from . import several_rewards
 from .differences import Differences
-from .explain import explain
+from .explain import explain, whose
 from .explanation import Explanation
 from .plots import refuse_plot, save
 from .schemes import explain_scheme
@@ -53,6 +53,8 @@ def _asked(options: argparse.Namespace) -> Shown:
     if options.against is None:
         return explanation
     _refuse_unread(options, "--against compares two", "plot")
+    if explanation.meaning is None or whose(options.against, None)[0] is None:
+        raise InputError("--against compares options of trainers: write SPEC, not an estimator")
     return Differences(explanation, explain(options.against, **prompts))
 
 

@@ -166,6 +166,8 @@ def _heading(explanation: Explanation) -> list[str]:
     if explanation.function:
         lines += [f"  {_found(explanation)}"]
     lines += [f"  {family.formula}", f"  {family.what}"]
+    if meaning is None and not explanation.function and family.elsewhere:
+        lines += [f"  {family.elsewhere}"]
     if meaning is not None:
         row = meaning.row
         if explanation.group_size == 1:

@@ -34,7 +34,7 @@ from ..estimators import advantages
 from ..reading import read_json
 from ..shown import Shown
 from ..validation import InputError, integer, number
-from .explain import group_size_of
+from .explain import group_size_of, whose
 from .explanation import wrapped
 
 Array = NDArray[np.float64]
@@ -164,8 +164,7 @@ def explain_rewards(
     >>> {s: round(w, 3) for s, w in found.multiples["each/deviation (GDPO)"].items()}
     {'format': 2.177, 'correct': 1.971, 'format+correct': 0.0}
     """
-    if (spec is None) == (name is None):
-        raise InputError("whose estimator: write a framework with its options, or --name NAME")
+    spec, name = whose(spec, name)
     meaning = None if spec is None else resolve(spec, group_size)
     size = integer("group size", group_size_of(group_size, meaning), 2)
     names, joint, independent = _rates(rates)
