@@ -216,14 +216,22 @@ class _Printable:
         return getattr(self._stream, name)
 
 
-def _as_typed(message: str, options: argparse.Namespace) -> str:
-    """A message with the arguments that it gives, ``group_size=G``, as this command's options."""
-    names = "|".join(map(re.escape, vars(options)))
+def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The long options of a parser and of all its commands."""
+    for action in parser._actions:
+        yield from (flag for flag in action.option_strings if flag.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _flags(command)
 
-    def option(match: re.Match[str]) -> str:
-        return f"--{match[1].replace('_', '-')} "
 
-    return re.sub(rf"(?<![\w.-])({names})=(?=[A-Z])", option, message)
+def _as_typed(message: str, parser: argparse.ArgumentParser) -> str:
+    """A message in which the arguments that it asks for, ``group_size=G`` or ``off_policy=True``, are
+    options.
+    """
+    flags = {flag[2:].replace("-", "_"): flag for flag in _flags(parser)}
+    asked = rf"(?<![\w.-])({'|'.join(map(re.escape, flags))})=(True\b|(?=[A-Z']))"
+    return re.sub(asked, lambda m: flags[m[1]] + " " * (m[2] != "True"), message)
 
 
 def _say(name: str, error: object) -> None:
@@ -315,7 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return run(options) or 0
         except InputError as error:
-            error.args = (_as_typed(str(error), options),)
+            error.args = (_as_typed(str(error), parser),)
             raise
 
     return guarded("ustat-pg", command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from importlib import import_module
@@ -96,6 +97,20 @@ def test_pins_cover_every_dependency():
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     pinned = names_in((ROOT / "constraints.txt").read_text().splitlines())
     assert set().union(*map(names_in, groups)) - {"ustat-pg"} <= pinned
+
+
+def test_errors_name_arguments_and_not_options_of_the_command_line():
+    """The command line writes ``group_size=G`` as its option; `pip` has options of its own."""
+    files = (ROOT / "ustat_pg").rglob("*.py")
+    of_python = [file for file in files if file.name != "cli.py" and file.parent.name != "commands"]
+    calls = [
+        (file.name, node.lineno, ast.unparse(node).replace("pip install --no-deps", ""))
+        for file in of_python
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Error")
+    ]
+    assert len(calls) > 300
+    assert [call for call in calls if re.search("--[a-z]", call[2])] == []
 
 
 def test_the_version_stands_in_one_place():

@@ -77,7 +77,7 @@ def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("verl", "group size of --as is 1: write rollout.n=G"),
+        ("verl", "group size of the options in use is 1: write rollout.n=G"),
         ("trl scale_rewards=batch", "depends on more than a group's rewards"),
     ],
 )

@@ -414,7 +414,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((*MSE, "--model", "MODEL"), "which prompts: --prompts"),
+        ((*MSE, "--model", "MODEL"), "which prompts: write --prompts PROMPTS"),
         ((*MSE, "--scored", "POOL", "--model", "MODEL"), "a scored pool serves alone"),
         ((*MSE, "--scored", "no.npz"), "no.npz: No such file"),
         ((*MSE, "MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),

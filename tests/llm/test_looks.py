@@ -198,7 +198,10 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
             "num_generations=8",
             "group size is 8: groups are drawn from the pool, which has 4 rollouts",
         ),
-        ("num_generations=1", "group size of --as is 1: write num_generations=G, at least 2"),
+        (
+            "num_generations=1",
+            "group size of the options in use is 1: write num_generations=G, at least 2",
+        ),
         (
             "scale_rewards=batch num_generations=2",
             "no closed form; here these have one: scale_rewards=group, scale_rewards=none",

@@ -174,7 +174,7 @@ def test_one_reward_of_several_is_constant(tmp_path, capsys):
     assert sound == []
     said = refusal_of(capsys, main, "rewards", tmp_path / "log.jsonl")
     assert (
-        "2 columns of rewards: name one (--reward), of correct, form, or a sum, correct+form"
+        "2 columns of rewards: name one (--reward NAME), of correct, form, or a sum, correct+form"
         in said
     )
 
@@ -189,7 +189,7 @@ def test_sums_of_rewards(tmp_path):
     np.testing.assert_array_equal(sums, expected)
     for reward, said in (
         ("correct+completion", "no column 'completion' of numbers: name one"),
-        ("correct+two*form", "--reward has 'two\\*form': write NAME, or WEIGHT\\*NAME"),
+        ("correct+two*form", "reward has 'two\\*form': write NAME, or WEIGHT\\*NAME"),
         ("correct+", "no column '' of numbers"),
     ):
         refuses(said, load_rewards, path, reward=reward)
@@ -233,4 +233,4 @@ def test_columns_of_what_has_none_are_refused(tmp_path, capsys, option):
     own = jsonl(tmp_path / "r.jsonl", {"rewards": [1, 0, 0, 1]})
     for file in (tmp_path / "r.json", own):
         said = refusal_of(capsys, main, "rewards", file, option, "prompt")
-        assert "is no log with a row for each completion: leave out --group-by and --reward" in said
+        assert "is no log with a row for each completion: leave out group_by and reward" in said

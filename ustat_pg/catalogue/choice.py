@@ -187,7 +187,8 @@ def in_use(spec: Any) -> Meaning:
     if meaning.group_size is None or meaning.group_size < 2:
         (grouping,) = meaning.framework.of_kind("group size")
         raise InputError(
-            f"group size of --as is {meaning.group_size}: write {short_name(grouping.name)}=G, at least 2"
+            f"group size of the options in use is {meaning.group_size}: write "
+            f"{short_name(grouping.name)}=G, at least 2"
         )
     if meaning.estimator is None:
         rows = (row for row in meaning.framework.rows if replace(meaning, row=row).estimator)

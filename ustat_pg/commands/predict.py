@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ..baselines import parse
 from ..moments import Moments
 from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
@@ -18,7 +16,6 @@ from ..predictions.count_tables import is_binary
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
 from ..validation import InputError
-
 
 
 def run(options: argparse.Namespace) -> None:

@@ -110,7 +110,7 @@ def load_rollouts(
         if stale and rollouts.log_probs is None:
             raise InputError(
                 f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
-                "policy that drew it is needed; the stores that `ustat-pg llm mse --out` writes have them"
+                "policy that drew it is needed; the stores that `ustat-pg llm mse` writes have them"
             )
         if not len(rollouts.rewards):
             if task is None:
@@ -147,7 +147,7 @@ def _logged(path: Path, group_by: Sequence[str], reward: str | None) -> bool:
 def _refuse_columns(path: Path, group_by: Sequence[str], reward: str | None) -> None:
     if group_by or reward is not None:
         raise InputError(
-            f"{path} is no log with a row for each completion: leave out --group-by and --reward, which "
+            f"{path} is no log with a row for each completion: leave out group_by and reward, which "
             "name its columns"
         )
 
@@ -442,7 +442,7 @@ def groups_of_log(
     if not keys:
         raise InputError(
             f"{path} has no prompt: name the columns whose values the completions of a group share "
-            f"(--group-by), of {columns}"
+            f"(group_by=COLUMNS), of {columns}"
         )
     rewards, parts = _rewards(path, log, reward, {*keys, prompt, completion})
     if missing := int(rewards.isna().sum()):
@@ -568,7 +568,7 @@ def _rewards(
             return parts.sum(axis=1, min_count=1), {name: filled[name] for name in weights}
         fault = f"no column {unknown[0]!r} of numbers"
     several = f", or a sum, {'+'.join(choices)}" if len(choices) > 1 else ""
-    choice = f"name one (--reward), of {', '.join(choices)}" if choices else "none holds numbers"
+    choice = f"name one (reward=NAME), of {', '.join(choices)}" if choices else "none holds numbers"
     raise InputError(f"{path} has {fault}: {choice}{several}")
 
 
@@ -580,7 +580,7 @@ def _term(text: str) -> tuple[str, float]:
     except ValueError:
         factor = math.nan
     if not math.isfinite(factor):
-        raise InputError(f"--reward has {text!r}: write NAME, or WEIGHT*NAME")
+        raise InputError(f"reward has {text!r}: write NAME, or WEIGHT*NAME")
     return (name if times else text).strip(), factor
 
 

@@ -114,12 +114,12 @@ class ModelPool:
                 shots=self.shots,
             )
         elif self.rollouts is None:
-            raise InputError(f"which prompts: --prompts, {self.model} has none of its own")
+            raise InputError(
+                f"which prompts: write prompts=PROMPTS, {self.model} has none of its own"
+            )
         elif self.verifier is not None or self.shots is not None:
             # A file of rollouts may hold its prompts and rewards itself.
-            raise InputError(
-                "without --prompts: leave out --verifier and --shots, which are of prompts"
-            )
+            raise InputError("without prompts: leave out verifier and shots, which are of prompts")
         if task is not None and self.rollouts is None:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
         # An error says once that a hub cannot be reached, and not at each attempt.
@@ -157,7 +157,7 @@ class ModelPool:
             try:
                 out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise InputError(f"--out {out}: {error.strerror}") from None
+                raise InputError(f"{out}: {error.strerror}") from None
         model, task = self.parts
         scoring: dict[str, Any] = {
             "parameters": self.parameters,
@@ -290,15 +290,15 @@ def _refuse_graded(rollouts: Sequence[Rollouts]) -> None:
     for group in rollouts:
         if not np.isin(group.rewards, (0, 1)).all():
             raise InputError(
-                f"prompt {group.prompt.id!r} has rewards that are not 0 or 1: --by-length and --ratio take "
-                "these alone"
+                f"prompt {group.prompt.id!r} has rewards that are not 0 or 1: weights by length and "
+                "by ratio take these alone"
             )
 
 
 def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
     """Refuse a pool whose tokens are too surprising, or too little, to be the scored policy's own.
 
-    The scores are kept by then: with --off-policy nothing is done anew.
+    The scores are kept by then: with ``off_policy`` nothing is done anew.
     """
     z = pool.on_policy_z
     # A weighted pool is known to come from another policy.
@@ -314,6 +314,6 @@ def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
     if abs(z) > ANOTHER and not off_policy:
         raise InputError(
             f"{text}, where {ANOTHER:g} is the most that is taken for chance; {reasons}? Sample from "
-            "this model, or go on with --off-policy: the estimates are then of no policy's gradient"
+            "this model, or go on with off_policy=True: the estimates are then of no policy's gradient"
         )
     _LOG.warning("warning: %s; %s?", text, reasons)

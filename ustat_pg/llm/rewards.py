@@ -85,8 +85,8 @@ class RewardSummary(Shown):
         if len(levels) > 2:
             raise InputError(
                 f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass rate takes two. "
-                "Write a success of your own as 0 or 1, or ask of the rewards as they are: ustat-pg advise "
-                "--model M --rollouts FILE"
+                "Write a success of your own as 0 or 1, or ask advise_model, ustat-pg advise, which takes "
+                "rewards as they are"
             )
         # Of one value above 0 all succeed.
         success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf

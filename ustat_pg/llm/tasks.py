@@ -241,8 +241,7 @@ def load_task(
     local = spec.endswith(".jsonl")
     if local and verifier is None:
         raise InputError(
-            f"the prompts {spec} have no verifier: name one as module:function "
-            "(--verifier my_rewards:exact_answer)"
+            f"the prompts {spec} have no verifier: name one, verifier='my_rewards:exact_answer'"
         )
     if not local and verifier is not None:
         raise InputError(

@@ -34,7 +34,7 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
         log = path.suffix in _LOGS and path.is_file()
         raise InputError(
             f"{path}: its name must end in .json or .npz, or begin with ustat:"
-            + ("; a log goes to ustat-pg rewards, or behind --rollouts" if log else "")
+            + ("; a log goes to ustat-pg rewards, or to advise_model as rollouts" if log else "")
         )
     data = _READERS[path.suffix](path)
     if not isinstance(data, dict):
