@@ -13,13 +13,13 @@ from scipy.stats import binom
 
 from ustat_pg import estimators
 from ustat_pg.predictions import (
+    frac_reward_zero_std,
     gradient_covariance,
     gradient_mse,
     mean_gradient,
     mse_constants,
     oracle_ratio,
     paired_constants,
-    silent_share,
     weighted_mse,
 )
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
@@ -215,7 +215,7 @@ def test_estimators_by_counts(rng):
             assert result.cosine == pytest.approx(cosine, rel=1e-9, abs=1e-9)
             if name in ("std", "maxrl"):
                 kept = law.rho @ law.mixed
-                assert silent_share(moments, size) == pytest.approx(1 - kept, abs=1e-12)
+                assert frac_reward_zero_std(moments, size) == pytest.approx(1 - kept, abs=1e-12)
                 dynamic = mean_gradient(moments, spec, size, dynamic_sampling=True)
                 np.testing.assert_allclose(dynamic, law.mean / kept, **near)
 
