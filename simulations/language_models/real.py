@@ -84,7 +84,7 @@ FULL = Size((0, 2, 8), 24, 128, (2, 4, 8, 16), 0.2, 0.2, closely=True)
 
 SIZES = {
     "smoke": Size((0,), 4, 96, (2,), 0.8, 0.2, plain=False),
-    "quick": Size((0, 2, 8), 4, 96, (2, 8), 0.6, 0.4),
+    "quick": Size((0, 2, 8), 4, 96, (2, 8), 0.8, 0.5),
     "full": FULL,
     "card": FULL,
 }
