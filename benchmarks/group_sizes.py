@@ -3,7 +3,7 @@
     python -m benchmarks.group_sizes                       every setting of smollm2
     python -m benchmarks.group_sizes sums-2 --model DIR    one, of a checkpoint
 
-Each is what ``ustat-pg advise --until all`` says of 24 prompts with 24 rollouts: c1, c2, c3, G* and the
+Each is what ``advise`` says of 24 prompts with 24 rollouts: c1, c2, c3, G* and the
 critical budget, with 95% intervals, as a row of Markdown. Pools stay in ``--out``, and a rerun reads them.
 """
 

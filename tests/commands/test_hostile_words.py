@@ -14,7 +14,6 @@ from tests.support.commands import jsonl, refusal_of
 from tests.support.hostile import NO_COUNTS, NO_NUMBERS, NUL, is_number, valued, with_value
 from ustat_pg.cli import LONGEST, main
 from ustat_pg.cli import _parser as of_words
-from ustat_pg.commands.model_arguments import setting
 from ustat_pg.predictions import count_table, gradient_mse
 from ustat_pg.problems import named_problem
 
@@ -69,7 +68,7 @@ def cases():
                 yield program, command, action, NUL
                 if action.choices:
                     yield program, command, action, "\udc80"
-                if is_number(action) and action.type is not setting:
+                if is_number(action):
                     hostile = NO_COUNTS if action.type is int else NO_NUMBERS
                     for value in hostile:
                         yield program, command, action, value
