@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--samples", type=int, default=SAMPLES)
     parser.add_argument("--threads", type=int, default=2, help="of torch")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", required=True)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("results/group_sizes"))
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
