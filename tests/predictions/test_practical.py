@@ -133,10 +133,10 @@ AWAY = token_outcomes(BANDIT, tables(NEW).ravel(), REFERENCE)
 
 
 def test_what_is_not_given_is_the_policy_that_draws():
-    drawn = np.log([float(probability(OLD, y)) for y in outputs()])
+    drawn = sorted(np.log([float(probability(OLD, y)) for y in outputs()]))
     alone = token_outcomes(BANDIT, tables(NEW).ravel())
     for found in (alone.reference, token_outcomes(BANDIT, None, REFERENCE).new):
-        assert found[0].sum(axis=-1) == pytest.approx(drawn, rel=1e-12)
+        assert sorted(found[0].sum(axis=-1)) == pytest.approx(drawn, rel=1e-12)
 
 
 def as_floats(fractions):

@@ -166,7 +166,8 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
 
     # A worker with another program is refused, with both versions.
     other = tmp_path / "other"
-    shutil.copytree(ROOT / "ustat_pg", other / "ustat_pg")
+    for name in ("ustat_pg", "simulations"):
+        shutil.copytree(ROOT / name, other / name)
     with (other / "ustat_pg" / "rng.py").open("a") as file:
         file.write("# changed\n")
     stranger = cluster.worker(other)

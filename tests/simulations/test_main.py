@@ -121,7 +121,8 @@ def test_every_claim_is_confirmed_and_every_rival_refuted(suite_run):
             drawn = check["simulation"]
             # Every replication of an identity, and of what has no draws, is its value.
             assert drawn["smallest_discrepancy"] > 0 or drawn["standard_error"] == 0
-            assert drawn["replications"] > 0
+            # What no draw reads has none.
+            assert drawn["replications"] > 0 or drawn["standard_error"] == 0
             assert drawn["interval"][0] <= drawn["estimate"] <= drawn["interval"][1]
         origins = {check["origin"] for check in entry["checks"]}
         # No real data has the optimum that Corollaries 9 and 10 need.

@@ -38,7 +38,7 @@ DOUBTFUL, ANOTHER = 4.0, 8.0
 FIRST = 32
 """Prompts of the first look: with fewer, errors of c1 are hardly known."""
 
-_SHORT = 10
+_SHORT = 60
 """Seconds of work that nobody needs to hear of."""
 
 _LOG = logging.getLogger("ustat_pg.llm")

@@ -49,11 +49,10 @@ def linear_gap(
         curvatures, rates, displacement, steps: arguments of :func:`mean_gap`.
         baseline, constant, group_size, batch_size: arguments of :func:`gradient_covariance`.
 
-    >>> from ustat_pg.problems import LocationBandit
-    >>> hill = LocationBandit.bump([0.0], [0.5])
-    >>> moments, rates = hill.at(hill.maximiser).moments(), [0.5] * 10
-    >>> f"{linear_gap(moments, hill.identifiable, hill.curvatures, rates, group_size=2):.4f}"
-    '0.0526'
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> level, way = SoftmaxBandit.bernoulli([0.5, 0.5], [0.5, 0.5]), [[0.5**0.5], [-(0.5**0.5)]]
+    >>> f"{linear_gap(level.moments(), way, [1.0], [0.5] * 10, group_size=2):.4f}"
+    '0.0208'
     """
     frame = np.asarray(basis)
     noise = gradient_covariance(moments, baseline, group_size, batch_size, constant=constant)
@@ -86,12 +85,12 @@ def epoch_gap(
         batch_size: B, which divides N.
         displacement: δ₀.
 
-    >>> from ustat_pg.problems import LocationBandit
-    >>> hills = LocationBandit.bump([1.0, 1.0], [0.4, -0.4])
-    >>> moments, ways = hills.at(hills.maximiser).moments(), hills.identifiable
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> opposed = SoftmaxBandit.bernoulli([[0.5, 0.5], [0.5, 0.5]], [[1, 0], [0, 1]])
+    >>> moments, way = opposed.moments(), [[0.5], [-0.5], [0.5], [-0.5]]
     >>> both = {"group_size": 2, "batch_size": 2}
-    >>> whole = epoch_gap(moments, ways, hills.curvatures[0], [0.5] * 10, **both)
-    >>> drawn = linear_gap(moments, ways, hills.curvatures, [0.5] * 10, **both)
+    >>> whole = epoch_gap(moments, way, 1.0, [0.5] * 10, **both)
+    >>> drawn = linear_gap(moments, way, [1.0], [0.5] * 10, **both)
     >>> bool(whole < drawn)                      # the prompts' own spread is gone
     True
     """
