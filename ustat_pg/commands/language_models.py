@@ -37,20 +37,19 @@ def shown_progress() -> Iterator[Progress]:
     level = log.level
     log.addHandler(lines)
     log.setLevel(logging.INFO)
+    phase, line = ("", 1), bar("", 1, shown=True)
     try:
-        with bar("", 1, shown=True) as line:
-            phase = ("", 1)
 
-            def show(what: str, done: int, of: int) -> None:
-                nonlocal phase
-                if (what, of) != phase:
-                    phase = (what, of)
-                    line.set_description(f"{what:9}", refresh=False)
-                    line.reset(of)
-                line.update(done - line.n)
+        def show(what: str, done: int, of: int) -> None:
+            nonlocal phase, line
+            if (what, of) != phase:
+                line.close()
+                phase, line = (what, of), bar(what, of, shown=True)
+            line.update(done - line.n)
 
-            yield show
+        yield show
     finally:
+        line.close()
         log.removeHandler(lines)
         log.setLevel(level)
 
