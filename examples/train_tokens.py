@@ -27,7 +27,7 @@ with needed("this example", "torch"):
     import torch
     from torch import Tensor
 
-    from simulations.engines.models import Model, model_of
+    from ustat_pg.policies.models import Model, model_of
     from ustat_pg.policies.transformer import TransformerPolicy
 
 BUDGET, STEPS = 64, 60

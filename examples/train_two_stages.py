@@ -32,7 +32,7 @@ with needed("this example", "torch"):
     import torch
     from torch import Generator, Tensor
 
-    from simulations.engines.models import model_of
+    from ustat_pg.policies.models import model_of
     from ustat_pg.policies.transformer import TransformerPolicy
 
 BUDGET, STEPS = 64, 60

@@ -48,8 +48,9 @@ try:
 except ImportError:
     raise InputError("the autograd engine needs torch: pip install 'ustat_pg[torch]'") from None
 
+from ustat_pg.policies.models import Model, model_of
+
 from .drawn import Drawn, Outcomes
-from .models import Model, model_of
 
 NUMBERS_OF_AN_OUTPUT = 32
 """About how many numbers live while an output is drawn."""

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ustat_pg import rng
 from ustat_pg.engines.gradients.cell import GradientCell
+from ustat_pg.policies.models import Model
 from ustat_pg.problems import SoftmaxBandit
-
-from .models import Model
 
 APART = 2**33
 """How far the words of one prompt's outcomes stand from those of the next: beyond the largest word."""

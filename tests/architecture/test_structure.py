@@ -64,7 +64,7 @@ def test_importing_the_library_loads_nothing_that_it_can_leave(modules, left):
     ("code", "what"),
     [
         ("ustat_pg.engines.gradients.cell.engine_of('autograd')", "the autograd engine needs"),
-        ("import simulations.engines.models", "torch models need"),
+        ("import ustat_pg.policies.models", "torch models need"),
         ("ustat_pg.policies.TransformerPolicy", "TransformerPolicy needs"),
     ],
 )

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ustat_pg.policies import (
+from ..validation import InputError
+from . import (
     ArmLinearSoftmax,
     OutputSpace,
     PrefixSoftmax,
@@ -25,7 +26,6 @@ from ustat_pg.policies import (
     TabularSoftmax,
     TabulatedPolicy,
 )
-from ustat_pg.validation import InputError
 
 try:
     import torch
@@ -35,8 +35,8 @@ try:
 except ImportError:
     raise InputError("torch models need torch: pip install 'ustat_pg[torch]'") from None
 
-from ustat_pg.policies.network import device_of
-from ustat_pg.policies.transformer import TransformerPolicy
+from .network import device_of
+from .transformer import TransformerPolicy
 
 
 class Model(ABC):

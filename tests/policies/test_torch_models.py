@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.func import grad, vmap  # noqa: E402
 
-from simulations.engines.models import device_of, differentiable, model_of  # noqa: E402
+from ustat_pg.policies.models import device_of, differentiable, model_of  # noqa: E402
 
 RNG = np.random.default_rng(0)
 WITHOUT_MODEL = ("bent", "bent-plain", "tables-reduced")
