@@ -103,7 +103,7 @@ class GroupCell(ModelCell):
     task: str
     prompts: int
     group_sizes: tuple[int, ...] = (2, 4)
-    values: int = 4
+    values: int = 6
     device: str = "cpu"
 
     block = _BLOCK
