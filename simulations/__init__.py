@@ -19,6 +19,7 @@ from .paper import (
     ON_LANGUAGE_MODELS,
     ON_NETWORKS,
     ON_RUNS,
+    RESULTS,
     STEMS,
 )
 
@@ -71,7 +72,9 @@ def claim(stem: str, suite: Suite) -> Claim:
         # Where no rival binds, a smoke run is content with intervals half again as wide.
         built = [check.coarser(1.5) for check in built]
     # Nothing can enumerate language models.
-    return Claim(stem, rivals, tuple(built), rivals if suite.on == "language-model" else ())
+    simulated = rivals if suite.on == "language-model" else ()
+    family = len(RESULTS) if suite.model is None else 1
+    return Claim(stem, rivals, tuple(built), simulated, family)
 
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:

@@ -103,12 +103,15 @@ class Claim:
         checks: the design.
         by_simulation: rivals whose checks nothing can enumerate, those of language models for
             example; with all of them here the claim is settled by simulation, and its row says so.
+        family: number of results, this one among them, that share the chance of a false alarm: those of the
+            paper; 1 of a claim on a model that its run names, which no suite holds.
     """
 
     stem: str
     rivals: tuple[str, ...]
     checks: tuple[Check, ...] = field(repr=False)
     by_simulation: tuple[str, ...] = ()
+    family: int = len(RESULTS)
 
     def __post_init__(self) -> None:
         names = [check.name for check in self.checks]

@@ -72,7 +72,7 @@ class Plan:
 
 def alpha_of(claim: Claim) -> float:
     """The false-alarm rate of each check of a claim, at all looks together."""
-    return allotted_alpha(claim.stem, max(erring_of(claim), 1))
+    return allotted_alpha(max(erring_of(claim), 1), claim.family)
 
 
 def looks_of(claim: Claim) -> int:

@@ -15,13 +15,13 @@ MOST = 2**62
 """Replications needed where none would do."""
 
 
-def allotted_alpha(stem: str, checks: int) -> float:
-    """The false-alarm rate of one check: the family's, shared equally over all results of the
-    paper whether run or not, then over the claim's checks.
+def allotted_alpha(checks: int, results: int = len(RESULTS)) -> float:
+    """The false-alarm rate of one check: the family's, shared equally over its results, which are all
+    of the paper whether run or not, then over the claim's checks.
 
     So one claim gives the same verdict alone as in the suite.
     """
-    return FAMILY_ALPHA / len(RESULTS) / checks
+    return FAMILY_ALPHA / results / checks
 
 
 def replications_needed(margin: float, forecast: Forecast, alpha: float) -> int:

@@ -43,7 +43,7 @@ def test_a_failed_control_leaves_nothing_confirmed(tmp_path, monkeypatch):
     assert exit_code(sound.claims, sound.controls) == 0
     assert "5 of 5 held" in verdict_table(sound.claims, controls=sound.controls)
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "allotted_alpha", lambda stem, checks: 0.5)
+        patch.setattr(plan, "allotted_alpha", lambda checks, results: 0.5)
         doubted = run.controlled(run_controls(CLAIMS, OPTIONS))
     assert [claim.verdict for claim in doubted.claims] == [Verdict.INCONCLUSIVE]
     assert exit_code(doubted.claims, doubted.controls) == 1
