@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ from tests.support.advantages import (
 )
 from tests.support.refusals import refuses
 from ustat_pg import compare, gradient_mse
-from ustat_pg.engines import Estimator, enumerate_mean
+from ustat_pg.engines import Estimator, enumerate_mean, enumerate_mse
 from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
 
 EXAMPLE = problem_from_mapping(example_problem())
@@ -135,37 +133,20 @@ def test_what_is_refused(words, message):
     refuses(message, compare, **(plain | words))
 
 
-def one_after_the_other(function, problem, size):
-    """E ĝ and E‖ĝ - g‖² at one prompt, by a loop over outcomes."""
-    mean, mse, target = 0.0, 0.0, problem.gradient()
-    for x, chance in enumerate(problem.context_probs):
-        table = problem.policy.scores(x)
-        rollouts = [
-            (p * q, table[k], z)
-            for k, p in enumerate(problem.policy.probs[x])
-            for q, z in zip(problem.reward_probs[x, k], problem.reward_values[x, k], strict=True)
-        ]
-        for group in product(rollouts, repeat=size):
-            probability = chance * np.prod([p for p, _, _ in group])
-            advantages = function(np.array([z for _, _, z in group]))
-            estimate = sum(a * s for a, (_, s, _) in zip(advantages, group, strict=True)) / size
-            mean = mean + probability * estimate
-            mse += probability * np.sum((estimate - target) ** 2)
-    return mean, mse
-
-
 @pytest.mark.parametrize("function", [rloo, dr_grpo, normalised, neighbour, signed_wrongly])
-def test_errors_of_functions_are_those_of_a_loop(function):
+def test_errors_of_functions_are_those_of_their_estimators(function):
+    """Loops over outcomes find what enumeration finds in ``tests/engines/test_enumeration.py``."""
     problem = random_problem(3, "linear", contexts=2)
     target, row = problem.gradient(), compare(problem, [function], 2).iloc[0]
-    mean, mse = one_after_the_other(function, problem, 2)
-    assert row["mse"] == pytest.approx(mse, rel=1e-12)
-    off = np.linalg.norm(mean - target) / np.linalg.norm(target)
+    found = enumerate_mse(problem, Estimator("own", function=lambda z, draws: function(z)), 2)
+    assert row["mse"] == pytest.approx(found.mse, rel=1e-12)
+    off = np.linalg.norm(found.mean - target) / np.linalg.norm(target)
     assert row["bias"] == pytest.approx(off, rel=1e-9, abs=1e-11)
-    factor = mean @ target / (target @ target)
+    factor = found.mean @ target / (target @ target)
     if factor > 0:
-        rescaled = one_after_the_other(lambda z: function(z) / factor, problem, 2)[1]
-        assert row["rescaled"] == pytest.approx(rescaled, rel=1e-11)
+        rescaled = Estimator("own", function=lambda z, draws: function(z) / factor)
+        expected = enumerate_mse(problem, rescaled, 2).mse
+        assert row["rescaled"] == pytest.approx(expected, rel=1e-11)
     else:
         assert np.isnan(row["rescaled"])
 

@@ -89,6 +89,11 @@ def test_tables_and_weights(name, size):
         chances = [comb(size - 1, m) * p**m * (1 - p) ** (size - 1 - m) for m in range(size)]
         expected = float(np.dot(chances, table.delta))
         assert float(library.weight(float(p))) == pytest.approx(expected, rel=1e-13, abs=1e-13)
+    again, half = count_table(library.spec, size), library.scaled(0.5)
+    np.testing.assert_array_equal(again.successes[1:], library.successes[1:])
+    np.testing.assert_array_equal(again.failures[:-1], library.failures[:-1])
+    np.testing.assert_allclose(library.less(half).delta, half.delta, rtol=1e-14)
+    np.testing.assert_allclose(half.weight(0.3), library.weight(0.3) / 2, rtol=1e-14)
 
 
 @pytest.mark.parametrize("name", [*DEFINED, "irregular"])
@@ -124,6 +129,14 @@ def test_means_covariances_and_errors(case, name):
     assert prediction.cosine == pytest.approx(cosine, rel=1e-12)
     bias = mean - g
     assert prediction.squared_bias == pytest.approx(bias @ bias, rel=1e-10, abs=1e-15)
+    table = count_table(name, size)
+    np.testing.assert_allclose(prediction.mean_factor, table.weight(moments.value), rtol=1e-12)
+    squares = [
+        float(ind.read_off(ind.group_law(problem, x, subtracted, size), ind.ZERO).mse)
+        for x in problem.contexts
+    ]
+    np.testing.assert_allclose(table.second_moments(moments), squares, rtol=1e-11)
+    assert (prediction.table is None) == (name in ("vanilla", "grpo", "group-mean"))
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

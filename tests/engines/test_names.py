@@ -88,6 +88,8 @@ def test_estimators_and_quantities_that_differ_have_other_labels():
         Estimator("grpo"),
         Estimator("constant", constant=0.3),
         Estimator("constant", constant=0.3 + 1e-12),
+        Estimator("critic", values=(0.3, 0.0)),
+        Estimator("critic", values=(0.3 + 1e-12, 0.0)),
         Estimator("shrinkage:0.25,0.5"),
         Estimator("shrinkage:0.5,0.25"),
         Estimator("bayes:1,1"),

@@ -19,5 +19,4 @@ def test_a_run_is_watched_and_drawn(tmp_path):
     assert len(records) == 11
     assert "noise/signal_low" in records[-1]
     names["draw"](records, tmp_path / "noise.svg")
-    text = (tmp_path / "noise.svg").read_text()
-    assert "K over K_crit" in text or text.count("<path") > 20
+    assert (tmp_path / "noise.svg").read_text().count("<path") > 20

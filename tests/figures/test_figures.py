@@ -201,8 +201,6 @@ def test_a_figure_has_the_format_and_the_style_that_are_asked(run, tmp_path, cap
     ("write", "message"),
     [
         ({}, "no finished run"),
-        ({"verdicts.json": "not json"}, "not JSON"),
-        ({"verdicts.json": "[]"}, "not the results of a run"),
         ({"verdicts.json": NO_CLAIMS.json(), "curves.csv": "a,b\n1,2\n"}, "not the curves of a run"),
         ({"verdicts.json": NO_CLAIMS.json(), "curves.csv": DAMAGED}, "not the results that figure mse"),
         ({"verdicts.json": '{"claims": [{}]}'}, "not the results of a run"),

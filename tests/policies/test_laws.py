@@ -54,14 +54,6 @@ def test_scores_are_the_derivatives_of_the_log_probabilities(name, policy):
         assert np.allclose(scores[:, :, i], slopes, rtol=0, atol=FORMS[name].slope)
 
 
-def test_products_are_those_of_its_own_scores(name, policy):
-    rounding, scores = FORMS[name].rounding, scores_of(policy)
-    weights = np.random.default_rng(3).normal(size=(2, 3, policy.probs.shape[1]))
-    assert np.allclose(policy.combine(0, weights), weights @ scores[0], rtol=0, atol=rounding)
-    for x in (0, len(scores) - 1):
-        assert np.allclose(policy.gram(0, x), scores[0] @ scores[x].T, rtol=0, atol=rounding)
-
-
 def test_products_agree_with_dense_scores(name, policy):
     scores, rounding = dense(name)[1], FORMS[name].rounding
     contexts, count = policy.probs.shape

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.refusals import refusals
+from tests.support.refusals import refusals, refuses
 from ustat_pg.policies import ArmLinearSoftmax, TabulatedPolicy
 from ustat_pg.problems import SoftmaxBandit, random_problem
-from ustat_pg.validation import InputError
 
 X, K, D = 3, 4, 17
 GENERATOR = np.random.default_rng(5)
@@ -39,8 +38,7 @@ def test_other_parameters_are_the_source_s():
     policy = FORMS["tables"]
     other = policy.with_theta(LINEAR.theta + 0.1)
     assert np.array_equal(other.probs, LINEAR.with_theta(LINEAR.theta + 0.1).probs)
-    with pytest.raises(InputError, match="holds at its own parameters only"):
-        FORMS["reduced"].with_theta(FORMS["reduced"].theta)
+    refuses("holds at its own parameters only", FORMS["reduced"].with_theta, FORMS["reduced"].theta)
 
 
 def test_coordinates_are_as_many_as_directions():

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tests.support.policies import PREFIX, SPACES, prefixes
-from tests.support.refusals import refusals
+from tests.support.refusals import refusals, refuses
 from ustat_pg.policies import OutputSpace, PrefixSoftmax, softmax
-from ustat_pg.validation import InputError
 
 
 def sequences(space):
@@ -62,8 +61,7 @@ def test_the_bound_of_the_diameter_where_pairs_do_not_fit(monkeypatch):
     alone = np.zeros((3, 27), bool)
     alone[:, 0] = True
     assert policy.diameters(alone).tolist() == [0.0] * 3
-    with pytest.raises(InputError, match="inner products of all pairs of 27 outputs"):
-        policy.gram(0, 0)
+    refuses("inner products of all pairs of 27 outputs", policy.gram, 0, 0)
 
 
 def test_the_largest_space_is_quick():
@@ -73,8 +71,7 @@ def test_the_largest_space_is_quick():
     assert policy.probs.sum() == pytest.approx(1, abs=1e-12)
     assert np.abs(policy.combine(0, policy.probs[0])).max() < 1e-12
     assert policy.squared_norms.shape == (1, 100_000)
-    with pytest.raises(InputError, match=r"scores of 100000 outputs in 111110 parameters need 82"):
-        policy.scores(0)
+    refuses(r"scores of 100000 outputs in 111110 parameters need 82", policy.scores, 0)
 
 
 def test_prompts_that_share_a_table():

@@ -9,7 +9,7 @@ import attrs
 import numpy as np
 import pytest
 
-from tests.support.refusals import refusals
+from tests.support.refusals import refusals, refuses
 from ustat_pg import memory as limits
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import bracket_matching, modular_sum
@@ -35,8 +35,7 @@ def test_moments_without_tables_are_those_of_the_tables():
 
 
 def test_a_table_of_scores_that_does_not_fit_is_refused(monkeypatch):
-    with pytest.raises(InputError, match="scores of 60 outputs in 307 parameters need"):
-        PROBLEM.at(make(), memory=10)
+    refuses("scores of 60 outputs in 307 parameters need", PROBLEM.at, make(), memory=10)
     monkeypatch.setattr(softmax, "GRAM_BYTES", 0)
     with pytest.raises(InputError, match="inner products of all pairs of 15 outputs"):
         make().gram(0, 0)
@@ -134,8 +133,7 @@ def test_scores_that_are_not_finite_are_refused(monkeypatch):
     policy = make()
     assert np.isfinite(policy.logits).all()
     for ask in (lambda: policy.scores(0), lambda: policy.squared_norms, lambda: policy.gram(0, 0)):
-        with pytest.raises(InputError, match="scores of context 0 are not finite"):
-            ask()
+        refuses("scores of context 0 are not finite", ask)
 
 
 def test_threads_do_not_disturb_one_another():

@@ -40,24 +40,12 @@ PLACES = {
 }
 """Where each file's names are used."""
 
-UNDER_TRANSFORMERS = (
+PLANTED = (
     "grpo: 1/G for 1/(G-1)",
     "no squared gradient in the second-order term",
     "moments: the cross term of the centring once",
 )
-"""Those that are planted under a transformer too, one a file: its tables are read by the same code."""
-
-ON_TOKENS = (
-    *UNDER_TRANSFORMERS,
-    "grpo: divided by the deviation",
-    "grpo: the baseline of another prompt",
-    "grpo: own reward in the baseline",
-    "grpo: own reward, divided by G-1",
-    "grpo: the baseline's sign",
-    "pairs of the U-statistic G², not G(G-1)",
-    "no reward variance in the second-order term",
-    "the prompt term is not divided by B",
-)
+"""One a file: problems of tokens are read by the same code as bandits."""
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
 KINDS = ["tokens", pytest.param("transformer", marks=needs_torch)]
@@ -94,13 +82,8 @@ def test_the_true_program_is_not_refuted(on, tmp_path):
         assert Verdict.REFUTED not in (result.verdict, result.evidence("simulation"))
 
 
-@pytest.mark.parametrize(
-    ("on", "name"),
-    [
-        *(("tokens", name) for name in ON_TOKENS),
-        *(pytest.param("transformer", name, marks=needs_torch) for name in UNDER_TRANSFORMERS),
-    ],
-)
+@pytest.mark.parametrize("on", KINDS)
+@pytest.mark.parametrize("name", PLANTED)
 def test_mutant_is_refuted(on, name, tmp_path, monkeypatch):
     error = errors()[name]
     module = mutated(error.file, (error.old, error.new))

@@ -30,6 +30,7 @@ PROBLEM = random_problem(3, "binary")
 def test_a_problem_stands_for_its_moments():
     moments = PROBLEM.moments()
     assert gradient_mse(PROBLEM, "std", 4).mse == gradient_mse(moments, "std", 4).mse
+    assert "np." not in repr(gradient_mse(PROBLEM, "std", 4))
     for function, words in (
         (gradient_covariance, ("grpo", 4)),
         (oracle_ratio, (4,)),

@@ -25,25 +25,17 @@ from ustat_pg.predictions import (
     critic_rollouts_at_par,
     decay_constant,
     epoch_gap,
-    explicit_bound,
-    gradient_covariance,
     gradient_mse,
-    grpo_beats_vanilla,
     known_rates_bound,
     leading_ratio_bias,
     learned_values,
-    minimum_variance_gain,
     one_step_gap,
-    oracle_beats_vanilla,
-    oracle_ratio,
     plan_mse,
     token_mean_bias,
-    weighted_mse,
 )
 from ustat_pg.problems import (
     SoftmaxBandit,
     TokenProblem,
-    WeightedBandit,
     random_problem,
     token_outcomes,
 )
@@ -94,65 +86,7 @@ def test_learned_values_by_their_own_steps(step_size):
         np.testing.assert_allclose(found, expected, rtol=1e-15)
 
 
-def test_gains_and_bounds_are_differences_of_errors():
-    assert minimum_variance_gain(GRADED, 5, 3) == pytest.approx(
-        mse("oracle", batch_size=3) - mse("minimum-variance", batch_size=3), rel=1e-9
-    )
-    assert oracle_ratio(GRADED, 5) == pytest.approx(mse("grpo") / mse("oracle"), rel=1e-12)
-    low, high = GRADED.reward_range
-    trace = float(GRADED.context_probs @ GRADED.fisher_trace)
-    assert explicit_bound(GRADED, 5, 3) == pytest.approx((high - low) ** 2 * trace / (4 * 5 * 3))
-    second = mse("grpo", batch_size=3) - mse("oracle", batch_size=3)
-    assert 0 < second <= explicit_bound(GRADED, 5, 3) / 2
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_who_beats_no_baseline_prompt_by_prompt(seed):
-    problem = random_problem(seed, "plain")
-    wins = {"grpo": grpo_beats_vanilla(problem, 3), "oracle": oracle_beats_vanilla(problem)}
-    for x in range(problem.contexts):
-        alone = problem.restrict([x]).moments()
-        for name, won in wins.items():
-            assert won[x] == (mse(name, 3, alone) < mse("vanilla", 3, alone))
-
-
-@pytest.mark.parametrize("name", ["grpo", "oracle", "vanilla", "group-mean", "std", "maxrl"])
-@pytest.mark.parametrize("batch", [1, 3])
-def test_the_covariances_trace_is_the_error_about_the_mean(name, batch):
-    covariance = gradient_covariance(MOMENTS, name, 4, batch)
-    result = gradient_mse(MOMENTS, name, 4, batch)
-    off = MOMENTS.weighted_gradient(result.mean_factor - 1)
-    assert np.trace(covariance) == pytest.approx(result.mse - off @ off, rel=1e-10)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-15
-
-
 # Groups, by every outcome.
-
-
-def groups(problem, size):
-    """Prompt, arms and probability of every group."""
-    for x, share in enumerate(problem.context_probs):
-        for arms in map(list, product(range(problem.arms), repeat=size)):
-            yield x, arms, share * problem.policy.probs[x][arms].prod()
-
-
-@pytest.mark.parametrize("weights", [np.ones((2, 3)), [[0.5, 1.2, 2.0], [1.0, 0.3, 0.7]]])
-def test_weighted_scores_by_every_group(weights):
-    given = np.array(weights)
-    moments = WeightedBandit.of(BINARY, given).weighted_moments()
-    for batch in (1, 4):
-        result = weighted_mse(moments, "grpo", 3, batch)
-        mean, square = 0.0, 0.0
-        for x, arms, chance in groups(BINARY, 3):
-            advantages = grpo(BINARY.mean_rewards[x][arms]) * given[x][arms]
-            estimate = advantages @ BINARY.policy.scores(x)[arms] / 3
-            mean, square = mean + chance * estimate, square + chance * estimate @ estimate
-        np.testing.assert_allclose(result.mean, mean, rtol=1e-12, atol=1e-15)
-        assert result.variance == pytest.approx((square - mean @ mean) / batch, rel=1e-12)
-        assert result.mse == pytest.approx(result.variance + result.squared_bias, rel=1e-14)
-        np.testing.assert_allclose(MOMENTS.context_probs @ result.means, mean, rtol=1e-12)
-    if (given == 1).all():
-        assert result.mse == pytest.approx(mse("grpo", 3, MOMENTS, batch_size=4), rel=1e-10)
 
 
 def test_one_step_by_every_pair():

@@ -16,7 +16,7 @@ from ustat_pg.predictions import (
     gradient_mse,
     mean_gradient,
 )
-from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.problems import SoftmaxBandit, named_problem, random_problem
 
 
 def noise(rates, weights):
@@ -87,6 +87,20 @@ def test_rounding_leaves_no_negative_error(size):
     result = gradient_mse(coin.moments(), "best", size)
     assert 0 <= result.mse < 1e-15
     assert result.first_order_term >= 0
+
+
+@pytest.mark.parametrize("mean", [None, 0.45])
+@pytest.mark.parametrize("size", [2, 5])
+def test_no_shrinkage_has_less_error_than_the_best(size, mean):
+    uneven = named_problem("uneven").problem.moments()
+    amount = best_shrinkage(uneven, size, mean)
+    assert 0 < amount < 1
+    centre = float(uneven.context_probs @ uneven.value) if mean is None else mean
+    around, least, beyond = (
+        gradient_mse(uneven, f"shrinkage:{amount + off!r},{centre!r}", size).mse
+        for off in (-1e-3, 0.0, 1e-3)
+    )
+    assert least < min(around, beyond)
 
 
 def test_the_amount_is_held_between_grpo_and_the_constant():

@@ -122,14 +122,6 @@ def test_ranges_hold():
                 assert low <= one <= high
 
 
-def test_every_change_of_a_cell_has_a_name():
-    own = {"lengths": LENGTHS}
-    changes = [{}, {"lengths": (1, 1, 5)}, {"how": "prompt-mean"}, {"scale": 2.0}]
-    changes += [{"less_plain": True}, {"group_size": 3}]
-    cells = [TokenMeanCell(**({"problem": BANDIT, "group_size": 2} | own | c)) for c in changes]
-    assert len({cell.name for cell in cells}) == len(cells)
-
-
 # Refusals.
 
 MOMENTS = BANDIT.length_moments(LENGTHS)

@@ -25,20 +25,6 @@ from ustat_pg.problems import SoftmaxBandit, named_problem, random_problem
 TWO = record()
 
 
-@pytest.mark.parametrize("baseline", ["grpo", "group-mean", "std", "std-ddof1", "maxrl", "vanilla"])
-@pytest.mark.parametrize("name", ["uneven", "iris"])
-def test_the_cosine_is_that_of_the_mean_estimate(name, baseline):
-    """Of prompts with different factors, and of one factor that is not 1."""
-    moments = named_problem(name).problem.moments()
-    result = gradient_mse(moments, baseline, 5)
-    mean = moments.weighted_gradient(result.mean_factor)
-    gradient = moments.weighted_gradient(np.ones(len(moments)))
-    cosine = mean @ gradient / np.sqrt(mean @ mean) / np.sqrt(gradient @ gradient)
-    assert result.cosine == pytest.approx(cosine, rel=1e-12)
-    assert "np." not in repr(result)
-    assert (abs(result.cosine - 1) < 1e-12) == (len({*result.mean_factor.round(12)}) == 1)
-
-
 def test_the_ratio_is_infinite_where_the_oracle_alone_has_no_error():
     coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
     assert oracle_ratio(coin.moments(), 2) == math.inf

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulations.interior_problems.location_bandit import LocationBandit
+from tests.support.refusals import refuses
 from ustat_pg.problems import (
     KINDS,
     SoftmaxBandit,
@@ -96,18 +97,15 @@ OTHER_FORM = {"logits": None, "context_features": [[1.0]] * 2, "weights": [[0.0]
 )
 def test_names_that_are_missing_or_unknown_are_named(changes, message):
     data = {name: value for name, value in (example_problem() | changes).items() if value}
-    with pytest.raises(InputError, match=message):
-        problem_from_mapping(data)
+    refuses(message, problem_from_mapping, data)
 
 
 @pytest.mark.parametrize("suffix", ["", ".txt", ".JSON", ".npy", ".json.gz"])
 def test_another_suffix_is_refused(tmp_path, suffix):
     path = tmp_path / f"problem{suffix}"
     path.write_text("{}")
-    with pytest.raises(InputError, match=r"must end in \.json or \.npz"):
-        load_problem(path)
-    with pytest.raises(InputError, match=r"must end in \.json or \.npz"):
-        save_problem(random_problem(0), path)
+    refuses(r"must end in \.json or \.npz", load_problem, path)
+    refuses(r"must end in \.json or \.npz", save_problem, random_problem(0), path)
 
 
 def example_with(**entries):
@@ -123,9 +121,6 @@ def example_with(**entries):
         *((text, "not JSON") for text in ("", "{", "not json")),
         *((text, "one object of named arrays") for text in ("[]", "3", "null", '"logits"')),
         ("{}", "exactly one of"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"logits": [[1' + "0" * 5000 + "]]}", "not JSON: Exceeds the limit"),
-        (b"\xff\xfe{}", "not UTF-8"),
         (example_with(context_probs="[NaN, 1.0]"), "context_probs holds nan"),
         (example_with(context_probs="[0.6, 0.6]"), r"context_probs sums to 1\.2"),
         (example_with(logits='[["a", 1, 2], [1, 2, 3]]'), "logits is not an array of numbers"),
@@ -137,7 +132,7 @@ def example_with(**entries):
 )
 def test_what_is_no_problem_is_named_with_the_file(tmp_path, text, message):
     path = tmp_path / "a.json"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text(text)
     with pytest.raises(InputError, match=message) as caught:
         load_problem(path)
     assert str(caught.value).startswith(f"{path}: ")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.problems import digits_problem, labelled_problem
-from ustat_pg.validation import InputError
 
 
 def table(labels=3, rows=40, seed=0):
@@ -74,11 +74,10 @@ def test_digits():
     ],
 )
 def test_refused(features, labels, message):
-    with pytest.raises(InputError, match=message):
-        labelled_problem(features, labels)
+    refuses(message, labelled_problem, features, labels)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.333, 1.0, 1.5, -1.0, float("nan")])
 def test_pass_rates_out_of_reach_are_refused(rate):
-    with pytest.raises(InputError, match=r"this table allows more than 0\.3333 and less than"):
-        labelled_problem(*table(rows=42), pass_rate=rate)
+    said = r"this table allows more than 0\.3333 and less than"
+    refuses(said, labelled_problem, *table(rows=42), pass_rate=rate)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.support.refusals import refuses
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import (
     KINDS,
@@ -124,8 +125,7 @@ TABULAR, LINEAR, SHARED, BERNOULLI, SURE = GOOD
 )
 def test_refused(make, changes, message):
     assert make(**GOOD[make]).contexts
-    with pytest.raises(InputError, match=re.escape(message)):
-        make(**(GOOD[make] | changes))
+    refuses(re.escape(message), make, **GOOD[make] | changes)
 
 
 def test_bandits_of_probabilities_are_the_tabular_ones_of_their_logarithms():
@@ -155,8 +155,7 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
     rewards, law = [[[1.0], [0.0]]], [[[1.0], [1.0]]]
     with np.errstate(over="raise"):
         for logits in ([[1e308, -1e308]], [[0.0, -1e101]]):
-            with pytest.raises(InputError, match=r"logits exceed 1e\+"):
-                SoftmaxBandit.tabular([1.0], logits, rewards, law)
+            refuses(r"logits exceed 1e\+", SoftmaxBandit.tabular, [1.0], logits, rewards, law)
         problem = SoftmaxBandit.tabular([1.0], [[1e50, -1e50]], rewards, law)
         assert problem.policy.probs.tolist() == [[1.0, 0.0]]
 
@@ -183,8 +182,7 @@ def test_other_parameters():
     assert other.objective() == pytest.approx(problem.objective(theta), rel=1e-15)
     assert other.objective() != problem.objective()
     for bad in (theta[1:], np.append(theta, 0.0), [np.nan] * problem.d, theta[None]):
-        with pytest.raises(InputError, match="theta"):
-            problem.with_theta(bad)
+        refuses("theta", problem.with_theta, bad)
 
 
 @every_kind

@@ -46,6 +46,7 @@ def test_the_closed_form_is_the_sum_over_all_groups(name, vectors):
         error, mean = plain_error(problem, name, size)
         assert result.mse == pytest.approx(error, rel=1e-12)
         assert result.mean == pytest.approx(mean, rel=1e-12)
+        assert problem.context_probs @ result.means == pytest.approx(mean, rel=1e-12)
         assert result.mse == pytest.approx(result.variance + result.squared_bias)
 
 

@@ -64,8 +64,8 @@ def test_a_run_without_torch_confirms_one_step(tmp_path):
 def test_a_device_that_is_not_there_or_on_which_nothing_would_run_is_refused(
     words, runs, device, refused
 ):
-    if runs and (device == "cuda" or find_spec("torch") is None):
-        pytest.skip("it may be there, or torch may not")
+    if runs and find_spec("torch") is None:
+        pytest.skip("torch not installed")
     text = refused([*shlex.split(words), "--size", "smoke", "--device", device])
     none = f"--device {device}: only --engine autograd has one to choose"
     assert (repr(device) if runs else none) in text

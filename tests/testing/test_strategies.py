@@ -21,6 +21,10 @@ def test_strategies_draw_what_they_say(data):
     assert z.shape[:2] == (2, 3)
     assert 2 <= z.shape[2] <= 5
     assert np.array_equal(z * 16, np.round(z * 16))
+    plain = data.draw(testing.rewards())
+    assert 2 <= len(plain) <= 8
+    assert max(np.abs(plain).max(), np.abs(data.draw(testing.scores())).max()) <= 4
+    assert data.draw(testing.problems(max_contexts=1)).contexts == 1
     assert np.isin(data.draw(testing.rewards(3, values=(0, 1))), (0.0, 1.0)).all()
     s = data.draw(testing.scores(4, parameters=(2, 3), batch=2))
     assert s.shape[:2] == (2, 4)
@@ -52,16 +56,6 @@ def test_strategies_draw_what_they_say(data):
 def test_both_ends_are_drawn(strategy, reached):
     options = settings(max_examples=2000, derandomize=True, database=None, phases=[Phase.generate])
     assert reached(find(strategy, reached, settings=options))
-
-
-@settings(max_examples=30, derandomize=True, database=None)
-@given(st.data())
-def test_nothing_beyond_the_ends_is_drawn(data):
-    z = data.draw(testing.rewards())
-    assert 2 <= len(z) <= 8
-    assert np.abs(z).max() <= 4
-    assert np.abs(data.draw(testing.scores())).max() <= 4
-    assert data.draw(testing.problems(max_contexts=1)).contexts == 1
 
 
 test_ends_that_are_refused = refusals(

@@ -146,24 +146,6 @@ def test_a_gpu_takes_a_block_at_once_where_its_memory_holds_it(monkeypatch):
     assert pieces[2**36] == 1 < pieces[2**18] < pieces[1] == 200
 
 
-def test_draws_are_the_integers_of_the_reference():
-    """Also at addresses beyond 2³², in every design, and of outcomes that one prompt has more of."""
-    far, even = 2**40 + 2**32 - 5, LINEAR.restrict(range(3), uniform=True)
-    for problem, batch, design in (
-        (NETWORK, 2, "iid"), (LINEAR, 5, "iid"), (even, 3, "fixed"),
-        (even, 2, "without-replacement"), (even, 3, "without-replacement"),
-    ):  # fmt: skip
-        for group in (1, 4, 7):
-            cell = GradientCell(problem, group, batch, design)
-            wanted = reference.draw(cell, seed=3, first=far, replications=11)
-            here = autograd.prepared(problem, "cpu")
-            result = here.outcomes.draw(cell, 3, far, 11)
-            arms = result.places - result.contexts[..., None] * problem.arms
-            for name, one in (("contexts", result.contexts), ("arms", arms)):
-                assert np.array_equal(one.numpy(), getattr(wanted, name))
-            assert np.array_equal(result.rewards.numpy(), wanted.rewards)
-
-
 READS = (
     "__bool__",
     "__int__",

@@ -24,8 +24,6 @@ def test_parts_of_a_block_are_the_block():
         for first, count in ((0, 30), (30, 70))
     ]
     assert parts[0].merge(parts[1]).mean == pytest.approx(whole.mean, rel=1e-12)
-    assert cell == OneStep(PROBLEM, 2, 2.0, 3)
-    assert len({cell, OneStep(PROBLEM, 2, 2.5, 3), OneStep(PROBLEM, 2, 2.0)}) == 3
 
 
 def test_what_is_no_step_is_refused():

@@ -1,17 +1,28 @@
-"""Blocks of training runs: plain data in and out, and their descriptions."""
+"""Blocks: plain data in and out, their descriptions and keys, and the engines that make them."""
 
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import numpy as np
+import pytest
 
-from simulations.engines import Constant, Gap, Training
-from simulations.evidence import Pit
+from simulations.engines import Constant, Gap, GapAfterStep, OneStep, Training
+from simulations.evidence import Options, Pit, Store, mean_of
+from simulations.evidence import store as store_module
 from simulations.evidence.blocks import Block, record_of, run_task, sums_of
+from simulations.evidence.measurements import Measurements
+from simulations.evidence.store import program
+from simulations.problems import mse_of
 from simulations.problems.landscapes import triple
 from simulations.shared.runs import ball
-from ustat_pg.engines import Estimator
+from tests.support.commands import python
+from ustat_pg import whole_files
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.policies import PrefixSoftmax
+from ustat_pg.problems import modular_sum, random_problem
 
 LANDSCAPE = triple()
 CELL = Training(LANDSCAPE, 2, 12, Constant(0.3), projection=ball(LANDSCAPE, 0.5))
@@ -50,3 +61,86 @@ def test_everything_that_matters_is_in_the_description():
         Block(other, QUANTITIES, "cpu", 3, 0, 200),
     ]
     assert len({json.dumps(task.description, sort_keys=True) for task in tasks}) == len(tasks)
+
+
+# Devices, threads, engines and pilots.
+
+PROBLEM = modular_sum(2, 2, end=True)
+POLICY = PrefixSoftmax.random(PROBLEM.space, PROBLEM.contexts, seed=1)
+
+
+@pytest.mark.parametrize("engine", ["cpu", "cuda", "reference", "autograd"])
+def test_the_device_is_part_of_an_autograd_blocks_key_and_of_no_other(engine):
+    asked = GradientCell(random_problem(0), 2), (SquaredError(GRPO),), engine
+    one, two = (Block(*asked, device=device).description for device in ("cpu", "cuda"))
+    assert (one != two) == (engine == "autograd")
+    assert ("device" in one) == (engine == "autograd")
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference", "cuda"])
+def test_one_step_is_drawn_in_numpy_whatever_was_asked_for(engine):
+    step = OneStep(PROBLEM.at(POLICY), 2, 0.5)
+    asked = [mean_of(step, GapAfterStep(GRPO))]
+    result = Measurements(asked, Options("smoke", engine, seed=5))
+    assert {each.engine for each in result.exact_tasks.values()} == {"exact"}
+    blocks = [*result.pilot_tasks.values(), *result.blocks({step.name: 24})[step.name]]
+    assert {(block.engine, block.seed) for block in blocks} == {("reference", 5)}
+    assert GradientCell(random_problem(0), 2).engine(engine) == engine
+
+
+def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkeypatch, tmp_path):
+    store = Store(tmp_path)
+    cell = GradientCell(random_problem(0), 2)
+    bandit = {
+        engine: Block(cell, (SquaredError(GRPO),), engine, replications=2)
+        for engine in ("exact", "cpu", "reference", "cuda", "autograd")
+    }
+
+    def keys(found):
+        monkeypatch.setattr(whole_files, "version", found)
+        store_module.code_version.cache_clear()
+        try:
+            ours = {engine: store.key(block.description) for engine, block in bandit.items()}
+            return ours, program()
+        finally:
+            store_module.code_version.cache_clear()
+
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    with_one, other, without = keys(lambda _: "2.1"), keys(lambda _: "2.2"), keys(missing)
+    for engine in bandit:
+        text = {each[0][engine] for each in (with_one, other, without)}
+        assert len(text) == (3 if engine == "autograd" else 1), engine
+    # Workers are told apart by it: a block of torch may come to any of them.
+    assert "torch 2.1" in with_one[1]
+    assert "torch" not in without[1]
+
+
+def test_every_file_that_is_loaded_to_measure_is_in_the_key():
+    code = """
+import sys
+import simulations.engines
+from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.problems import random_problem
+cell = GradientCell(random_problem(0), 2)
+for engine in ("exact", "reference", "cpu", "autograd"):
+    cell.measure(engine, (SquaredError(Estimator("grpo")),), replications=4)
+rooms = "ustat_pg.", "simulations.engines"
+print(*(m.__file__ for name, m in sys.modules.items() if name.startswith(rooms)))
+"""
+    loaded = {Path(word) for word in python(code).stdout.split()}
+    assert {file.name for file in loaded} >= {"autograd.py", "lanes.py", "shaped.py"}
+    assert loaded <= set(store_module.makers())
+
+
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_a_verdict_reads_each_replication_once_and_none_of_a_pilot(engine):
+    cell, asked = GradientCell(random_problem(0), 2), 10**6
+    measured = Measurements([mean_of(cell, mse_of("grpo"))], Options("smoke", engine))
+    blocks = measured.blocks({cell.name: asked})[cell.name]
+    ends = [(block.first, block.first + block.replications) for block in blocks]
+    assert [first for first, _ in ends] == [0, *(end for _, end in ends[:-1])]
+    assert ends[-1][1] == asked
+    # No budget comes near.
+    assert measured.pilot_tasks[cell.name].first >= 2**62

@@ -36,6 +36,8 @@ from simulations.evidence.planted import COIN
 from simulations.evidence.store import Memory
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
+from ustat_pg.predictions import gradient_mse, oracle_ratio
+from ustat_pg.problems import random_problem
 
 ONE, TWO = GradientCell(COIN, 1), GradientCell(COIN, 2)
 FIRST, SECOND = SquaredError(Estimator("vanilla")), SquaredError(Estimator("constant", 0.5))
@@ -219,6 +221,37 @@ def test_eigenvalues_move_by_no_more_than_the_matrix():
     )
     least = Eigenvalue((entries,), (1.0,), 0)
     assert least.exact(SUMS) == pytest.approx(np.linalg.eigvalsh([[a, b], [b, c]])[0])
+
+
+# Plans, of draws.
+
+PROBLEM = random_problem(5, "one-context")
+PANEL = tuple(SquaredError(Estimator(name)) for name in ("grpo", "oracle"))
+CELLS = [GradientCell(PROBLEM, size) for size in (2, 4)]
+ERRORS = [mean_of(cell, PANEL[0]) for cell in CELLS]
+TRUE = [gradient_mse(PROBLEM, "grpo", cell.group_size).mse for cell in CELLS]
+
+
+@pytest.mark.parametrize(
+    ("functional", "prediction", "margin"),
+    [
+        (ERRORS[0], TRUE[0], 0.02),
+        (Ratio(ERRORS[0], mean_of(CELLS[0], PANEL[1])), oracle_ratio(PROBLEM, 2), 0.2),
+        (LogSlope((log(2), log(4)), tuple(ERRORS), tuple(TRUE)), -1.5, 0.2),
+    ],
+    ids=["mean", "ratio", "slope"],
+)
+def test_planned_replications_reach_the_margin(functional, prediction, margin):
+    def drawn(n, seed):
+        return {
+            cell.name: (PANEL, cell.measure("cpu", PANEL, seed=seed, replications=n))
+            for cell in CELLS
+        }
+
+    pilots = drawn(8192, 1)
+    n = functional.needed(pilots, margin, 1e-5, prediction)
+    half = functional.evidence(drawn(n, 2), 1e-5, pilots).interval.half_width
+    assert margin / 2 < half <= margin
 
 
 # Laws, of histograms.

@@ -19,7 +19,7 @@ CLAIMS = (small_claim(), claim_of_runs())
 OPTIONS = Options("smoke")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 31337])
+@pytest.mark.parametrize("seed", [0, 31337])
 def test_a_sound_program_passes_its_controls(seed):
     result = run_controls(CLAIMS, Options("smoke", seed=seed, workers=2))
     assert [control.said for control in result] == [""] * 5

@@ -17,20 +17,17 @@ from simulations.evidence import (
     Store,
     Verdict,
     equal,
-    load_results,
-    load_run,
     mean_of,
     options,
     run_claims,
 )
-from simulations.evidence.provenance import document
 from simulations.evidence.report import exit_code, remarks
 from simulations.problems import mse_of
 from tests.support.claims import claim_of_runs, claims_of, small_claim
+from tests.support.refusals import refuses
 from ustat_pg.engines import GradientCell
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
 
 CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}
 BLOCKS = {"gradients": options.LARGEST_BLOCK, "whole runs": 2048}
@@ -68,7 +65,7 @@ def test_a_true_claim_is_confirmed_and_its_rival_refuted(whole):
     assert remarks(whole.claims, whole.set_aside) == []
 
 
-@pytest.mark.parametrize("factor", [1.25, 0.8, 2.0])
+@pytest.mark.parametrize("factor", [1.25, 0.8])
 def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, claim, tmp_path):
     false = CLAIMS[kind](factor)
     run = run_claims([false], Options("smoke"), Store(tmp_path))
@@ -153,24 +150,6 @@ def test_the_plan_is_what_the_run_does(tmp_path):
         assert drawn[name].replications >= needed
 
 
-def test_results_load_as_a_tidy_frame(tmp_path):
-    run = run_claims([small_claim()], Options("smoke"), Store(tmp_path / "blocks"))
-    written = document(run, Options("smoke"))
-    (tmp_path / "verdicts.json").write_text(written.json())
-    frame = load_results(tmp_path)
-    assert len(frame) == 4
-    assert set(frame["kind"]) == {"exact", "simulation"}
-    asked = frame[["problem", "group_size", "batch_size", "baseline", "seed"]]
-    rows = [("skewed", size, 1, "grpo", 0) for size in (2, 2, 3, 3)]
-    assert list(asked.itertuples(index=False, name=None)) == rows
-    assert load_run(tmp_path).claims == run.claims
-    drawn = frame[frame["kind"] == "simulation"]
-    assert (drawn["low"] < drawn["prediction"]).all()
-    assert (drawn["replications"] > 0).all()
-    counts = [(n,) for n in drawn["replications"]]
-    assert [*written.draws[run.claims[0].stem].values()] == counts
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -180,5 +159,4 @@ def test_results_load_as_a_tidy_frame(tmp_path):
     ],
 )
 def test_options_are_checked(options, message):
-    with pytest.raises(InputError, match=message):
-        Options(**options)
+    refuses(message, Options, **options)

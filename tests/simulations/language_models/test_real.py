@@ -17,9 +17,9 @@ from simulations.__main__ import main
 from simulations.evidence import Verdict, decide
 from simulations.language_models import real, real_cells
 from tests.support.commands import refusal_of
+from tests.support.refusals import refuses
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
-from ustat_pg.validation import InputError
 
 MEMBER = "embedded:short"
 
@@ -118,8 +118,7 @@ def test_a_model_that_is_always_right_or_wrong_is_said(strength, monkeypatch):
     silent = replace(one, pool=replace(whole, gram=never.gram))
     monkeypatch.setattr(real, "strengths", lambda suite: [silent])
     suite = Suite("smoke", on="language-model", model=MEMBER)
-    with pytest.raises(InputError, match="nearly all right, or nearly all wrong"):
-        claim("gradient_mse_lm", suite)
+    refuses("nearly all right, or nearly all wrong", claim, "gradient_mse_lm", suite)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Trajectories: what is asked, what is refused, and what one step must do on average."""
+"""Trajectories: what is asked, what is refused, and what one step must do on average.
+
+That the compiled engine takes the reference engine's paths is in ``tests/agreement/test_whole_runs.py``.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,13 @@ from simulations.engines.runs.trajectory import Trajectory
 from simulations.interior_problems.bent_bandit import BentBandit
 from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
-from tests.support.refusals import refusals
+from tests.support.refusals import refusals, refuses
 from ustat_pg import rng
 from ustat_pg.engines import Estimator
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError, changed
+from ustat_pg.validation import changed
 
-ENGINES = ("reference", "cpu")
 NOT_COMPILED = ("minimum-variance", "norm-weighted")
 FAR = 2**40 + 3
 
@@ -114,8 +116,7 @@ test_bad_input_is_refused = refusals(
 
 def test_epochs_need_prompts_that_are_equally_likely():
     uneven = changed(PROBLEM, context_probs=[0.5, 0.25, 0.25])
-    with pytest.raises(InputError, match="uniform"):
-        ask(uneven, design="epochs")
+    refuses("uniform", ask, uneven, design="epochs")
 
 
 # What one step does on average.
@@ -127,14 +128,13 @@ def within(sample, expected, alpha=1e-6):
     return np.abs(sample.mean(axis=0) - expected) <= scipy.stats.norm.isf(alpha / 2) * error
 
 
-@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(name, estimator):
+def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(estimator):
     """The covariance where it has a closed form; intervals at 1e-6 each."""
     trajectory = ask(steps=1, estimator=estimator, batch_size=2)
     group = trajectory.group_size
-    count, rate = 200_000 if name == "cpu" else 40_000, trajectory.schedule.rates(1)[0]
-    step = trajectory.run(name, seed=5, replications=count)[:, 0] - trajectory.start
+    rate = trajectory.schedule.rates(1)[0]
+    step = trajectory.run("cpu", seed=5, replications=200_000)[:, 0] - trajectory.start
     factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
     mean = rate * factor * PROBLEM.gradient()
     assert within(step, mean).all()
@@ -188,22 +188,12 @@ def by_hand(problem, theta, steps, rate, seed, replication, name):
     return theta
 
 
-def test_the_reference_engine_takes_the_arms_that_words_name():
-    """A few paths, with nothing to compile."""
-    trajectory = ask(BENT.at(PLACE), 3, 4, Constant(0.4), start=PLACE)
-    result = trajectory.run("reference", seed=2, first=FAR, replications=8)[:, 0]
-    for replication, found in enumerate(result, FAR):
-        path = by_hand(BENT, PLACE, 4, 0.4, 2, replication, trajectory.name)
-        assert found == pytest.approx(path, abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("tangent", [[0.0, 0.0], [0.7, -0.6], [-1.0, 2.0]])
-def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangent):
+def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(tangent):
     """The tangent's place is in the problem's digest: another place, other draws, the same law."""
     problem = BENT.at(tangent)
     trajectory = ask(problem, 3, 25, Constant(0.4), start=PLACE)
-    result = trajectory.run(name, seed=2, first=FAR, replications=40)[:, 0]
+    result = trajectory.run("reference", seed=2, first=FAR, replications=40)[:, 0]
     expected = [
         by_hand(BENT, PLACE, 25, 0.4, 2, FAR + replication, trajectory.name)
         for replication in range(40)
@@ -213,7 +203,7 @@ def test_bent_paths_are_those_by_hand_wherever_the_tangent_is_taken(name, tangen
     straight = changed(problem.policy, bends=None)
     flat = SoftmaxBandit(straight, BENT.context_probs, BENT.rewards, BENT.reward_probs)
     frozen_in = ask(flat, 3, 25, Constant(0.4), start=PLACE)
-    rigid = frozen_in.run(name, seed=2, first=FAR, replications=40)[:, 0]
+    rigid = frozen_in.run("reference", seed=2, first=FAR, replications=40)[:, 0]
     assert np.abs(rigid - expected).max() > 0.05
 
 
@@ -232,9 +222,8 @@ def telling(law):
     return SoftmaxBandit.linear(law, features, np.zeros(contexts), rewards, np.ones_like(rewards))
 
 
-@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("batch", [1, 2, 3, 6])
-def test_an_epoch_uses_each_prompt_once(name, batch):
+def test_an_epoch_uses_each_prompt_once(batch):
     contexts, epochs = 6, 5
     per_epoch = contexts // batch
     steps = epochs * per_epoch
@@ -243,7 +232,7 @@ def test_an_epoch_uses_each_prompt_once(name, batch):
         estimator=Estimator("vanilla"), batch_size=batch, design="epochs",
         snapshots=tuple(range(steps + 1)),
     )  # fmt: skip
-    theta = trajectory.run(name, seed=1, replications=400)
+    theta = trajectory.run("reference", seed=1, replications=400)
     used = np.diff(theta, axis=1) > 0
     assert (used.sum(axis=2) == batch).all()
     for epoch in range(epochs):
@@ -259,10 +248,9 @@ def test_an_epoch_uses_each_prompt_once(name, batch):
         assert scipy.stats.chisquare(last).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_starts_are_normal_and_a_scale_of_zero_keeps_a_coordinate(name):
+def test_starts_are_normal_and_a_scale_of_zero_keeps_a_coordinate():
     trajectory = ask(start=[1.0, -2.0], start_scale=[0.0, 3.0], snapshots=(0,))
-    theta = trajectory.run(name, seed=3, first=FAR, replications=20_000)[:, 0]
+    theta = trajectory.run("reference", seed=3, first=FAR, replications=20_000)[:, 0]
     assert (theta[:, 0] == 1.0).all()
     assert scipy.stats.kstest(theta[:, 1], scipy.stats.norm(-2, 3).cdf).pvalue > 1e-4
     word = rng.words(rng.cell_key(3, trajectory.name), FAR + 7, rng.step_slots(0, 0), 2)[1]
@@ -276,15 +264,14 @@ SETS = [
 ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize(("theta_set", "gauge"), SETS, ids=["ball", "within a span"])
-def test_projection_keeps_every_theta_inside(name, theta_set, gauge):
+def test_projection_keeps_every_theta_inside(theta_set, gauge):
     kept = tuple(range(21))
     more = {"schedule": Constant(1.0), "steps": 20, "snapshots": kept, "start_scale": 1.0}
-    theta = ask(projection=theta_set, **more).run(name, replications=300)
+    theta = ask(projection=theta_set, **more).run("reference", replications=300)
     assert gauge(theta).max() <= 1 + 1e-12
     assert (gauge(theta) > 1 - 1e-9).any(axis=1).mean() > 0.5
-    free = ask(**more).run(name, replications=300)
+    free = ask(**more).run("reference", replications=300)
     assert (gauge(free) > 1.5).any()
     # The start inside is left as it is; outside it is the nearest point.
     inside = gauge(free[:, 0]) < 1
