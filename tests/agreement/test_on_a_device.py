@@ -29,6 +29,7 @@ from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support import laws
 from tests.support.bends import with_bends
 from tests.support.problems import (
+    FORMS,
     RUN_ESTIMATORS,
     cornered,
     named,
@@ -106,13 +107,14 @@ def corners():
 
 
 def measured_cells():
-    """Every kind of problem in every design and size; token policies; corners."""
+    """Every form of policy in every design and size, every kind of problem; token policies; corners."""
     for kind in KINDS:
-        for cell in laws.cells(random_problem(1, kind), (1, 2, 5), (1, 3)):
+        asked = ((1, 2, 5), (1, 3)) if kind in FORMS.values() else ((2,), (3,))
+        for cell in laws.cells(random_problem(1, kind), *asked):
             yield f"{kind}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
     for label in ("prefix", "prefix-shared", "sorting"):
         problem = named(label)
-        for cell in laws.cells(problem, (2, 5), (1, problem.contexts)):
+        for cell in laws.cells(problem, (2,), (1, problem.contexts)):
             yield f"{label}/{cell.design}/G{cell.group_size}/B{cell.batch_size}", cell
     for number, problem in enumerate(corners()):
         for batch in (1, 2):

@@ -139,7 +139,7 @@ def test_a_moment_matrix_that_does_not_fit_is_refused(monkeypatch):
     bandit = problem.at(PrefixSoftmax.zeros(problem.space, 3))
     assert len(list(bandit.moments().matrices())) == 3
     monkeypatch.setattr(module, "_MATRIX_BYTES", 8 * bandit.d**2 - 1)
-    refuses("a moment matrix of 36 parameters needs", list, bandit.moments().matrices())
+    refuses("a moment matrix of 36 parameters needs", lambda: list(bandit.moments().matrices()))
 
 
 SPACE = OutputSpace(2, 2)

@@ -367,7 +367,7 @@ def test_a_file_with_one_wrong_entry_is_refused(tmp_path, place, value):
 
 def words(text):
     """A table's or a page's words and numbers, without its layout."""
-    text = unescape(re.sub(r"<[^>]+>", " ", text))
+    text = unescape(re.sub(r"<[^>]+>", "", text))
     return " ".join(text.replace("\\|", "").replace("|", " ").split())
 
 
