@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.evidence.figure import Figure
-from simulations.evidence.results import ORIGINS
+from simulations.evidence.findings import ORIGINS
 
 from . import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-    from simulations.evidence.results import CheckResult, Results
+    from simulations.evidence.findings import CheckResult
+    from simulations.evidence.results import Results
 
 EDGE = 8.0
 """Rivals further away than this are drawn at the edge."""

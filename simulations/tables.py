@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .evidence import Plan
+from .evidence.findings import CheckResult
 from .evidence.report import as_table, in_words, number, predicted, says
-from .evidence.results import CheckResult
 from .paper import RESULTS
 
 __all__ = ["check_table", "plan_table"]

@@ -12,15 +12,13 @@ from .functionals import (
     EverySample,
     Extrapolation,
     Known,
-    LawDistance,
-    LawExcess,
-    LawShare,
     Linear,
     LogSlope,
     Ratio,
     mean_of,
 )
 from .intervals import Forecast, Interval, NearlyNormal
+from .laws import LawDistance, LawExcess, LawShare
 from .options import Options
 from .pits import ConditionalPit, Pit
 from .plan import Plan

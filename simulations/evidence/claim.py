@@ -11,8 +11,8 @@ from ustat_pg.engines import Cell, Quantity
 from ustat_pg.validation import InputError
 
 from ..paper import RESULTS
+from .findings import Design
 from .functionals import Functional
-from .results import Design
 from .verdict import Statement
 
 

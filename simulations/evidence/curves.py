@@ -17,8 +17,9 @@ from scipy.stats import t as student
 
 from ustat_pg.validation import InputError
 
-from .functionals import LawShare, Linear, Ratio
+from .functionals import Linear, Ratio
 from .intervals import Interval
+from .laws import LawShare
 from .measurements import Measurements
 from .options import Options, block_of
 from .store import Store

@@ -26,6 +26,7 @@ from ..engines.runs.cell import BINS
 from .blocks import Block
 from .chi_squares import ChiSquares, TransformOf
 from .claim import Check, Claim
+from .findings import KINDS, ORIGINS, CheckResult, Findings
 from .functionals import Eigenvalue, EverySample, Functional, Linear, LogSlope, Ratio, mean_of
 from .intervals import Forecast, Interval
 from .measurements import Measurements
@@ -33,7 +34,7 @@ from .options import Options
 from .pits import Pit
 from .plan import alpha_of, erring_of, make_plan
 from .planning import MOST, replications_needed
-from .results import KINDS, ORIGINS, CheckResult, ClaimResult, Control, Findings
+from .results import ClaimResult, Control
 from .runner import run_claims
 from .store import Memory
 from .verdict import Evidence, Verdict, at_most, attained, decide, equal, positive

@@ -19,20 +19,10 @@ from tabulate import tabulate
 from ustat_pg.shown import width
 
 from ..paper import RESULTS
+from .findings import KINDS, ORIGINS, CheckResult, Findings
 from .intervals import Interval
 from .planning import MOST
-from .results import (
-    EFFECTS,
-    KINDS,
-    ORIGINS,
-    CheckResult,
-    ClaimResult,
-    Control,
-    Findings,
-    Results,
-    RivalResult,
-    plain,
-)
+from .results import EFFECTS, ClaimResult, Control, Results, RivalResult, plain
 from .verdict import RivalVerdict, Verdict, worst
 
 EXIT_CODES = {Verdict.CONFIRMED: 0, Verdict.REFUTED: 1, Verdict.INCONCLUSIVE: 3}

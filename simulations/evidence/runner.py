@@ -20,11 +20,12 @@ from ustat_pg.validation import InputError, integer, nearest
 
 from ..paper import RESULTS
 from .claim import Check, Claim
+from .findings import CheckResult, Findings
 from .functionals import Functional, Sums
 from .measurements import Measurements
 from .options import Options, block_of
 from .plan import Plan, make_plan
-from .results import CheckResult, ClaimResult, Control, Findings
+from .results import ClaimResult, Control
 from .store import Memory, Store
 from .verdict import Evidence, Verdict, decide, worst
 from .work import Work, environment

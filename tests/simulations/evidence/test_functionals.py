@@ -23,15 +23,12 @@ from simulations.evidence import (
     run_claims,
 )
 from simulations.evidence.functionals import (
-    BINS,
     Eigenvalue,
     EverySample,
     Extrapolation,
-    LawDistance,
-    LawExcess,
-    LawShare,
     LogSlope,
 )
+from simulations.evidence.laws import BINS, LawDistance, LawExcess, LawShare
 from simulations.evidence.planted import COIN
 from simulations.evidence.store import Memory
 from tests.support.refusals import refuses

@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 
 from simulations.evidence import Interval, RivalVerdict, Verdict
+from simulations.evidence.findings import CheckResult, Design, Findings
 from simulations.evidence.planning import MOST
 from simulations.evidence.report import (
     RECONSTRUCTED,
@@ -29,16 +30,7 @@ from simulations.evidence.report import (
     summary,
     verdict_table,
 )
-from simulations.evidence.results import (
-    CheckResult,
-    ClaimResult,
-    Control,
-    Design,
-    Findings,
-    Power,
-    RivalResult,
-    load_run,
-)
+from simulations.evidence.results import ClaimResult, Control, Power, RivalResult, load_run
 from simulations.paper import RESULTS
 from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS

@@ -20,7 +20,8 @@ from simulations.evidence import (
     mean_of,
     positive,
 )
-from simulations.evidence.results import CheckResult, ClaimResult, Findings
+from simulations.evidence.findings import CheckResult, Findings
+from simulations.evidence.results import ClaimResult
 from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
 from ustat_pg.engines import Estimator, GradientCell, SquaredError

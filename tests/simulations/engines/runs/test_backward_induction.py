@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulations.engines import Ball, Constant, Decay
-from simulations.engines.runs import exact as module
+from simulations.engines.runs import chain
 from simulations.engines.runs.exact import expectations, require_enumerable
 from simulations.engines.runs.trajectory import Trajectory, starts
 from simulations.interior_problems.location_bandit import LocationBandit, mixture_problem
@@ -185,7 +185,7 @@ def test_steps_in_any_order_and_the_start():
 
 
 def test_what_does_not_converge_says_so(monkeypatch):
-    monkeypatch.setattr(module, "WORK_LIMIT", 8e3)
+    monkeypatch.setattr(chain, "WORK_LIMIT", 8e3)
     result = expectations(LINE, ask(LINE, 4), FUNCTIONS, [4], relative=1e-9)
     assert not result.converged
     assert result.error.max() > 1e-9
@@ -241,13 +241,13 @@ def test_a_second_action_is_refused():
 
 
 def test_probabilities_that_would_underflow_are_refused(monkeypatch):
-    monkeypatch.setattr(module, "_DIGITS", 5)
+    monkeypatch.setattr(chain, "_DIGITS", 5)
     require_enumerable(LINE, ask(LINE, 2, group_size=10))
     with pytest.raises(InfeasibleError, match="11 outputs has outcomes of probability below 1e-5"):
         require_enumerable(LINE, ask(LINE, 2, group_size=11))
 
 
 def test_too_much_work_is_refused(monkeypatch):
-    monkeypatch.setattr(module, "WORK_LIMIT", 100.0)
+    monkeypatch.setattr(chain, "WORK_LIMIT", 100.0)
     with pytest.raises(InfeasibleError, match=r"points needs .* multiplications \(limit 1e\+02\)"):
         expectations(LINE, ask(LINE, 2), FUNCTIONS, [2])

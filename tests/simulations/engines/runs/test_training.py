@@ -10,7 +10,7 @@ from scipy.special import expit
 from scipy.stats import chi2
 
 from simulations.engines import Away, Ball, Constant, Coordinate, Decay, Gap, GapTransform, Training
-from simulations.engines.runs import exact as trajectory_exact
+from simulations.engines.runs import chain
 from simulations.engines.runs.cell import BINS
 from simulations.evidence import ConditionalPit, Pit
 from simulations.interior_problems.location_bandit import LocationBandit, mixture_problem
@@ -184,7 +184,7 @@ def test_two_blocks_merged_are_one(cut):
 
 
 def test_an_expectation_that_does_not_settle_is_no_number(monkeypatch):
-    monkeypatch.setattr(trajectory_exact, "WORK_LIMIT", 8e3)
+    monkeypatch.setattr(chain, "WORK_LIMIT", 8e3)
     training = cell(steps=4, projection=ball(ONE, 0.11))
     result = training.measure("exact", (Gap(GRPO, 4), Gap(GRPO, 0)))
     assert np.isnan(result.mean[0])
