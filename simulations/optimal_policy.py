@@ -1,7 +1,7 @@
 """Corollary 10: under E[Uᵀ s sᵀ U a | x] = 0 every weight of the limit law of a baseline b(x) is at
 least the oracle's, so asymptotically no such baseline has a stochastically smaller gap than grpo.
 
-Where the assumption holds (:func:`~ustat_pg.problems.ordered_problem`) the laws are ordered: the
+Where the assumption holds (:func:`~simulations.interior_problems.ordered_problem`) the laws are ordered: the
 Laplace transform of the gap is smaller for every constant than for grpo and for the oracle, and the
 one cdf lies under the other. In small groups grpo still pays for its own noise, and constants near V
 beat it. Over several prompts, each with the assumption, it is the matrices that are ordered: the

@@ -51,7 +51,7 @@ def constants(problem: InteriorProblem, radius: float, *, points: int = 10_000) 
     Raises:
         InputError: another problem, or a return on the grid above that of the maximiser.
 
-    >>> from ustat_pg.problems import LocationBandit
+    >>> from simulations.interior_problems import LocationBandit
     >>> ball = constants(LocationBandit.bump([-1.0, 0.0, 1.0], [-0.7, 0.8, 0.3]), 0.5)
     >>> [round(value, 3) for value in (ball.smoothness, ball.pl, ball.weak, ball.step)]
     [0.355, 0.111, 0.139, 0.01]

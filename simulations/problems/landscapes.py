@@ -141,7 +141,7 @@ def _untilted(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> Lo
 
 
 def uneven(first: float = 1.4, second: float = 3.0) -> BentBandit:
-    """The scores of :func:`~ustat_pg.problems.norm_only_problem` with bends that make one direction
+    """The scores of :func:`~simulations.interior_problems.norm_only_problem` with bends that make one direction
     flatter: E[‖s‖² a] = 0 as there, but Λ = diag((first - 1)/4, (second + 1)/4).
 
     Errors in the flatter direction are forgotten slowly and make up most of the gap.
@@ -161,7 +161,7 @@ def ordered_prompts(
     reach: float = 1.6,
 ) -> BentBandit:
     """Two prompts of unequal values and chances, in each of which score and reward are independent at
-    the optimum, as in :func:`~ustat_pg.problems.ordered_problem`: E[s sᵀ a | x] = 0 in both.
+    the optimum, as in :func:`~simulations.interior_problems.ordered_problem`: E[s sᵀ a | x] = 0 in both.
 
     The hard prompt's scores are turned by an angle, the easy one's by half of it back, and both are
     longer in one direction, so that the Fisher information commutes neither with the other prompt's

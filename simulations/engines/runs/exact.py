@@ -116,9 +116,9 @@ def expectations(
         InfeasibleError: see :func:`require_enumerable`; also where the first grid is too large.
 
     >>> import numpy as np
-    >>> from ustat_pg.engines import Constant
+    >>> from simulations.engines import Constant
     >>> from simulations.engines.runs.trajectory import Trajectory
-    >>> from ustat_pg.problems import LocationBandit
+    >>> from simulations.interior_problems import LocationBandit
     >>> problem = LocationBandit([1.0], [[1.0]], np.linspace(-1.5, 1.5, 5), 0.8,
     ...     [[[0.1], [0.4], [0.9], [1.0], [0.3]]], np.ones((1, 5, 1)))
     >>> runs = Trajectory(problem.at([0.0]), 2, 100, Constant(0.1), start=[-0.5])
