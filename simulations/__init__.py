@@ -2,7 +2,7 @@
 
 A file ``<stem>.py`` here has the ``RIVALS`` of a result and what it asks of softmax bandits (``checks``),
 and where that is not the same, of policies over tokens (``on_networks``); one of ``language_models`` asks
-those. Its ``FIGURES`` are drawn from the points of ``curves``.
+those. The file of its name in ``figures`` has its ``FIGURES``, drawn from the points of ``curves``.
 """
 
 from __future__ import annotations
@@ -79,16 +79,18 @@ def claim(stem: str, suite: Suite) -> Claim:
 
 def curves(stem: str, suite: Suite) -> tuple[Point, ...]:
     """The points that the result's figures draw, on the suite's problems."""
-    module = experiment(stem, suite)
-    if suite.on in NETWORKS:
-        draw = getattr(module, "curves_on_networks", None)
-        return tuple(draw(suite)) if draw else ()
-    built: tuple[Point, ...] = tuple(module.curves(suite))
-    return built
+    if suite.on == "language-model":
+        draw = experiment(stem, suite).curves
+    else:
+        name = "curves_on_networks" if suite.on in NETWORKS else "curves"
+        draw = getattr(import_module(f"{__name__}.figures.{stem}"), name, lambda suite: ())
+    return tuple(draw(suite))
 
 
 def figures_of(stem: str) -> tuple[Figure, ...]:
-    declared: tuple[Figure, ...] = getattr(import_module(f"{__name__}.{stem}"), "FIGURES", ())
+    """The figures that a result declares."""
+    module = import_module(f"{__name__}.figures.{stem}")
+    declared: tuple[Figure, ...] = getattr(module, "FIGURES", ())
     return declared
 
 

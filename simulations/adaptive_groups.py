@@ -33,16 +33,12 @@ from ustat_pg.predictions import (
     plan_weight,
     sized_mse,
 )
-from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.sampling import Plan
 
 from .engines import SizedCell
-from .evidence import Check, Linear, Point, at_most, equal, mean_of
-from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
+from .evidence import Check, Linear, at_most, equal, mean_of
 from .problems import BanditEntry, Suite
-from .shared.peers import telling, weight_in
-
-STEM = "adaptive_groups"
+from .shared.peers import telling
 
 Array = NDArray[np.float64]
 
@@ -73,18 +69,6 @@ COMMITS = "4+1 if 0.25..0.5, drop early"
 
 BALANCED = "2,4 until 1 success and 1 failure"
 """Rounds until a balanced pair can be had."""
-
-RATES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
-"""Pass rates of the figure."""
-
-PUBLISHED = {
-    "drawn again if silent": ("8, retry silent", "std"),
-    "Pilot-Commit": ("16+48 if 0.125..0.75, drop early", "std"),
-    "Reinforce-Ada": ("8,16,24,32 until 2 successes and 2 failures", "balanced:4"),
-    "RLOO, 3+2 if mixed": (TWO_STAGES, "grpo"),
-    "sequential, 3+2 if mixed": (TWO_STAGES, "sequential"),
-}
-"""Schemes of the figure: their plan and their estimator."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -261,38 +245,3 @@ def _mean(entry: BanditEntry, weight: Array) -> Array:
     gradients: Callable[[Array], Array] | None = entry.problem.moments().weighted_gradient
     assert gradients is not None
     return gradients(weight)
-
-
-FIGURES = (
-    Figure(
-        "adaptive_groups",
-        "What groups sized by their rewards climb",
-        "The weight of a prompt's gradient against its pass rate, on a logarithmic axis: level at 1 for the "
-        "sequential estimator, below it for leave-one-out over what two stages drew, and rising or falling "
-        "by factors towards the ends for published schemes; simulated points lie on the lines.",
-        STEM,
-        x=RATE_OF_SUCCESS,
-        y=Axis("weight w(p) of a prompt's gradient", scale="log"),
-        lines=(
-            Line("sequential, 3+2 if mixed", "unbiased,\n3+2 if mixed", "blue"),
-            Line("RLOO, 3+2 if mixed", "RLOO of\nwhat was drawn", "orange"),
-            Line("drawn again if silent", "8, drawn again\nif silent", "green"),
-            Line("Pilot-Commit", look="pink"),
-            Line("Reinforce-Ada", look="red"),
-        ),
-        names="ends",
-        height=3.2,
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """w against the pass rate, of published schemes relative to that at 1/2, and of one plan as it is."""
-    for name, (words, estimator) in PUBLISHED.items():
-        middle = 1.0 if words == TWO_STAGES else plan_weight(words, estimator, [0.5])[0]
-        for p, w in zip(RATES, plan_weight(words, estimator, RATES) / middle, strict=True):
-            drawn = None
-            if words == TWO_STAGES and 0.1 <= p <= 0.9:
-                cell = PlanCell.of(SoftmaxBandit.bernoulli([p, 1 - p], [1, 0]), words)
-                drawn = weight_in(cell, of_plan(estimator))
-            yield Point(STEM, name, {"pass_rate": float(p)}, float(w), drawn)

@@ -16,10 +16,9 @@ Cost: about half a minute on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
@@ -39,16 +38,13 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .engines import Constant, Decay
 from .engines.runs.schedules import Schedule
-from .evidence import Check, Extrapolation, Linear, Point, equal, mean_of
-from .evidence.figure import Axis, Figure, Line, Panel
+from .evidence import Check, Extrapolation, Linear, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Excess, Flat, Lowest, scaled
 from .shared.runs import GRPO, Noise, at_optimum, moments_of, parts_of
 from .shared.splits import Split
 from .shared.weights import projected, solved
-
-STEM = "group_size"
 
 PAPER = "sqrt(c3/c1)"
 HALVED = "c3 halved"
@@ -501,84 +497,3 @@ def on_networks(suite: Suite) -> Iterator[Check]:
     """The gradient's error on every problem at two group sizes and one budget."""
     for entry in suite.token_problems:
         yield from gradient_errors(entry, 4)
-
-
-GOOD = (1.0, 1.05)
-"""Gaps within 5% of the least."""
-
-FIGURES = (
-    Figure(
-        "group_size",
-        "The group size at a budget",
-        "Mean suboptimality gap after training against the group size at equal budgets, in three "
-        "panels: simulated points of several budgets, schedules and lengths fall on one curve, least "
-        "at 3 or 4; under reshuffled epochs the largest group is best; with two directions the "
-        "order of small and large groups depends on c.",
-        STEM,
-        by="panel",
-        panels=(
-            Panel(
-                "one direction",
-                "universal",
-                y=Axis("mean gap / least predicted", limits=(0.95, 2.5)),
-                band=GOOD,
-            ),
-            Panel(
-                "24 prompts, K = 24",
-                "epochs",
-                y=Axis("", limits=(None, 2.1)),
-                lines=(Line("i.i.d.", "i.i.d. prompts"), Line("epochs", "reshuffled epochs")),
-                band=GOOD,
-            ),
-            Panel("two directions, K = 48", "c", y=Axis("", limits=(0.95, 1.9)), band=GOOD),
-        ),
-        names="upper center",
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The gap over its least value against G: budgets and schedules, epochs, two values of c."""
-    tug, crowd, two_ways = (suite.landscapes[name][0] for name in ("tug", "crowd", "crossing"))
-    decay, constant = schedules(tug)
-    for budget, schedule, name, step in (
-        (12, decay, "decay", 200),
-        (24, decay, "decay", 100),
-        (24, constant, "constant", 100),
-        (48, constant, "constant", 100),
-    ):
-        group_sizes = [g for g in (2, 3, 4, 6, 8, 12) if budget % g == 0]
-        splits = [Split(tug, budget, g, schedule, step) for g in group_sizes]
-        yield from _normalised("universal", f"K = {budget}, {name}, T = {step}", splits, splits)
-    drawn = [Split(crowd, 24, g, schedules(crowd)[0], 96) for g in (2, 3, 4, 6, 12)]
-    again = [replace(split, design="epochs") for split in drawn]
-    yield from _normalised("epochs", "i.i.d.", drawn, drawn)
-    yield from _normalised("epochs", "epochs", again, drawn)
-    for name, c in (("small c", SMALL_C), ("large c", LARGE_C)):
-        splits = [crossing(two_ways, g, c) for g in (2, 3, 4, 6, 8, 12)]
-        yield from _normalised("c", name, splits, splits)
-
-
-def _normalised(
-    panel: str, series: str, splits: Sequence[Split], unit: Sequence[Split]
-) -> Iterator[Point]:
-    """Gaps over the least predicted one, and the curve between them."""
-    least = min(split.predicted for split in unit)
-    for split in splits:
-        gap = split.gap
-        ((quantity, _),) = gap.weights
-        at = {"panel": panel, "group_size": split.group_size}
-        at |= {"budget": split.budget, "step": split.step}
-        measured = Linear(gap.cell, ((quantity, 1 / least),))
-        yield Point(STEM, series, at, split.predicted / least, measured)
-    if splits[0].design == "epochs":
-        return
-    first = splits[0]
-    for size in np.geomspace(2, 12, 30)[1:-1].tolist():
-
-        def noise(c1: Any, c2: Any, c3: Any, group_size: int, size: float = size) -> Any:
-            """The noise of groups of any real size, with as many prompts as the budget has room for."""
-            return (c1 * size + c2 + c3 / (size - 1)) / group_size
-
-        at = {"panel": panel, "group_size": size}
-        yield Point(STEM, series, at, first.runs.expected_by(noise, first.step) / least)

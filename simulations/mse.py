@@ -28,8 +28,7 @@ from ustat_pg.moments import Moments
 from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
-from .evidence import Check, Known, Linear, Point, Statement, at_most, equal, mean_of
-from .evidence.figure import Axis, Figure, Panel
+from .evidence import Check, Known, Linear, Statement, at_most, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .shared.numerics import Approximate
 from .shared.peers import (
@@ -44,8 +43,6 @@ from .shared.peers import (
 )
 from .shared.runs import GRPO, ORACLE
 
-STEM = "mse"
-
 TIGHTER = "explicit bound: a quarter of it"
 SHORT = "E ghat = (G-1)/G g"
 
@@ -53,9 +50,6 @@ LARGE = 32
 """A group size that enumeration still reaches on problems of few outcomes."""
 
 LARGE_OUTCOMES = 4
-
-MEASURED = (2, 4, 8, 16, 32)
-"""The group sizes at which figures show a measured point of a minibatch."""
 
 ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
 """Baselines that need no other output, beside a constant and a critic."""
@@ -280,42 +274,3 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
         lambda: mean_of(GradientCell(entry.problem, group_size), Mixed()),
         lambda: equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0),
     )
-
-
-FIGURES = (
-    Figure(
-        "mse",
-        "Gradient error against group size",
-        "Mean squared error of the gradient against the group size, on logarithmic axes, without a "
-        "baseline, for grpo, the oracle and the minimum-variance baseline: simulated points lie on "
-        "the predicted lines, and grpo comes down to the oracle as the group grows.",
-        "mse",
-        y=Axis("mean squared error", scale="log"),
-        lines=("vanilla", "grpo", "minimum-variance", "oracle"),
-        by="problem",
-        panels=(
-            Panel("one prompt, 4 arms", "balanced"),
-            Panel("handwritten digits, B = {batch_size:g}", "digits"),
-        ),
-        names="ends",
-        height=2.2,
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """MSE against G of no baseline, grpo, the oracle and the minimum-variance baseline."""
-    for entry, batch in suite.shown:
-        moments = entry.problem.moments()
-        for group_size in suite.curve_sizes:
-            cell = GradientCell(entry.problem, group_size, batch)
-            at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
-            for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-                value = gradient_mse(moments, baseline, group_size, batch).mse
-                # Large minibatches are measured at a few sizes; the line is drawn through all.
-                measured = batch == 1 or group_size in MEASURED
-                drawn = mean_of(cell, mse_of(baseline)) if measured else None
-                yield Point("mse", baseline, at, value, drawn)
-
-
-curves_on_networks = curves

@@ -25,13 +25,10 @@ from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
-from .evidence import Check, Linear, LogSlope, Point, Ratio, equal, mean_of
-from .evidence.figure import Axis, Curve, Figure, Line, Panel
+from .evidence import Check, Linear, LogSlope, Ratio, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts, shipped
 from .shared.peers import noise
-
-STEM = "oracle"
 
 SHARE = "ratio 1 + 1/G"
 SQUARE = "ratio (G/(G-1))^2"
@@ -52,7 +49,7 @@ LEAST = 1e-3
 """The oracle's error, as a share of E[‖s‖² a²]/G, below which no ratio is asked."""
 
 
-def _excess(cell: GradientCell) -> Ratio:
+def excess_of(cell: GradientCell) -> Ratio:
     """MSE_grpo / MSE_oracle - 1 on the same draws."""
     difference = Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0)))
     return Ratio(difference, mean_of(cell, mse_of("oracle")), oracle_error(cell))
@@ -83,7 +80,7 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
     size = 1 + noise(cell, Estimator("oracle")) / oracle_error(cell) / (group_size - 1)
     yield entry.check(
         f"G={group_size} B={batch_size}: ratio - 1",
-        _excess(cell),
+        excess_of(cell),
         equal(ratio - 1, wrong, scale=size),
     )
 
@@ -105,7 +102,7 @@ def _slope(
     planned = tuple(value if sound else 1.0 for value in excess)
     yield entry.check(
         f"G={group_sizes[0]}..{group_sizes[-1]} B={batch_size}: order of ratio - 1",
-        LogSlope(abscissae, tuple(map(_excess, cells)), planned),
+        LogSlope(abscissae, tuple(map(excess_of, cells)), planned),
         equal(predicted, {rival: order}, scale=1.0, relative_margin=0.25),
     )
 
@@ -133,14 +130,14 @@ NOISY = "noisy"
 """Arms alike and a reward that is almost noise: ‖g‖² is small, the ratio near G/(G-1)."""
 
 
-def _batches(suite: Suite) -> list[tuple[BanditEntry, int]]:
+def batches_of(suite: Suite) -> list[tuple[BanditEntry, int]]:
     spreads = shipped("spread"), *suite.spreads()
     return [*((entry, 1) for entry in spreads), (suite.digits, 2)]
 
 
 def checks(suite: Suite) -> Iterator[Check]:
     """Ratios at small G everywhere; orders where the excess is large, since they are the same."""
-    batches = _batches(suite)
+    batches = batches_of(suite)
     ordered = [suite.balanced, suite.coin, *suite.coins(), *prompts(suite.digits, 1)]
     ordered += [entry for entry, _ in batches if entry.origin != "real"]
     singles = [*suite.single_prompts, shipped(NOISY)]
@@ -150,19 +147,6 @@ def checks(suite: Suite) -> Iterator[Check]:
             yield from _ratio(entry, group_size, 1)
     for entry, batch_size, group_size in ((suite.uneven, 2, 3), (suite.several, 3, 2)):
         yield from _ratio(entry, group_size, batch_size)
-
-
-def points(cases: Iterable[tuple[BanditEntry, int]], group_sizes: Sequence[int]) -> Iterator[Point]:
-    """The excess of the ratio over 1 against G, for problems and their B."""
-    for entry, batch_size in cases:
-        moments = entry.problem.moments()
-        for group_size in group_sizes:
-            excess = oracle_ratio(moments, group_size, batch_size) - 1
-            if excess < 1e3:
-                at = {"problem": entry.name, "group_size": group_size, "batch_size": batch_size}
-                at["one_prompt"] = str(entry.problem.contexts == 1)
-                cell = GradientCell(entry.problem, group_size, batch_size)
-                yield Point("ratio", entry.name, at, excess, _excess(cell))
 
 
 ORDERED = 2
@@ -187,50 +171,3 @@ def on_networks(suite: Suite) -> Iterator[Check]:
     cases = [(entry, 1) for entry in suite.token_problems if entry.problem.contexts > 1]
     ordered = largest(suite.single_prompts) + largest([entry for entry, _ in cases])
     return ratios(suite.group_sizes[:2], suite.single_prompts, cases, ordered)
-
-
-FIGURES = (
-    Figure(
-        "oracle",
-        "grpo against the oracle",
-        "On the left the ratio of grpo's error to the oracle's falls to 1 as the group grows, for a "
-        "nearly pure-noise reward along G/(G-1); on the right its excess over 1 on logarithmic axes "
-        "falls with slope -1 at one prompt and towards slope -2 in a minibatch of different prompts.",
-        "ratio",
-        lines=(
-            Line("", "{series}, one prompt", at={"one_prompt": True}),
-            Line("", "{series}, B = {batch_size:g}", at={"one_prompt": False}),
-        ),
-        panels=(
-            Panel(
-                "the ratio",
-                y=Axis("MSE of grpo / MSE of the oracle", limits=(0.92, 4)),
-                curves=(Curve(lambda g: g / (g - 1), "G/(G-1)", "limit"),),
-                levels=(1,),
-                plus=1,
-            ),
-            Panel(
-                "its excess over 1",
-                y=Axis("ratio - 1", scale="log"),
-                curves=(Curve(lambda g: 1 / (g - 1), look="limit"),),
-                slopes=((-1, 0.52, 0.9), (-2, 0.12, 0.26)),
-                precise=True,
-            ),
-        ),
-        names="outside right center",
-        height=2.55,
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The excess at one prompt, and in a minibatch of many."""
-    shown = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
-    shown += [(suite.skewed, 1), (shipped(NOISY), 1), *_batches(suite)]
-    cases = [case for case in shown if case[0].origin != "generated"]
-    yield from points(cases, suite.curve_sizes)
-
-
-def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    one_prompt = [(entry, 1) for entry, _ in suite.shown if entry.problem.contexts == 1]
-    yield from points(one_prompt, suite.curve_sizes)

@@ -40,13 +40,14 @@ TITLE = "TODO: the statement in a few plain words"
 NEXT = """\
 {file} asks what Theorem 2 does, until you put your own result in its place. Written too:
 
+  {figure}: its figure, and the points of it
   {paper}: its statement, the entry {stem!r}
   {page}: its page, with the parts that the tests ask for
   {index}, {readme}: a row each, with the few plain words{more}
 
 What is left to write, and to run:
 
-  grep -n TODO {file} {paper} {page} {index} {readme}
+  grep -n TODO {file} {figure} {paper} {page} {index} {readme}
   python -m simulations verify {stem} --engine exact    enumerate it
   python -m simulations plan {stem}                     what simulation will cost
   python -m simulations mutants --list    which functions no planted error touches
@@ -71,7 +72,7 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
             f"stem is {stem!r}: it must be a module's name, of small letters, digits and _"
         )
     file, paper = root / "simulations" / f"{stem}.py", root / "simulations" / "paper.py"
-    page = root / "theory" / f"{stem}.md"
+    page, figure = root / "theory" / f"{stem}.md", file.parent / "figures" / file.name
     taken = next((path for path in (file, file.parent / stem, page) if path.exists()), paper)
     if stem in RESULTS or taken != paper:
         raise InputError(f"stem {stem!r} is taken: see {taken}")
@@ -90,6 +91,7 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
     row = f"| {label} | {title} | TODO: the run's verdict | and its evidence |\n{end}"
     written = {
         file: _filled("claim.txt", words),
+        figure: _filled("figure.txt", words),
         page: _filled("page.txt", words),
         paper: _replaced(paper, _BEFORE, entry),
         index: _listed(_replaced(index, at, f"\n{stem}{at}"), words, index),
@@ -98,7 +100,7 @@ def write(stem: str, label: str | None = None, title: str = TITLE, root: Path = 
     # Nothing is written before all of it is known to find its place.
     for path, text in written.items():
         path.write_text(text, encoding="utf-8")
-    names = ("file", "page", "paper", "index", "readme")
+    names = ("file", "figure", "page", "paper", "index", "readme")
     places = {
         name: path.relative_to(root).as_posix() for name, path in zip(names, written, strict=True)
     }

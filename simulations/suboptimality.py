@@ -44,7 +44,6 @@ from .evidence import (
     Interval,
     Known,
     Linear,
-    Point,
     Statement,
     at_most,
     attained,
@@ -58,8 +57,6 @@ from .problems import Suite, mse_of
 from .problems.landscapes import LandscapeEntry
 from .shared.basins import Basin, Least, largest, recursion, returns
 from .shared.runs import GRPO, NearOptimum, rates_of
-
-STEM = "suboptimality"
 
 MU = "mu for 2 mu"
 HALF = "L eta/2 for L eta"
@@ -539,22 +536,3 @@ def checks(suite: Suite) -> Iterator[Check]:
     yield from _under(diabetes, 0.6, CASES[:1], (5, 20), ("decay",))
     if suite.size == "card":
         yield from _under(shoulder, WIDE, ((1, 2, "grpo"),), LONG, ("decay",))
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The mean gap against T beside its bound, for two schedules: from the edge of a ball where the
-    bound is nearly attained, and of one where it is not.
-    """
-    bowl, slopes = (suite.landscapes[name][0] for name in ("bowl", "slopes"))
-    steps = tuple(2**n for n in range(13))
-    for basin, rate in ((Basin(bowl, 0.08, 0.07), 0.01), (Basin(slopes, 0.6, 0.5), 0.02)):
-        c = 1.5 / basin.pl
-        decay = Decay(c, float(round(c / rate)))
-        for name, schedule in (("constant", Constant(rate)), ("decay", decay)):
-            runs = basin.runs(2, steps[-1], schedule)
-            bounds = basin.bounds(rates_of(schedule, steps[-1]), basin.mse("grpo", 2))
-            for step in steps:
-                at = {"problem": basin.entry.name, "step": step}
-                value, gap = runs.expected(step=step), runs.gap(step=step)
-                yield Point(STEM, f"{name}: gap", at, value, gap)
-                yield Point(STEM, f"{name}: bound", at, float(bounds[step]))

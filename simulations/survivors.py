@@ -23,16 +23,12 @@ from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
 
-from .adaptive_groups import RATES
 from .engines import SurvivorCell
-from .evidence import Check, Point, equal, mean_of
-from .evidence.figure import RATE_OF_SUCCESS, Axis, Figure, Line
+from .evidence import Check, equal, mean_of
 from .problems import BanditEntry, Suite
 from .problems.lengths import worded
-from .shared.peers import telling, weight_in
+from .shared.peers import telling
 from .shared.runs import GRPO
-
-STEM = "survivors"
 
 Array = NDArray[np.float64]
 
@@ -123,46 +119,3 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     )
     left = float(entry.problem.context_probs @ prediction.survivors)
     yield entry.check(f"{how}: survivors", mean_of(cell, GroupSize()), equal(left, scale=left))
-
-
-FIGURE_CHANCES = {
-    "failures half lost": (1.0, 0.5),
-    "all half lost": (0.5, 0.5),
-    "successes half lost": (0.5, 1.0),
-}
-"""The chances to survive of a success and of a failure in the figure."""
-
-
-FIGURES = (
-    Figure(
-        "survivors",
-        "What survivors climb",
-        "The weight of a prompt's gradient against its pass rate in groups of four: level where half of all "
-        "outputs are lost, falling from hard to easy prompts where failures are lost, rising where successes "
-        "are; simulated points lie on the lines.",
-        STEM,
-        x=RATE_OF_SUCCESS,
-        y=Axis("weight w(p) of a prompt's gradient", limits=(0, None)),
-        lines=(
-            Line("failures half lost", "half of the\nfailures lost", "orange"),
-            Line("all half lost", "half of\nall lost", "blue"),
-            Line("successes half lost", "half of the\nsuccesses lost", "green"),
-        ),
-        names="ends",
-    ),
-)
-
-
-def curves(suite: Suite) -> Iterator[Point]:
-    """The weight of a prompt against its pass rate where survival looks at the reward, groups of 4."""
-    for name, chances in FIGURE_CHANCES.items():
-        for p in RATES.tolist():
-            problem = SoftmaxBandit.bernoulli([p, 1 - p], [1, 0])
-            survival = np.where(problem.reward_values > 0.5, *chances)
-            twice, fates = doubled(problem, survival)
-            mean = survivor_mse(survivor_moments(problem, survival), 4).mean
-            gradient = problem.gradient()
-            cell = SurvivorCell(twice, 4, survives=fates)
-            drawn = weight_in(cell, GRPO) if 0.1 <= p <= 0.9 else None
-            weight = float(mean @ gradient) / float(gradient @ gradient)
-            yield Point(STEM, name, {"pass_rate": p}, weight, drawn)

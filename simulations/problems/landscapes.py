@@ -141,8 +141,8 @@ def _untilted(tilt: float = 0.0, lift: float = 0.3, *, flat: bool = False) -> Lo
 
 
 def uneven(first: float = 1.4, second: float = 3.0) -> BentBandit:
-    """The scores of :func:`~simulations.interior_problems.norm_only_problem` with bends that make one direction
-    flatter: E[‖s‖² a] = 0 as there, but Λ = diag((first - 1)/4, (second + 1)/4).
+    """The scores of :func:`~simulations.interior_problems.norm_only_problem` with bends that make one
+    direction flatter: E[‖s‖² a] = 0 as there, but Λ = diag((first - 1)/4, (second + 1)/4).
 
     Errors in the flatter direction are forgotten slowly and make up most of the gap.
     """

@@ -27,7 +27,7 @@ def printed(code):
 def test_a_result_has_its_experiment(stem):
     folder = "language_models." if stem in ON_LANGUAGE_MODELS else ""
     module = import_module(f"simulations.{folder}{stem}")
-    assert stem == module.STEM
+    assert module.RIVALS
     assert len(module.__doc__.splitlines()) > 5
 
 
