@@ -22,16 +22,7 @@ from ustat_pg.cli import Parser, guarded
 from ustat_pg.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
-from . import (
-    KINDS,
-    ON_A_MODEL,
-    ON_LANGUAGE_MODELS,
-    ON_NETWORKS,
-    STEMS,
-    claim,
-    curves,
-    skeleton,
-)
+from . import KINDS, ON_A_MODEL, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
 from .mutants import command as mutants
 from .paper import RESULTS, stem_of
 

@@ -23,13 +23,7 @@ import numpy as np
 
 from ustat_pg.engines import GradientCell
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import (
-    CountTable,
-    best_shrinkage,
-    best_table,
-    count_table,
-    gradient_mse,
-)
+from ustat_pg.predictions import CountTable, best_shrinkage, best_table, count_table, gradient_mse
 from ustat_pg.validation import changed
 
 from .engines import Decay

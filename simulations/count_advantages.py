@@ -20,13 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.engines import (
-    Distance,
-    Estimator,
-    GradientCell,
-    Mixed,
-    SquaredProjection,
-)
+from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, SquaredProjection
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     count_table,

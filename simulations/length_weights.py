@@ -15,8 +15,7 @@ Cost: some 10⁵ to 10⁶ minibatches, those of the token mean by the reference 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +36,7 @@ from .engines import TokenMeanCell
 from .evidence import Check, equal, mean_of
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
-from .problems.paths import mean_along
+from .problems.paths import Divisor, around_a_loop, mean_along
 from .shared.numerics import later_terms
 from .shared.peers import mean_in, telling
 from .shared.runs import GRPO
@@ -62,16 +61,10 @@ CONSTANT = 3
 PROMPTS = 2
 """Prompts of a minibatch whose tokens are weighted."""
 
-Divisor = Callable[[Array, float], Array]
-"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
-
 DIVISORS: dict[str, Divisor] = {
     "sequence-mean": lambda lengths, mean: lengths,
     "token-mean": lambda lengths, mean: np.full(len(lengths), mean),
 }
-
-NODES = 6
-"""Points on each side of a loop: weights are exact for polynomials of degree 11."""
 
 SIDE = 1.0
 """The side of a loop around which the mean does work, in parameters."""
@@ -163,11 +156,14 @@ def turns(entry: Worded) -> Iterator[Check]:
         curl = float(second @ length_curl(moments, how) @ first)
 
         def turned(side: float, divisor: Divisor = divisor) -> float:
-            return loop(problem, lengths, divisor, side * first, side * second)[1] / side**2
+            return (
+                around_a_loop(problem, lengths, divisor, G, side * first, side * second)[1]
+                / side**2
+            )
 
         near, nearer = turned(SIDE / 8), turned(SIDE / 16)
         later = SIDE**2 * (turned(SIDE) - (4 * nearer - near) / 3)
-        around, _ = loop(problem, lengths, divisor, SIDE * first, SIDE * second)
+        around, _ = around_a_loop(problem, lengths, divisor, G, SIDE * first, SIDE * second)
         value = SIDE**2 * curl + later
         yield entry.check(
             f"{how}: work around a loop",
@@ -179,47 +175,6 @@ def turns(entry: Worded) -> Iterator[Check]:
                 relative_margin=0.5,
             ),
         )
-
-
-def loop(
-    problem: SoftmaxBandit,
-    lengths: Array,
-    divisor: Divisor,
-    first: Array,
-    second: Array,
-) -> tuple[WeightedBandit, float]:
-    """The points of a loop around a parallelogram as prompts, with scores along it; and the work of the
-    mean there, predicted point by point.
-    """
-    corners = (
-        np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)]) @ np.stack([first, second]) / 2
-    )
-    places, shares = np.polynomial.legendre.leggauss(NODES)
-    chances, logs, scores, work = [], [], [], 0.0
-    for begin, end in pairwise(corners):
-        for place, share in zip((places + 1) / 2, shares / 2, strict=True):
-            there = problem.with_theta(problem.policy.theta + begin + place * (end - begin))
-            mean_tokens = float(there.context_probs @ there.policy.probs @ lengths)
-            weights = 1 / divisor(lengths, mean_tokens)
-            along = np.stack(
-                [there.policy.scores(x) @ (end - begin) for x in range(there.contexts)]
-            )
-            chances.append(share / 4 * there.context_probs)
-            logs.append(there.policy.logits.round(12))
-            scores.append(4 * weights * along)
-            moments = there.length_moments(tuple(lengths))
-            how = "sequence-mean" if np.ptp(weights) else "sequence-sum"
-            mean = aggregated_mean(moments, how, "grpo", G) * (1 if np.ptp(weights) else weights[0])
-            work += float(share * mean @ (end - begin))
-    count = len(logs)
-    policy = SoftmaxBandit.tabular(
-        np.concatenate(chances),
-        np.concatenate(logs),
-        np.tile(problem.reward_values, (count, 1, 1)),
-        np.tile(problem.reward_probs, (count, 1, 1)),
-    )
-    vectors = np.concatenate(scores)[..., None]
-    return WeightedBandit.of(policy, vectors, np.zeros((len(vectors), 1))), work
 
 
 def mean_length(moments: LengthMoments) -> float:

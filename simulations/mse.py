@@ -31,16 +31,7 @@ from ustat_pg.problems import SoftmaxBandit
 from .evidence import Check, Known, Linear, Statement, at_most, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .shared.numerics import Approximate
-from .shared.peers import (
-    Setting,
-    along,
-    error,
-    mean,
-    no_mean_score,
-    peers,
-    scale,
-    slope,
-)
+from .shared.peers import Setting, along, error, mean, no_mean_score, peers, scale, slope
 from .shared.runs import GRPO, ORACLE
 
 TIGHTER = "explicit bound: a quarter of it"

@@ -20,51 +20,24 @@ Cost: about 15 seconds on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
-from ustat_pg.engines import Estimator, GradientCell, SquaredProjection
-from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.predictions import (
-    gap_transform,
-    limit_weights,
-    matrix_correlation,
-    sup_distance,
-)
+from ustat_pg.engines import Estimator
+from ustat_pg.predictions import gap_transform, sup_distance
 
 from .engines import Decay, GapTransform
 from .engines.runs.cell import BINS
-from .evidence import (
-    Check,
-    Eigenvalue,
-    LawExcess,
-    Linear,
-    Pit,
-    equal,
-    positive,
-)
-from .problems import Suite, mse_of, word
-from .problems.landscapes import Landscape, LandscapeEntry
-from .shared.peers import COARSE, scale
-from .shared.runs import (
-    GRPO,
-    ORACLE,
-    VANILLA,
-    NearOptimum,
-    at_optimum,
-    constant,
-    covariance_of,
-    critic,
-    moments_of,
-)
-from .shared.weights import Difference, projected, solved
+from .evidence import Check, LawExcess, Linear, Pit, equal, positive
+from .parts import covariance_order
+from .parts.covariance_order import AT_ONCE, EVERYWHERE, NORM, REVERSED
+from .problems import Suite, word
+from .problems.landscapes import LandscapeEntry
+from .shared.runs import GRPO, ORACLE, VANILLA, NearOptimum, constant, moments_of
+from .shared.weights import Difference
 
-NORM = "norm form of Assumption 2 suffices"
-REVERSED = "ordering reversed for constant baselines"
-EVERYWHERE = "the order holds without the assumption"
-AT_ONCE = "the order holds for grpo at every G"
-RIVALS = (NORM, REVERSED, EVERYWHERE, AT_ONCE)
+RIVALS = covariance_order.RIVALS
 
 RUNS = {
     "ordered": (2.0, 40.0, 1.5),
@@ -139,128 +112,6 @@ def _ordered(entry: LandscapeEntry, full: bool) -> Iterator[Check]:
     yield _by_transform(small, constant(value + 0.1), GRPO, 2.0, AT_ONCE)
 
 
-def _ordered_weights(entry: LandscapeEntry) -> Iterator[Check]:
-    """Every weight of a constant above the oracle's."""
-    landscape, above = entry.problem, constant(float(entry.problem.maximum) + 0.4)
-    c = 2 / float(landscape.curvatures[0])
-    for axis, unit in enumerate(np.eye(len(landscape.curvatures))):
-        apart = Difference(landscape, above, ORACLE, unit, c, 1)
-        name = f"w{axis + 1}: constant V + 0.4 above the oracle"
-        yield from entry.gains(name, apart.measured(), apart.predicted, REVERSED)
-
-
-def _values(entry: LandscapeEntry) -> np.ndarray:
-    outcomes = at_optimum(entry.problem).outcomes
-    return np.asarray((outcomes.probs * outcomes.rewards).sum(axis=1))
-
-
-def _fisher(entry: LandscapeEntry, squares: np.ndarray) -> np.ndarray:
-    """Uᵀ E[squares(X) s sᵀ] U at the optimum, summed over prompts and arms."""
-    problem, basis = at_optimum(entry.problem), entry.problem.identifiable
-    scores = np.stack([problem.policy.scores(x) for x in range(problem.contexts)]) @ basis
-    chances = (problem.context_probs * squares)[:, None] * problem.policy.probs
-    return np.einsum("xk,xki,xkj->ij", chances, scores, scores)
-
-
-def _entries(
-    landscape: Landscape,
-    signs: dict[Estimator, float],
-    group_size: int,
-    form: Callable[[np.ndarray], np.ndarray],
-) -> tuple[Linear, ...]:
-    """A matrix of estimators' covariances at the optimum, its lower triangle row by row: each entry is
-    the trace of a covariance and the form of a symmetric unit.
-    """
-    problem, unit = at_optimum(landscape), np.eye(len(landscape.curvatures))
-    pairs = [(unit[j], unit[k]) for j in range(len(unit)) for k in range(j + 1)]
-    entries = []
-    for one, other in pairs:
-        matrix = form((np.outer(one, other) + np.outer(other, one)) / 2)
-        terms = [
-            (quantity, sign * share)
-            for estimator, sign in signs.items()
-            for quantity, share in projected(problem, estimator, matrix)
-        ]
-        entries.append(Linear(GradientCell(problem, group_size), tuple(terms)))
-    return tuple(entries)
-
-
-def _least_excess(
-    entry: LandscapeEntry,
-    worse: Estimator,
-    better: Estimator,
-    group_size: int,
-    rivals: dict[str, float],
-) -> Check:
-    """The least eigenvalue of Cov - Cov: positive where the one covariance is larger as a matrix."""
-    landscape, basis = entry.problem, entry.problem.identifiable
-    high, low = (covariance_of(landscape, estimator, group_size) for estimator in (worse, better))
-    value = np.linalg.eigvalsh(high - low)[0]
-    size = scale(GradientCell(at_optimum(landscape), group_size), worse)
-    excess = _entries(
-        landscape, {worse: 1.0, better: -1.0}, group_size, lambda unit: basis @ unit @ basis.T
-    )
-    return entry.check(
-        f"G={group_size}: least eigenvalue of Cov({word(worse)}) - Cov({word(better)})",
-        Eigenvalue((excess,), (1.0,), 0),
-        equal(float(value), rivals, scale=size, relative_margin=COARSE),
-    )
-
-
-def _several_prompts(entry: LandscapeEntry) -> Iterator[Check]:
-    """The matrix form at every prompt: the covariance of b(x) is the oracle's and a positive matrix,
-    (V - b)² F/G in the mean, and every weight of the limit law is larger.
-    """
-    landscape, values = entry.problem, _values(entry)
-    for x in range(len(values)):
-        yield _correlation_along(entry, x)
-    away = np.where(np.arange(len(values)) % 2, -0.35, 0.5)
-    uneven = critic(values + away)
-    for worse, off in ((uneven, away), (VANILLA, values)):
-        larger = np.linalg.eigvalsh(_fisher(entry, off**2))
-        yield _least_excess(entry, worse, ORACLE, 1, {REVERSED: -float(larger[-1])})
-    near = np.linalg.eigvalsh(_fisher(entry, (away / 4) ** 2) / 2)[0]
-    yield _least_excess(entry, critic(values + away / 4), GRPO, 2, {AT_ONCE: float(near)})
-    c = 1 / float(landscape.curvatures[0])
-    # ½ Λ^½ Γ Λ^½ of either.
-    forms = tuple(
-        _entries(landscape, {estimator: 1.0}, 1, lambda unit: solved(landscape, unit, c))
-        for estimator in (uneven, ORACLE)
-    )
-    high, low = (
-        limit_weights(landscape.curvatures, covariance_of(landscape, estimator, 1), c)
-        for estimator in (uneven, ORACLE)
-    )
-    for place, gain in enumerate((high - low).tolist()):
-        yield entry.check(
-            f"limit weight {place + 1}: {word(uneven)} above the oracle",
-            Eigenvalue(forms, (1.0, -1.0), place),
-            equal(gain, {REVERSED: -gain}, relative_margin=COARSE),
-        )
-
-
-def _correlation_along(entry: LandscapeEntry, x: int, *rivals: str) -> Check:
-    """E[⟨s, u⟩² a | x] along a fixed direction u: E⟨ĝ, u⟩² of b = V ± 1 differs by 4 times it.
-
-    A rival says that it is 0.
-    """
-    problem = at_optimum(entry.problem).restrict([x])
-    (seen,) = matrix_correlation(problem.moments(), np.eye(problem.d))
-    unit, value = direction(problem, 0), _values(entry)[x]
-    cell = GradientCell(problem, 1)
-    terms = tuple((SquaredProjection(constant(value + sign)), -sign / 4) for sign in (1.0, -1.0))
-    return entry.check(
-        f"prompt {x}: E[<s, u>² a]",
-        Linear(cell, terms),
-        equal(
-            float(unit @ seen @ unit),
-            dict.fromkeys(rivals, 0.0),
-            scale=scale(cell, constant(value + 1), unit),
-            relative_margin=COARSE,
-        ),
-    )
-
-
 def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     """The norm form alone: the larger weight of a constant is below the oracle's, and its whole law
     of the gap is the smaller.
@@ -270,9 +121,6 @@ def _uneven(entry: LandscapeEntry, steps: int) -> Iterator[Check]:
     name = ": the weight of the oracle above constant 0.7"
     yield from entry.gains(name, apart.measured(), apart.predicted, NORM)
     yield from _by_law(runs_on("uneven", entry, steps), better, ORACLE, NORM)
-    yield _correlation_along(entry, 0, NORM)
-    extra = float(np.linalg.eigvalsh(_fisher(entry, (_values(entry) - 0.7) ** 2))[0])
-    yield _least_excess(entry, better, ORACLE, 1, {NORM: extra})
 
 
 def best_constant(entry: LandscapeEntry) -> float:
@@ -280,22 +128,6 @@ def best_constant(entry: LandscapeEntry) -> float:
     landscape = entry.problem
     fisher = float(moments_of(landscape).fisher_trace[0])
     return float(landscape.maximum) - float(landscape.curvatures[0]) / fisher
-
-
-def _correlation(entry: LandscapeEntry) -> Check:
-    """E[‖s‖² a] = -tr Λ, from the errors of two constants: for b = V ± δ they differ by 4 δ times it.
-
-    With several prompts the constants lie about the mean of V that F weights.
-    """
-    problem, step = at_optimum(entry.problem), 0.5
-    moments = problem.moments()
-    share = problem.context_probs * moments.fisher_trace
-    centre = float(share @ moments.value / share.sum())
-    terms = tuple(
-        (mse_of("constant", centre + sign * step), -sign / (4 * step)) for sign in (1.0, -1.0)
-    )
-    statement = equal(-float(entry.problem.curvatures.sum()), {EVERYWHERE: 0.0})
-    return entry.check(": E[‖s‖² a] = -tr Λ", Linear(GradientCell(problem, 1), terms), statement)
 
 
 def _linear(entry: LandscapeEntry) -> Iterator[Check]:
@@ -317,23 +149,11 @@ def checks(suite: Suite) -> Iterator[Check]:
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     for entry in landscapes["ordered"]:
         yield from _ordered(entry, not smoke)
-    for entry in landscapes["ordered, d = 2"]:
-        yield from _ordered_weights(entry)
-    for entry in landscapes["ordered prompts"]:
-        yield from _several_prompts(entry)
     for entry in landscapes["uneven"]:
         yield from _uneven(entry, 400 if smoke else 1000)
     # The norm form alone and equal curvatures: a constant has more mass near 0.
     short = runs_on("norm only", landscapes["norm only"][0], 40)
     yield _by_transform(short, constant(0.2), ORACLE, 5.0, NORM)
     for entry in landscapes["bowl"]:
-        yield _correlation(entry)
         yield from _linear(entry)
-    for entry in (landscapes["slopes"][0], *landscapes["quarrel"]):
-        yield _correlation(entry)
-    for entry in (landscapes["slopes"][0], *landscapes["quarrel"]):
-        values = _values(entry)
-        below = critic(values - np.linspace(0.05, 0.1, len(values)))
-        extra = _fisher(entry, np.linspace(0.05, 0.1, len(values)) ** 2)
-        wrong = float(np.linalg.eigvalsh(extra)[0])
-        yield _least_excess(entry, below, ORACLE, 1, {EVERYWHERE: wrong})
+    yield from covariance_order.checks(suite)

@@ -34,24 +34,10 @@ import numpy as np
 from ustat_pg.predictions import gap_transform, limit_weights
 
 from .engines import Decay, GapTransform
-from .evidence import (
-    Check,
-    Eigenvalue,
-    Extrapolation,
-    Linear,
-    LogSlope,
-    equal,
-)
+from .evidence import Check, Eigenvalue, Extrapolation, Linear, LogSlope, equal
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry, Landscapes
-from .shared.runs import (
-    EXTRAPOLATED,
-    GRPO,
-    ORACLE,
-    Limit,
-    NearOptimum,
-    parts_of,
-)
+from .shared.runs import EXTRAPOLATED, GRPO, ORACLE, Limit, NearOptimum, parts_of
 from .shared.weights import constants, difference, scale
 
 FIRST = "order G^-1"

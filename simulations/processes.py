@@ -22,16 +22,7 @@ from typing import TYPE_CHECKING
 import ustat_pg
 
 from . import claim, curves
-from .evidence import (
-    Claim,
-    LostWorkers,
-    Options,
-    Point,
-    Run,
-    Store,
-    run_claims,
-    run_points,
-)
+from .evidence import Claim, LostWorkers, Options, Point, Run, Store, run_claims, run_points
 from .evidence.curves import tidy
 from .evidence.executors import loss
 from .evidence.work import bar

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import kl_coefficients, kl_values
 from ustat_pg.policies import OutputSpace
-from ustat_pg.predictions import gradient_mse, kl_gradient, kl_penalty
+from ustat_pg.predictions import aggregated_mean, gradient_mse, kl_gradient, kl_penalty
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 from ..evidence import Linear, mean_of
@@ -34,6 +35,12 @@ POINTS = 8
 
 POINTS_OF_TOKENS = 16
 """Points on a leg of a path of token policies, whose ends lie farther apart."""
+
+POINTS_OF_A_SIDE = 6
+"""Points on each side of a loop: weights are exact for polynomials of degree 11."""
+
+Divisor = Callable[[Array, float], Array]
+"""Divisors of tokens by the lengths of outputs and their mean, which token-mean has of many outputs."""
 
 
 def _points(count: int) -> tuple[Array, Array]:
@@ -225,3 +232,47 @@ def _turned(space: OutputSpace, rng: np.random.Generator) -> TokenPath:
     reference, end = rng.normal(scale=0.3, size=(2, space.prefixes, space.symbols)).round(6)
     end[:2, 0] += 3.0
     return TokenPath.between(space, reference, end)
+
+
+def around_a_loop(
+    problem: SoftmaxBandit,
+    lengths: Array,
+    divisor: Divisor,
+    group_size: int,
+    first: Array,
+    second: Array,
+) -> tuple[WeightedBandit, float]:
+    """The points of a loop around a parallelogram as prompts, with scores along it; and the work of the
+    mean there, predicted point by point.
+    """
+    corners = (
+        np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)]) @ np.stack([first, second]) / 2
+    )
+    places, shares = _points(POINTS_OF_A_SIDE)
+    chances, logs, scores, work = [], [], [], 0.0
+    for begin, end in pairwise(corners):
+        for place, share in zip(places, shares, strict=True):
+            there = problem.with_theta(problem.policy.theta + begin + place * (end - begin))
+            mean_tokens = float(there.context_probs @ there.policy.probs @ lengths)
+            weights = 1 / divisor(lengths, mean_tokens)
+            along = np.stack(
+                [there.policy.scores(x) @ (end - begin) for x in range(there.contexts)]
+            )
+            chances.append(share / 4 * there.context_probs)
+            logs.append(there.policy.logits.round(12))
+            scores.append(4 * weights * along)
+            moments = there.length_moments(tuple(lengths))
+            how = "sequence-mean" if np.ptp(weights) else "sequence-sum"
+            mean = aggregated_mean(moments, how, "grpo", group_size) * (
+                1 if np.ptp(weights) else weights[0]
+            )
+            work += float(share * mean @ (end - begin))
+    count = len(logs)
+    policy = SoftmaxBandit.tabular(
+        np.concatenate(chances),
+        np.concatenate(logs),
+        np.tile(problem.reward_values, (count, 1, 1)),
+        np.tile(problem.reward_probs, (count, 1, 1)),
+    )
+    vectors = np.concatenate(scores)[..., None]
+    return WeightedBandit.of(policy, vectors, np.zeros((len(vectors), 1))), work

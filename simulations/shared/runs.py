@@ -334,10 +334,7 @@ def _relative(change: np.ndarray, matrix: np.ndarray) -> float:
 RADIUS = 20.0
 """Radius of Θ where second moments are measured, in standard deviations: runs do not reach its edge."""
 
-EXTRAPOLATED = {
-    2: ((1, -1.0), (2, 2.0)),
-    3: ((1, 1 / 3), (2, -2.0), (4, 8 / 3)),
-}
+EXTRAPOLATED = {2: ((1, -1.0), (2, 2.0)), 3: ((1, 1 / 3), (2, -2.0), (4, 8 / 3))}
 """By how much runs are stretched, and their shares: an error of a/n, and of a/n + b/n², is taken off."""
 
 

@@ -12,11 +12,7 @@ from scipy.linalg import solve_continuous_lyapunov
 
 from ustat_pg.engines import Estimator, GradientCell, Quantity, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.predictions import (
-    stationary_covariance,
-    weight_derivatives,
-    weight_form,
-)
+from ustat_pg.predictions import stationary_covariance, weight_derivatives, weight_form
 from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Linear

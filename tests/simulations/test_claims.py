@@ -8,7 +8,7 @@ import pytest
 from simulations import Suite, curves
 from simulations.engines import Decay, Training
 from simulations.evidence import Options, Store, run_points
-from simulations.limit_law import STARTS, STEPS
+from simulations.figures.limit_law import STARTS, STEPS
 from simulations.shared.runs import covariance_of, moments_of
 from simulations.shared.weights import constants, scale
 from ustat_pg.engines import Estimator

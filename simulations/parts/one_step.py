@@ -22,10 +22,10 @@ from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import bound_curve, gradient_mse, one_step_gap
 from ustat_pg.problems import TokenBandit, TokenProblem
 
-from .engines.one_step import GapAfterStep, OneStep
-from .evidence import Check, Interval, Linear, Statement, equal, mean_of
-from .problems import Entry, Suite
-from .problems.tokens import Drawn, initial, tasks, until
+from ..engines.one_step import GapAfterStep, OneStep
+from ..evidence import Check, Interval, Linear, Statement, equal, mean_of
+from ..problems import Entry, Suite
+from ..problems.tokens import Drawn, initial, tasks, until
 
 GRPO, GROUP_MEAN = GapAfterStep(Estimator("grpo")), GapAfterStep(Estimator("group-mean"))
 
