@@ -10,8 +10,8 @@ Checked are the Laplace transform of the gap, the characteristic function of U�
 in which its coordinates are correlated, with up to three directions and noise that does not commute with
 the Hessian; the whole distribution by simulation, in a Dvoretzky-Kiefer-Wolfowitz band; and consistency:
 from a start away, 1 - E exp(-s gap), which bounds a multiple of P(gap > δ) for every δ, falls like 1/T.
-Second moments and their eigenvalues are checked in :mod:`~simulations.parts.second_moments`, the laws as they are
-computed and the mixture of Assumption 8 in :mod:`~simulations.parts.gap_laws`, the problem's curvatures here.
+Second moments and their eigenvalues are checked in :mod:`~simulations.parts.second_moments`, the laws as
+they are computed and the mixture of Assumption 8 in :mod:`~simulations.parts.gap_laws`.
 A start with too small a t₀ leaves the basin of the optimum: another law.
 
 Falsified by any of these being off by more than what is computed to be left out.
