@@ -2,10 +2,10 @@
 and stays at a floor for a constant rate.
 
 First what needs no training (:mod:`~simulations.parts.assumptions`): the constants, and the closed
-forms. Then the bounds themselves, (a), (b) and the recursion behind them, where the return is nearly quadratic and
-the noise nearly the same everywhere: there they are attained, and a bound with another constant is
-refuted; where c is below 1/(2λ) the gap falls more slowly than 1/T. Runs on other problems lie under the
-bound at several steps, with slack reported; tighter bounds are refuted.
+forms. Then the bounds themselves, (a), (b) and the recursion behind them, where the return is nearly
+quadratic and the noise nearly the same everywhere: there they are attained, and a bound with another
+constant is refuted; where c is below 1/(2λ) the gap falls more slowly than 1/T. Runs on other problems
+lie under the bound at several steps, with slack reported; tighter bounds are refuted.
 
 Falsified by a mean gap above the bound, a bound further above an attained gap than its constants
 vary on the ball, a speed in T other than 1/T.
