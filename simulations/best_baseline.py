@@ -30,6 +30,7 @@ from .engines import Decay
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import BanditEntry, Suite, mse_of
 from .problems.landscapes import LandscapeEntry
+from .shared.peers import error_of
 from .shared.runs import moments_of
 from .shared.splits import Split
 
@@ -73,9 +74,7 @@ def _alone(entry: BanditEntry) -> Check:
         ORACLE: gradient_mse(moments, "oracle", 1).mse,
         RATES: gradient_mse(moments, by_rates(moments, 1).spec, 1).mse,
     }
-    best = best_table(moments, 1).spec
-    value = gradient_mse(moments, best, 1).mse
-    return entry.check("G=1: best table", mean_of(cell, mse_of(best)), equal(value, wrong))
+    return error_of(entry, "G=1: best table", cell, best_table(moments, 1).spec, wrong)
 
 
 def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -94,19 +93,10 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     mean = float(moments.context_probs @ moments.value)
     amount = best_shrinkage(moments, group_size)
     for name in (f"shrinkage:{amount!r},{mean!r}", "bayes:1,1"):
-        value = gradient_mse(moments, name, group_size).mse
-        short = name.partition(":")[0]
-        yield entry.check(
-            f"G={group_size}: {short}",
-            mean_of(cell, mse_of(name)),
-            equal(value, {NO_GAIN: errors["grpo"]}),
-        )
+        what = f"G={group_size}: {name.partition(':')[0]}"
+        yield error_of(entry, what, cell, name, {NO_GAIN: errors["grpo"]})
     by_name = "loo-table:" + ",".join(map(repr, rates.baseline.tolist()))
-    yield entry.check(
-        f"G={group_size}: table of pass rates",
-        mean_of(cell, mse_of(by_name)),
-        equal(gradient_mse(moments, by_name, group_size).mse),
-    )
+    yield error_of(entry, f"G={group_size}: table of pass rates", cell, by_name)
     shrunk = count_table(f"shrinkage:{amount!r},{mean!r}", group_size)
     grpo, std = count_table("grpo", group_size), count_table("std", group_size)
     yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})

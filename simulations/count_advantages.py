@@ -33,7 +33,7 @@ from ustat_pg.validation import changed
 
 from .evidence import Check, Linear, Ratio, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import mean_in, telling
+from .shared.peers import error_of, mean_in, telling
 
 Array = NDArray[np.float64]
 
@@ -112,12 +112,8 @@ def checks(suite: Suite) -> Iterator[Check]:
 def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     for name in ESTIMATORS:
-        value = gradient_mse(moments, name, group_size).mse
-        yield entry.check(
-            f"G={group_size}: {name}",
-            mean_of(cell, mse_of(name)),
-            equal(value, wrong_errors(moments, name, group_size), scale=value),
-        )
+        wrong = wrong_errors(moments, name, group_size)
+        yield error_of(entry, f"G={group_size}: {name}", cell, name, wrong)
 
 
 def alone(entry: BanditEntry, group_size: int) -> Check:
@@ -187,16 +183,9 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
                 mean_of(cell, SquaredProjection(Estimator(name), number)),
                 equal(spread + (mean - along(problem.gradient())) ** 2),
             )
-        value = gradient_mse(moments, name, group_size).mse
-        yield entry.check(
-            f"G={group_size}: error of {name}", mean_of(cell, mse_of(name)), equal(value)
-        )
+        yield error_of(entry, f"G={group_size}: error of {name}", cell, name)
     name = "pass-at-k:2"  # the only one whose weight is not constant in groups of two
-    yield entry.check(
-        f"G=2 B=2: error of {name}",
-        mean_of(GradientCell(problem, 2, 2), mse_of(name)),
-        equal(gradient_mse(moments, name, 2, 2).mse),
-    )
+    yield error_of(entry, f"G=2 B=2: error of {name}", GradientCell(problem, 2, 2), name)
     p, kept = moments.value, 1 - frac_reward_zero_std(moments, group_size)
     mixed = 1 - p**group_size - (1 - p) ** group_size
     for name in ("std", "maxrl"):

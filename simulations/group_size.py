@@ -37,8 +37,8 @@ from .parts.advice import (
     ONE,
     PAPER,
     SIZES,
-    error_of,
     gradient_errors,
+    grpo_error,
 )
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
@@ -132,8 +132,8 @@ def _one_epoch(entry: LandscapeEntry) -> Check:
     shares = rates * np.append(np.cumprod((1 - rates * bend)[::-1])[-2::-1], 1.0)
     squares, within = float(shares @ shares), float(2 * (shares[:-1:2] @ shares[1::2]))
     points = (
-        error_of(problem, group_size, batch_size, "without-replacement"),
-        error_of(problem, group_size, 2 * batch_size, "fixed"),
+        grpo_error(problem, group_size, batch_size, "without-replacement"),
+        grpo_error(problem, group_size, 2 * batch_size, "fixed"),
     )
     return entry.check(
         f"G={group_size} B={batch_size}: gap after two epochs and a half, by errors of batches",

@@ -25,7 +25,7 @@ from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .evidence import Check, Linear, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import COARSE, Setting, along, error, label, mean, peers, scale
+from .shared.peers import COARSE, Setting, along, error, error_of, label, mean, peers, scale
 
 RIVALS = (
     "prompt term divided by G",
@@ -103,16 +103,12 @@ def errors(cases: Iterable[Case]) -> Iterator[Check]:
         moments = entry.problem.moments()
         cell = GradientCell(entry.problem, group_size, batch_size, design)
         for baseline in ("grpo", "vanilla"):
-            value = gradient_mse(moments, baseline, group_size, batch_size, design).mse
+            what = f"G={group_size} B={batch_size} {design}: {baseline}"
             wrong = rivals(moments, group_size, batch_size, design) if baseline == "grpo" else {}
             size = scale(cell, Estimator(baseline))
             # The bound on a minibatch is that on a prompt: intervals narrow slowly where B is large.
             share = 0.1 if batch_size <= 8 else COARSE
-            yield entry.check(
-                f"G={group_size} B={batch_size} {design}: {baseline}",
-                mean_of(cell, mse_of(baseline)),
-                equal(value, wrong, scale=size, relative_margin=share),
-            )
+            yield error_of(entry, what, cell, baseline, wrong, scale=size, relative_margin=share)
 
 
 def matrices(cases: Iterable[Case]) -> Iterator[Check]:

@@ -41,11 +41,11 @@ from ustat_pg.problems import SoftmaxBandit
 
 from .evidence import Check, Extrapolation, Interval, Linear, Statement, equal, mean_of
 from .parts import critics
-from .parts.critics import BEST, by_how_much, saving
+from .parts.critics import BEST, by_how_much
 from .problems import BanditEntry, Entry, Suite, mse_of
 from .problems.bandits import prompts
 from .shared.balance import Balance
-from .shared.peers import label, mean_in, scale, slope
+from .shared.peers import label, mean_in, saving, scale, slope
 from .shared.runs import GRPO, ORACLE, VANILLA, constant
 
 V_ALWAYS = "V minimises without Assumption 2"
@@ -222,10 +222,12 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
             Linear(GradientCell(entry.problem, group_size), ((mse_of(baseline), 1e3),)),
             equal(figure, relative_margin=0.05, digits=digits),
         )
-    weights = ((mse_of("norm-weighted"), 1.0), (mse_of("grpo"), -1.0))
     cell = GradientCell(entry.problem, 2)
-    functional, nothing = Linear(cell, weights), equal(0.0, scale=scale(cell, GRPO))
-    yield entry.check("G=2: norm-weighted = grpo", functional, nothing)
+    apart, nothing = (
+        saving(cell, GRPO, Estimator("norm-weighted")),
+        equal(0.0, scale=scale(cell, GRPO)),
+    )
+    yield entry.check("G=2: norm-weighted = grpo", apart, nothing)
 
 
 def checks(suite: Suite) -> Iterator[Check]:

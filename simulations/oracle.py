@@ -21,14 +21,15 @@ from math import log
 
 import numpy as np
 
-from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines import GradientCell
 from ustat_pg.predictions import oracle_ratio
 from ustat_pg.problems import SoftmaxBandit
 
-from .evidence import Check, Linear, LogSlope, Ratio, equal, mean_of
+from .evidence import Check, LogSlope, Ratio, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts, shipped
-from .shared.peers import noise
+from .shared.peers import noise, saving
+from .shared.runs import GRPO, ORACLE
 
 SHARE = "ratio 1 + 1/G"
 SQUARE = "ratio (G/(G-1))^2"
@@ -51,8 +52,7 @@ LEAST = 1e-3
 
 def excess_of(cell: GradientCell) -> Ratio:
     """MSE_grpo / MSE_oracle - 1 on the same draws."""
-    difference = Linear(cell, ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0)))
-    return Ratio(difference, mean_of(cell, mse_of("oracle")), oracle_error(cell))
+    return Ratio(saving(cell, ORACLE, GRPO), mean_of(cell, mse_of("oracle")), oracle_error(cell))
 
 
 def oracle_error(cell: GradientCell) -> float:
@@ -67,7 +67,7 @@ def _of_one_output(problem: SoftmaxBandit) -> float:
 
 def _has_error(cell: GradientCell) -> bool:
     """Whether the oracle has an error to divide by: a design's own question, whatever is predicted."""
-    return oracle_error(cell) > LEAST * noise(cell, Estimator("oracle"))
+    return oracle_error(cell) > LEAST * noise(cell, ORACLE)
 
 
 def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Check]:
@@ -77,7 +77,7 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
         return
     ratio = oracle_ratio(entry.problem.moments(), group_size, batch_size)
     wrong = {SHARE: 1 / group_size, SQUARE: (group_size / (group_size - 1)) ** 2 - 1}
-    size = 1 + noise(cell, Estimator("oracle")) / oracle_error(cell) / (group_size - 1)
+    size = 1 + noise(cell, ORACLE) / oracle_error(cell) / (group_size - 1)
     yield entry.check(
         f"G={group_size} B={batch_size}: ratio - 1",
         excess_of(cell),

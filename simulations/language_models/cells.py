@@ -111,8 +111,10 @@ _LOADING = Lock()
 """Loading sets torch's default type, which all threads share."""
 
 
-def _model(name: str) -> LanguageModel:
-    """A model of this thread's own: hooks of two threads on one module would meet."""
+def model_of(name: str, **how: str) -> LanguageModel:
+    """A model of this thread's own, loaded as is said: drawing changes its settings for a while, and hooks
+    of two threads on one module would meet.
+    """
     import torch
 
     from ustat_pg.llm.models import load_model
@@ -120,12 +122,11 @@ def _model(name: str) -> LanguageModel:
     if not hasattr(_THREAD, "models"):
         _THREAD.models = {}
         torch.set_num_threads(1)
-    if name not in _THREAD.models:
+    key = name, *how.values()
+    if key not in _THREAD.models:
         with _LOADING:
-            _THREAD.models[name] = load_model(name)
-        # Fused attention has no rule for one completion's gradient at a time.
-        _THREAD.models[name].model.set_attn_implementation("eager")
-    model: LanguageModel = _THREAD.models[name]
+            _THREAD.models[key] = load_model(name, **how)
+    model: LanguageModel = _THREAD.models[key]
     return model
 
 
@@ -163,6 +164,21 @@ class ModelCell(Cell):
     @abstractmethod
     def quantities(self) -> tuple[LmQuantity, ...]:
         """All that a replication measures."""
+
+    @abstractmethod
+    def _replication(self, seed: int, number: int) -> dict[str, float]:
+        """The numbers of one replication, by label."""
+
+    def _measure(
+        self, engine: str, quantities: Sequence[LmQuantity], block: Replications
+    ) -> MomentSums:
+        rows = []
+        # Blocks are the only parallel layer. This limit is the calling thread's own.
+        with threadpool_limits(1, user_api="openmp"):
+            for number in range(block.first, block.first + block.count):
+                measured = self._replication(block.seed, number)
+                rows.append([measured[quantity.label] for quantity in quantities])
+        return MomentSums.of(rows)
 
     @property
     def group_size(self) -> int:  # type: ignore[override]
@@ -247,19 +263,9 @@ class LmCell(ModelCell):
         """At least the blocks that verdicts take."""
         return max(blocks, 6.0)
 
-    def _measure(
-        self, engine: str, quantities: Sequence[LmQuantity], block: Replications
-    ) -> MomentSums:
-        members = dict.fromkeys(quantity.member for quantity in quantities)
-        values = np.empty((block.count, len(quantities)))
-        # Blocks are the only parallel layer. This limit is the calling thread's own.
-        with threadpool_limits(1, user_api="openmp"):
-            for row in range(block.count):
-                measured: dict[str, float] = {}
-                for member in members:
-                    measured |= _replication(member, self._sizes, block.seed, block.first + row)
-                values[row] = [measured[quantity.label] for quantity in quantities]
-        return MomentSums.of(values)
+    def _replication(self, seed: int, number: int) -> dict[str, float]:
+        parts = (_replication(member, self._sizes, seed, number) for member in self.members)
+        return {label: value for part in parts for label, value in part.items()}
 
 
 Sizes = tuple[tuple[int, ...], int, int, int]
@@ -276,7 +282,9 @@ def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str,
     from ustat_pg.llm.rollouts import Rollouts, decoded
 
     group_sizes, values, groups, prompts = sizes
-    task, model = _task(member), _model(member)
+    task, model = _task(member), model_of(member)
+    # Fused attention has no rule for one completion's gradient at a time.
+    model.model.set_attn_implementation("eager")
     places = _places(len(task.prompts), prompts, seed, number)
     chosen = [task.prompts[place] for place in places]
     named = [(f"{number}.{side}", tokenise(model, prompt)) for side, prompt in enumerate(chosen)]

@@ -20,20 +20,16 @@ from functools import cache, lru_cache
 from importlib.metadata import version
 from itertools import chain, product
 from pathlib import Path
-from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from ustat_pg.digests import source_digest
-from ustat_pg.engines import MomentSums
-from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError
 
-from .cells import BASELINES, LmQuantity, ModelCell, drawn
+from .cells import BASELINES, LmQuantity, ModelCell, drawn, model_of
 
 if TYPE_CHECKING:
     from ustat_pg.llm.models import LanguageModel
@@ -46,26 +42,6 @@ _WORK = 2**19
 
 _BLOCK = 2
 """Replications in a block."""
-
-_THREAD = local()
-_LOADING = Lock()
-"""Loading sets torch's default type, which all threads share."""
-
-
-def _model(name: str, device: str) -> LanguageModel:
-    """A model of this thread's own: drawing changes its settings for a while."""
-    import torch
-
-    from ustat_pg.llm.models import load_model
-
-    if not hasattr(_THREAD, "models"):
-        _THREAD.models = {}
-        torch.set_num_threads(1)
-    if (name, device) not in _THREAD.models:
-        with _LOADING:
-            _THREAD.models[name, device] = load_model(name, device=device, dtype="float32")
-    model: LanguageModel = _THREAD.models[name, device]
-    return model
 
 
 @lru_cache
@@ -139,41 +115,30 @@ class GroupCell(ModelCell):
         """At least the blocks that verdicts take."""
         return max(blocks, 8.0)
 
-    def _measure(
-        self, engine: str, quantities: Sequence[LmQuantity], block: Replications
-    ) -> MomentSums:
-        rows = []
-        # Blocks are the only parallel layer. This limit is the calling thread's own.
-        with threadpool_limits(1, user_api="openmp"):
-            for row in range(block.count):
-                measured = _replication(self, block.seed, block.first + row)
-                rows.append([measured[quantity.label] for quantity in quantities])
-        return MomentSums.of(rows)
+    def _replication(self, seed: int, number: int) -> dict[str, float]:
+        """The mean error over prompts of each baseline in groups of each size, by label."""
+        from ustat_pg.llm.generation import transformers_draw
+        from ustat_pg.llm.models import tokenise
+        from ustat_pg.llm.rollouts import decoded
 
-
-def _replication(cell: GroupCell, seed: int, number: int) -> dict[str, float]:
-    """The mean error over prompts of each baseline in groups of each size, by label."""
-    from ustat_pg.llm.generation import transformers_draw
-    from ustat_pg.llm.models import tokenise
-    from ustat_pg.llm.rollouts import decoded
-
-    model, task = _model(cell.model, cell.device), task_of(cell.task, cell.prompts)
-    sums = dict.fromkeys((quantity.label for quantity in cell.quantities), 0.0)
-    apart = 2 * cell.values
-    total = apart + 2 * cell.group_size
-    # Tasks of one data set name their prompts alike: each task has draws of its own.
-    rows = [(f"{number}.{cell.task}.{p.id}", tokenise(model, p)) for p in task.prompts]
-    calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
-    draws = chain.from_iterable(calls)
-    for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
-        rewards = task.rewards(prompt, decoded(model, tokens), tokens)
-        values = rewards[:apart].reshape(2, -1).mean(axis=1)
-        for size in cell.group_sizes:
-            groups = slice(apart, apart + 2 * size)
-            errors = group_errors(model.model, ids, tokens[groups], rewards[groups], values)
-            for baseline, error in errors.items():
-                sums[drawn(cell.task, baseline, size).label] += error / cell.prompts
-    return sums
+        model = model_of(self.model, device=self.device, dtype="float32")
+        task = task_of(self.task, self.prompts)
+        sums = dict.fromkeys((quantity.label for quantity in self.quantities), 0.0)
+        apart = 2 * self.values
+        total = apart + 2 * self.group_size
+        # Tasks of one data set name their prompts alike: each task has draws of its own.
+        rows = [(f"{number}.{self.task}.{p.id}", tokenise(model, p)) for p in task.prompts]
+        calls = transformers_draw(model, rows, total, task.max_new_tokens, seed, 256)
+        draws = chain.from_iterable(calls)
+        for prompt, (_, ids), (tokens, _) in zip(task.prompts, rows, draws, strict=True):
+            rewards = task.rewards(prompt, decoded(model, tokens), tokens)
+            values = rewards[:apart].reshape(2, -1).mean(axis=1)
+            for size in self.group_sizes:
+                groups = slice(apart, apart + 2 * size)
+                errors = group_errors(model.model, ids, tokens[groups], rewards[groups], values)
+                for baseline, error in errors.items():
+                    sums[drawn(self.task, baseline, size).label] += error / self.prompts
+        return sums
 
 
 def group_errors(

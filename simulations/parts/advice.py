@@ -87,7 +87,7 @@ def _away(entry: LandscapeEntry) -> SoftmaxBandit:
     return entry.problem.at(entry.problem.maximiser + AWAY)
 
 
-def error_of(
+def grpo_error(
     problem: SoftmaxBandit, group_size: int, batch_size: int = 1, design: str = "iid"
 ) -> Linear:
     return mean_of(GradientCell(problem, group_size, batch_size, design), mse_of("grpo"))
@@ -103,7 +103,7 @@ def _splits(
     design = "without-replacement" if population else "iid"
     return (
         tuple(size for size, _ in splits),
-        tuple(error_of(problem, *split, design) for split in splits),
+        tuple(grpo_error(problem, *split, design) for split in splits),
         tuple(constants.mse(*split, population=population) for split in splits),
     )
 

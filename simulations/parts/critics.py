@@ -37,7 +37,7 @@ from ustat_pg.problems import SoftmaxBandit
 from ..evidence import Check, Linear, Ratio, equal
 from ..problems import BanditEntry, Entry, Suite, mse_of
 from ..shared.balance import Balance, values_of
-from ..shared.peers import CRITIC, label, scale, within
+from ..shared.peers import CRITIC, label, saving, scale, within
 from ..shared.runs import GRPO, ORACLE, VANILLA, critic
 
 BEST = Estimator("minimum-variance")
@@ -55,11 +55,6 @@ RIVALS = (NO_CROSS, APART, PAR, ONE_LESS, WHOLE_GROUP, NO_SLOPE, FORGOTTEN, HALF
 
 VISIBLE = 0.05
 """What a critic's error costs at least where it is asked, as a share of what one reward's noise costs."""
-
-
-def saving(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
-    """MSE(worse) - MSE(better), on the same draws."""
-    return Linear(cell, ((SquaredError(worse), 1.0), (SquaredError(better), -1.0)))
 
 
 def by_how_much(

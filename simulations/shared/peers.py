@@ -21,7 +21,7 @@ from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Check, Linear, Statement, equal, mean_of
-from ..problems import BanditEntry
+from ..problems import BanditEntry, mse_of
 from .numerics import Approximate, derivative
 
 P = TypeVar("P")
@@ -241,6 +241,20 @@ def error(at: Setting, peer: Peer) -> Check:
     )
 
 
+def error_of(
+    entry: BanditEntry,
+    what: str,
+    cell: GradientCell,
+    name: str,
+    rivals: Mapping[str, float] | None = None,
+    **margins: float,
+) -> Check:
+    """The MSE of an estimator that its name alone makes, as its closed form has it."""
+    sizes = cell.group_size, cell.batch_size, cell.design
+    value = gradient_mse(entry.problem.moments(), name, *sizes).mse
+    return entry.check(what, mean_of(cell, mse_of(name)), equal(value, rivals, **margins))
+
+
 def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
     """A baseline's mean along a fixed direction: the derivative of J, and its bias beside it.
 
@@ -275,6 +289,11 @@ def no_mean_score(at: Setting, number: int) -> Check:
 
     what = f"{at.name}: mean score along direction {number}"
     return at.entry.check(what, functional, statement)
+
+
+def saving(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
+    """MSE(worse) - MSE(better), on the same draws."""
+    return Linear(cell, ((SquaredError(worse), 1.0), (SquaredError(better), -1.0)))
 
 
 def label(cell: GradientCell | Setting) -> str:

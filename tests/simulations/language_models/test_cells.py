@@ -194,7 +194,7 @@ def test_threads_and_order_change_nothing(cell):
         theirs = pool.submit(cells._model, cell.members[0]).result()
     assert alone == together[::-1]
     # Hooks of two threads on one module would meet.
-    assert cells._model(cell.members[0]).model is not theirs.model
+    assert cells.model_of(cell.members[0]).model is not theirs.model
 
 
 def test_the_name_holds_weights_task_sizes_and_code(cell, tmp_path, monkeypatch):
