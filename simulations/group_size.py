@@ -16,30 +16,18 @@ Cost: about half a minute on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from ustat_pg.predictions import epoch_gap, gap_group_size, group_size_advice, mse_constants
+from ustat_pg.predictions import epoch_gap, gap_group_size, group_size_advice
 
 from .engines import Constant, Decay
 from .engines.runs.schedules import Schedule
 from .evidence import Check, Extrapolation, equal
 from .parts import advice
-from .parts.advice import (
-    AMONG,
-    BETWEEN,
-    BUDGET,
-    HALVED,
-    INSIDE,
-    NOISES,
-    ONE,
-    PAPER,
-    SIZES,
-    gradient_errors,
-    grpo_error,
-)
+from .parts.advice import BUDGET, HALVED, INSIDE, ONE, PAPER, SIZES
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Lowest
@@ -51,12 +39,26 @@ RIVALS = (*advice.RIVALS, ROOT)
 
 
 def rivals(split: Split) -> dict[str, float]:
-    return {name: split.runs.expected_by(noise, split.step) for name, noise in NOISES.items()}
+    return {
+        name: split.runs.expected_by(noise, split.step) for name, noise in advice.NOISES.items()
+    }
 
 
-def follows(split: Split, wrong: Mapping[str, float] | None = None) -> Check:
-    statement = equal(split.predicted, wrong, digits=split.error, relative_margin=0.1)
-    return split.entry.check(split.label, split.gap, statement)
+def follows(
+    split: Split, wrong: Mapping[str, float] | None = None, what: str = "", margin: float = 0.1
+) -> Check:
+    statement = equal(split.predicted, wrong, digits=split.error, relative_margin=margin)
+    return split.entry.check(split.label + what, split.gap, statement)
+
+
+def gaps_of(splits: Sequence[Split]) -> tuple[advice.Curve, np.ndarray, np.ndarray]:
+    """The gaps of splits as a curve over group sizes, and what they are at least and at most by the
+    predictions' own errors.
+    """
+    values = tuple(split.predicted for split in splits)
+    gaps, errors = np.array(values), np.array([split.error for split in splits])
+    points = tuple(split.gap for split in splits)
+    return (tuple(s.group_size for s in splits), points, values), gaps - errors, gaps + errors
 
 
 def beats(best: Split, other: Split, rivals: tuple[str, ...] = ()) -> Check:
@@ -132,8 +134,8 @@ def _one_epoch(entry: LandscapeEntry) -> Check:
     shares = rates * np.append(np.cumprod((1 - rates * bend)[::-1])[-2::-1], 1.0)
     squares, within = float(shares @ shares), float(2 * (shares[:-1:2] @ shares[1::2]))
     points = (
-        grpo_error(problem, group_size, batch_size, "without-replacement"),
-        grpo_error(problem, group_size, 2 * batch_size, "fixed"),
+        advice.grpo_error(problem, group_size, batch_size, "without-replacement"),
+        advice.grpo_error(problem, group_size, 2 * batch_size, "fixed"),
     )
     return entry.check(
         f"G={group_size} B={batch_size}: gap after two epochs and a half, by errors of batches",
@@ -147,26 +149,22 @@ def _reshuffled(entry: LandscapeEntry) -> Check:
     the prompts would add up what the batches leave.
     """
     slow = Constant(0.1 / float(entry.problem.curvatures[0]))
-    split = Split(entry, 64, 32, slow, 12, design="epochs", start=0.0)
-    statement = equal(split.predicted, digits=split.error, relative_margin=0.25)
-    return entry.check(split.label, split.gap, statement)
+    return follows(Split(entry, 64, 32, slow, 12, design="epochs", start=0.0), margin=0.25)
 
 
 def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
     """The best group size of whole runs, under several schedules and numbers of steps."""
     decay, constant = schedules(entry)
-    advised = group_size_advice(mse_constants(moments_of(entry.problem)), BUDGET).group_size
+    advised = group_size_advice(moments_of(entry.problem), BUDGET).group_size
     for schedule, step in ((decay, 40), (constant, 40), (decay, 100))[: 3 if many else 2]:
         splits = [Split(entry, BUDGET, size, schedule, step, start=0.0) for size in SIZES]
-        points = tuple(split.gap for split in splits)
-        values = tuple(split.predicted for split in splits)
+        curve, low, high = gaps_of(splits)
         # Where the gaps' own errors do not tell sizes apart, either may be the best of runs.
-        gaps, errors = np.array(values), np.array([split.error for split in splits])
-        able = np.array(SIZES)[gaps - errors <= (gaps + errors).min()]
+        able = np.array(SIZES)[low <= high.min()]
         yield entry.check(
             f"BG={BUDGET}, BGT={BUDGET * step}: {splits[0].rate}, the best group size",
-            Best(SIZES, points, values),
-            equal(advised, relative_margin=AMONG, digits=float(np.ptp(able))),
+            Best(*curve),
+            equal(advised, relative_margin=advice.AMONG, digits=float(np.ptp(able))),
         )
 
 
@@ -174,22 +172,15 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     """A few short steps, where the first rates count and the linear theory is all but exact."""
     schedule = Decay(0.05 / float(entry.problem.curvatures[0]), 2.0)
     split = Split(entry, 6, 3, schedule, 6, start=0.0)
-    yield entry.check(
-        f"{split.label}, short", split.gap, equal(split.predicted, digits=split.error)
-    )
+    yield follows(split, what=", short")
     parts, bends = parts_of(entry.problem), entry.problem.curvatures
     best = gap_group_size(parts[0], parts[2], bends, 2 / bends[0])
-    splits = [replace(split, group_size=size) for size in SIZES]
-    values = tuple(split.predicted for split in splits)
-    lowest = Lowest(SIZES, tuple(split.gap for split in splits), values)
+    curve, low, high = gaps_of([replace(split, group_size=size) for size in SIZES])
+    lowest = Lowest(*curve)
     # As far as the gaps' own errors move the least place of the curve through them.
-    gaps, errors = np.array(values), np.array([split.error for split in splits])
-    off = lowest.between(gaps - errors, gaps + errors).half_width
-    yield entry.check(
-        "G* of the gap, by runs at G = 2, 3, 6",
-        lowest,
-        equal(best, {PAPER: best - 1}, digits=off, relative_margin=BETWEEN),
-    )
+    off = lowest.between(low, high).half_width
+    statement = equal(best, {PAPER: best - 1}, digits=off, relative_margin=advice.BETWEEN)
+    yield entry.check("G* of the gap, by runs at G = 2, 3, 6", lowest, statement)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -229,4 +220,4 @@ RIVALS_ON_NETWORKS = (PAPER, HALVED)
 def on_networks(suite: Suite) -> Iterator[Check]:
     """The gradient's error on every problem at two group sizes and one budget."""
     for entry in suite.token_problems:
-        yield from gradient_errors(entry, 4)
+        yield from advice.gradient_errors(entry, 4)

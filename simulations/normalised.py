@@ -31,11 +31,11 @@ from ustat_pg.predictions import (
     normalised_limit,
     normalised_limit_of,
 )
-from ustat_pg.problems import SoftmaxBandit, TokenBandit
+from ustat_pg.problems import SoftmaxBandit
 
 from .evidence import Check, Linear, LogSlope, equal, mean_of
-from .problems import BanditEntry, Entry, Suite, mse_of
-from .problems.tokens import Drawn, bandit_of, drawn_task, initial, until
+from .problems import BanditEntry, Suite, mse_of
+from .problems.tokens import lopsided
 from .shared.numerics import later_terms
 
 Array = NDArray[np.float64]
@@ -187,49 +187,10 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
     )
 
 
-MOST_OUTPUTS = 4
-"""Outputs of the largest token problem whose groups of 64 are enumerated."""
-
-SMALLEST = 0.02
-"""The limit of the distance, against that of the error, from which the two estimates are told apart."""
-
-
-def lopsided(suite: Suite) -> Iterator[BanditEntry]:
-    """The first prompt of each drawn token problem at which the two estimates can be told apart."""
-    yield _lopsided(suite, "lopsided", "made-up", np.random.default_rng(20261111))
-    for number in range(suite.generated):
-        rng = np.random.default_rng([suite.seed, number, 6])
-        yield _lopsided(suite, f"lopsided#{suite.seed}.{number}", "generated", rng)
-
-
-def _lopsided(suite: Suite, name: str, origin: str, rng: np.random.Generator) -> BanditEntry:
-    def draw() -> Drawn:
-        problem = drawn_task(rng)
-        while problem.space.count > MOST_OUTPUTS:
-            problem = drawn_task(rng)
-        return problem, initial(suite.on, problem, seed=int(rng.integers(2**31)))
-
-    def apart(bandit: TokenBandit) -> list[int]:
-        return [x for x in range(bandit.contexts) if told_apart(bandit.restrict([x]))]
-
-    problem, policy = until(draw, lambda bandit: bool(apart(bandit)))
-    bandit = bandit_of(problem, policy, suite.dense)
-    return Entry(f"{name}-{problem.name}", origin, bandit.restrict(apart(bandit)[:1]))
-
-
-def told_apart(problem: SoftmaxBandit) -> bool:
-    """Whether a prompt's pass rate is off one half and not near 0 or 1, and its gradient is not 0."""
-    (value,) = (problem.mean_rewards * problem.policy.probs).sum(axis=1)
-    if not (problem.binary and 0.2 < abs(value - 0.5) < 0.4):
-        return False
-    moments = problem.moments()
-    return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
-
-
 RIVALS_ON_NETWORKS = OF_BINARY
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
     """The slope of the distance, and both limits, at prompts whose large groups are enumerated."""
-    for entry in lopsided(suite):
+    for entry in lopsided(suite.on, suite.generated, suite.seed, suite.dense):
         yield from _binary(entry)

@@ -95,8 +95,7 @@ def _v_statistic(scores: Array, rewards: Array) -> Array:
 def _normalised(scores: Array, rewards: Array) -> Array:
     """The U-statistic over the group's standard deviation; 0 where that is 0."""
     spread = rewards.std(axis=1, keepdims=True)
-    value = covariance_ustatistic(scores, rewards)
-    return np.where(spread > 0, value / np.where(spread > 0, spread, 1.0), 0.0)
+    return covariance_ustatistic(scores, rewards) * (spread > 0) / (spread + (spread == 0))
 
 
 WRONG: dict[str, Formula] = {
@@ -173,15 +172,10 @@ def _estimated(entry: BanditEntry) -> Iterator[Check]:
     parts = 2 * (2 * (size - 2) * estimates.zeta_1 + estimates.zeta_2) / (size * (size - 1))
     cell = GradientCell(entry.problem, size)
     for what, variances in (("variance", estimates.variance), ("parts, put together", parts)):
-        yield entry.check(
-            f"G={size}: mean of the estimated {what}",
-            mean_of(cell, mse_of("grpo")),
-            equal(
-                float(probs[ways].prod(axis=1) @ variances.sum(axis=-1)),
-                scale=scale(cell, GRPO),
-                relative_margin=COARSE,
-            ),
-        )
+        value = float(probs[ways].prod(axis=1) @ variances.sum(axis=-1))
+        statement = equal(value, scale=scale(cell, GRPO), relative_margin=COARSE)
+        name = f"G={size}: mean of the estimated {what}"
+        yield entry.check(name, mean_of(cell, mse_of("grpo")), statement)
 
 
 SECOND = Distance(GRPO, ORACLE)

@@ -7,8 +7,9 @@ from itertools import islice
 
 from ..evidence import Point
 from ..evidence.figure import Axis, Figure, Line, Panel
-from ..normalised import LARGE, NAIVE, error, graded_error, graded_lines, lopsided
+from ..normalised import LARGE, NAIVE, error, graded_error, graded_lines
 from ..problems import BanditEntry, Suite
+from ..problems.tokens import lopsided
 
 STEM = "normalised"
 
@@ -56,4 +57,4 @@ def points(entries: Iterable[BanditEntry]) -> Iterator[Point]:
 
 
 def curves_on_networks(suite: Suite) -> Iterator[Point]:
-    yield from points(islice(lopsided(suite), 2))
+    yield from points(islice(lopsided(suite.on, suite.generated, suite.seed, suite.dense), 2))

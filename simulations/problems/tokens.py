@@ -15,7 +15,9 @@ from importlib.util import find_spec
 import numpy as np
 
 from ustat_pg.policies import PrefixSoftmax, SoftmaxPolicy
+from ustat_pg.predictions import normalised_distance, normalised_limit
 from ustat_pg.problems import (
+    SoftmaxBandit,
     TokenBandit,
     TokenProblem,
     bracket_matching,
@@ -39,6 +41,12 @@ IMPROVING_STEPS = 500
 
 DRAWS = 1000
 """Problems that are drawn before a claim takes what there is, where it can."""
+
+MOST_OUTPUTS = 4
+"""Outputs of the largest token problem whose groups of 64 are enumerated."""
+
+SMALLEST = 0.02
+"""The limit of the distance, against that of the error, from which the two estimates are told apart."""
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
@@ -179,3 +187,37 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
             value = problem.bandit(policy).objective()
             name = f"{problem.name}#{seed}.{number} at {value:.3f}"
             yield entry(name, "generated", problem, policy)
+
+
+def lopsided(on: str, count: int, seed: int = 0, dense: bool = False) -> Iterator[BanditEntry]:
+    """The first prompt of each drawn problem at which an estimate divided by the group's deviation can be
+    told apart from one that is divided by the deviation itself.
+    """
+    streams = [("lopsided", "made-up", np.random.default_rng(20261111))]
+    for number in range(count):
+        rng = np.random.default_rng([seed, number, 6])
+        streams.append((f"lopsided#{seed}.{number}", "generated", rng))
+
+    def apart(bandit: TokenBandit) -> list[int]:
+        return [x for x in range(bandit.contexts) if told_apart(bandit.restrict([x]))]
+
+    for name, origin, rng in streams:
+
+        def draw(rng: np.random.Generator = rng) -> Drawn:
+            problem = drawn_task(rng)
+            while problem.space.count > MOST_OUTPUTS:
+                problem = drawn_task(rng)
+            return problem, initial(on, problem, seed=int(rng.integers(2**31)))
+
+        problem, policy = until(draw, lambda bandit: bool(apart(bandit)))
+        bandit = bandit_of(problem, policy, dense)
+        yield Entry(f"{name}-{problem.name}", origin, bandit.restrict(apart(bandit)[:1]))
+
+
+def told_apart(problem: SoftmaxBandit) -> bool:
+    """Whether a prompt's pass rate is off one half and not near 0 or 1, and its gradient is not 0."""
+    (value,) = (problem.mean_rewards * problem.policy.probs).sum(axis=1)
+    if not (problem.binary and 0.2 < abs(value - 0.5) < 0.4):
+        return False
+    moments = problem.moments()
+    return bool(normalised_distance(moments)[0] > SMALLEST * normalised_limit(moments)[0])
