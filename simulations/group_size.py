@@ -31,6 +31,7 @@ from .parts.advice import BUDGET, HALVED, INSIDE, ONE, PAPER, SIZES
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.argmin import Best, Lowest
+from .shared.margins import AMONG, LOOSE, ORDER, ROUGH
 from .shared.runs import at_optimum, moments_of, parts_of
 from .shared.splits import Split
 
@@ -39,9 +40,8 @@ RIVALS = (*advice.RIVALS, ROOT)
 
 
 def rivals(split: Split) -> dict[str, float]:
-    return {
-        name: split.runs.expected_by(noise, split.step) for name, noise in advice.NOISES.items()
-    }
+    noises = advice.NOISES.items()
+    return {name: split.runs.expected_by(noise, split.step) for name, noise in noises}
 
 
 def follows(
@@ -140,7 +140,7 @@ def _one_epoch(entry: LandscapeEntry) -> Check:
     return entry.check(
         f"G={group_size} B={batch_size}: gap after two epochs and a half, by errors of batches",
         Extrapolation(points, (bend / 2 * (squares - within), bend * within)),
-        equal(value, relative_margin=0.5),
+        equal(value, relative_margin=ROUGH),
     )
 
 
@@ -149,7 +149,7 @@ def _reshuffled(entry: LandscapeEntry) -> Check:
     the prompts would add up what the batches leave.
     """
     slow = Constant(0.1 / float(entry.problem.curvatures[0]))
-    return follows(Split(entry, 64, 32, slow, 12, design="epochs", start=0.0), margin=0.25)
+    return follows(Split(entry, 64, 32, slow, 12, design="epochs", start=0.0), margin=ORDER)
 
 
 def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
@@ -164,7 +164,7 @@ def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
         yield entry.check(
             f"BG={BUDGET}, BGT={BUDGET * step}: {splits[0].rate}, the best group size",
             Best(*curve),
-            equal(advised, relative_margin=advice.AMONG, digits=float(np.ptp(able))),
+            equal(advised, relative_margin=AMONG, digits=float(np.ptp(able))),
         )
 
 
@@ -179,14 +179,12 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
     lowest = Lowest(*curve)
     # As far as the gaps' own errors move the least place of the curve through them.
     off = lowest.between(low, high).half_width
-    statement = equal(best, {PAPER: best - 1}, digits=off, relative_margin=advice.BETWEEN)
+    statement = equal(best, {PAPER: best - 1}, digits=off, relative_margin=LOOSE)
     yield entry.check("G* of the gap, by runs at G = 2, 3, 6", lowest, statement)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The curve and its least value by enumeration, the curve on training runs, and each rival's choice
-    of a group size against the best.
-    """
+    """The curve, by gradients and by whole runs, and each rival's choice against the best."""
     landscapes, full = suite.landscapes, suite.sized(False, False, True)
     yield from advice.checks(suite)
     for entry in landscapes["lopsided"]:

@@ -37,6 +37,7 @@ from .evidence import Check, equal, mean_of
 from .problems import Suite, mse_of
 from .problems.lengths import Worded, worded
 from .problems.paths import Divisor, around_a_loop, mean_along
+from .shared.margins import LOOSE, ROUGH
 from .shared.numerics import later_terms
 from .shared.peers import mean_in, telling
 from .shared.runs import GRPO
@@ -172,7 +173,7 @@ def turns(entry: Worded) -> Iterator[Check]:
                 value,
                 {RESCALED: later} if how == "sequence-mean" else {},
                 digits=SIDE**2 * abs(near - nearer),
-                relative_margin=0.5,
+                relative_margin=ROUGH,
             ),
         )
 
@@ -223,7 +224,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
         mean = length * aggregated_mean(moments, "token-mean", name, G, 2)
         what, size = f"token mean: mean of {name}", float(np.linalg.norm(mean))
         yield direction.check(
-            entry, what, plain_cell, Estimator(name), mean, scale=size, relative_margin=0.3
+            entry, what, plain_cell, Estimator(name), mean, scale=size, relative_margin=LOOSE
         )
     what, wrong = f"bias with {batch} prompts", {UNBIASED: none, ROOT: root, OWN_GROUP: one}
     cell, by_mean = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")

@@ -53,6 +53,7 @@ from .parts.second_moments import (
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.basins import curvatures
+from .shared.margins import COARSE, FINE, TRANSFORM
 from .shared.runs import EXTRAPOLATED, GRPO, RADIUS, NearOptimum
 
 ORACLE = "oracle's weights at G = 2"
@@ -108,7 +109,7 @@ def _transform(runs: NearOptimum) -> Check:
     return runs.entry.check(
         f"{_at(runs)}: transform at 1/mean",
         runs.transform(rate),
-        equal(value, wrong, scale=1.0, relative_margin=0.02, digits=digits),
+        equal(value, wrong, scale=1.0, relative_margin=TRANSFORM, digits=digits),
     )
 
 
@@ -132,7 +133,7 @@ def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) 
     return runs.entry.check(
         f"{_at(runs)}: transform at {times:g}/mean, extrapolated",
         Extrapolation(tuple(points), shares),
-        equal(value, wrong, scale=1.0, relative_margin=0.05, digits=digits),
+        equal(value, wrong, scale=1.0, relative_margin=FINE, digits=digits),
     )
 
 
@@ -155,7 +156,7 @@ def _cosines(runs: NearOptimum) -> Iterator[Check]:
         yield runs.entry.check(
             f"{_at(runs)}: characteristic function along {way}",
             runs.within(RADIUS).cosine(k),
-            equal(exp(-0.5), wrong, relative_margin=0.05, digits=runs.left_out * 0.5 * exp(-0.5)),
+            equal(exp(-0.5), wrong, relative_margin=FINE, digits=runs.left_out * 0.5 * exp(-0.5)),
         )
 
 
@@ -174,7 +175,7 @@ def _consistent(entry: LandscapeEntry) -> Check:
         [1 - gap_transform(one.weights(), rate) for one in runs],
         {STAYS: 0.0},
         scale=1.0,
-        relative_margin=0.2,
+        relative_margin=COARSE,
         # The slope of a rate that is half as fast lies between the two.
         digits=sum(one.left_out for one in runs) / (places[1] - places[0]),
     )

@@ -25,7 +25,8 @@ from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .evidence import Check, Linear, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import COARSE, Setting, along, error, error_of, label, mean, peers, scale
+from .shared.margins import COARSE
+from .shared.peers import Setting, along, error, error_of, label, mean, peers, scale
 
 RIVALS = (
     "prompt term divided by G",

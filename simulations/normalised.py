@@ -36,6 +36,7 @@ from ustat_pg.problems import SoftmaxBandit
 from .evidence import Check, Linear, LogSlope, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.tokens import lopsided
+from .shared.margins import FAR_ORDER, LOOSE
 from .shared.numerics import later_terms
 
 Array = NDArray[np.float64]
@@ -104,7 +105,7 @@ def _binary(entry: BanditEntry) -> Iterator[Check]:
     yield entry.check(
         f"G={sizes[0]} to {LARGE}: slope of the distance",
         LogSlope(abscissae, points, values),
-        equal(slope, {EQUIVALENT: -2.0, NO_LIMIT: 0.0}, relative_margin=0.4),
+        equal(slope, {EQUIVALENT: -2.0, NO_LIMIT: 0.0}, relative_margin=FAR_ORDER),
     )
     table, grpo = count_table("grpo", sizes[0] // 2), Estimator("grpo")
     yield entry.check(
@@ -120,7 +121,7 @@ def _binary(entry: BanditEntry) -> Iterator[Check]:
     yield entry.check(
         f"G={LARGE}: distance",
         Linear(points[-1].cell, ((quantity, LARGE),)),
-        equal(limit + later, {EQUIVALENT: later}, digits=digits, relative_margin=0.3),
+        equal(limit + later, {EQUIVALENT: later}, digits=digits, relative_margin=LOOSE),
     )
     measured, _ = error(entry, LARGE)
     later, digits = later_terms(lambda size: error(entry, size)[1], LARGE, 4)

@@ -34,6 +34,7 @@ from .parts import covariance_order
 from .parts.covariance_order import AT_ONCE, EVERYWHERE, NORM, REVERSED
 from .problems import Suite, word
 from .problems.landscapes import LandscapeEntry
+from .shared.margins import LOOSE, TWO_LAWS
 from .shared.runs import GRPO, ORACLE, VANILLA, NearOptimum, constant, moments_of
 from .shared.weights import Difference
 
@@ -94,7 +95,7 @@ def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) 
         yield runs.entry.check(
             f"{_at(runs)}: law of {word(better)} over {word(worse)}: {name}",
             excess,
-            equal(value, {rival: wrong}, scale=1.0, relative_margin=0.04, digits=off),
+            equal(value, {rival: wrong}, scale=1.0, relative_margin=TWO_LAWS, digits=off),
         )
 
 
@@ -140,7 +141,7 @@ def _linear(entry: LandscapeEntry) -> Iterator[Check]:
     digits = times * sum(
         runs.left_out_of(estimator) * runs.size(estimator) for estimator in (ORACLE, better)
     )
-    yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=0.3)
+    yield from entry.gains(name, functional, gain, EVERYWHERE, digits=digits, relative_margin=LOOSE)
     yield from _by_law(runs, better, ORACLE, EVERYWHERE)
 
 

@@ -45,6 +45,7 @@ from .parts.critics import BEST, by_how_much
 from .problems import BanditEntry, Entry, Suite, mse_of
 from .problems.bandits import prompts
 from .shared.balance import Balance
+from .shared.margins import FINE
 from .shared.peers import label, mean_in, saving, scale, slope
 from .shared.runs import GRPO, ORACLE, VANILLA, constant
 
@@ -220,7 +221,7 @@ def _figures(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(
             f"G={group_size}: {baseline} x 1e3 = {figure}",
             Linear(GradientCell(entry.problem, group_size), ((mse_of(baseline), 1e3),)),
-            equal(figure, relative_margin=0.05, digits=digits),
+            equal(figure, relative_margin=FINE, digits=digits),
         )
     cell = GradientCell(entry.problem, 2)
     apart, nothing = (

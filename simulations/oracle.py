@@ -28,6 +28,7 @@ from ustat_pg.problems import SoftmaxBandit
 from .evidence import Check, LogSlope, Ratio, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.bandits import prompts, shipped
+from .shared.margins import ORDER
 from .shared.peers import noise, saving
 from .shared.runs import GRPO, ORACLE
 
@@ -103,7 +104,7 @@ def _slope(
     yield entry.check(
         f"G={group_sizes[0]}..{group_sizes[-1]} B={batch_size}: order of ratio - 1",
         LogSlope(abscissae, tuple(map(excess_of, cells)), planned),
-        equal(predicted, {rival: order}, scale=1.0, relative_margin=0.25),
+        equal(predicted, {rival: order}, scale=1.0, relative_margin=ORDER),
     )
 
 

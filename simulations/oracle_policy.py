@@ -37,6 +37,7 @@ from .engines import Decay, GapTransform
 from .evidence import Check, Eigenvalue, Extrapolation, Linear, LogSlope, equal
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry, Landscapes
+from .shared.margins import AMONG, COARSE, FAR_ORDER, OF_RUNS, ORDER
 from .shared.runs import EXTRAPOLATED, GRPO, ORACLE, Limit, NearOptimum, parts_of
 from .shared.weights import constants, difference, scale
 
@@ -69,7 +70,7 @@ def _slope(
     that of log G.
     """
     constant = float(constants(entry)[weight])
-    axis, margin = ("½ log G(G-1)", 0.25) if exactly else ("log G", 0.4)
+    axis, margin = ("½ log G(G-1)", ORDER) if exactly else ("log G", FAR_ORDER)
     return entry.slope(
         f"{_at(entry, weight)}{_between(group_sizes)}: order on {axis}",
         _places(group_sizes) if exactly else [log(g) for g in group_sizes],
@@ -169,7 +170,7 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
     yield entry.check(
         f"{_between(group_sizes)}: order of the mean gaps' difference, extrapolated",
         LogSlope(tuple(places), tuple(pair.measured for pair in differences), tuple(values)),
-        equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=0.4),
+        equal(-2.0, ORDERS, digits=off / (places[-1] - places[0]), relative_margin=FAR_ORDER),
     )
     ((grpo,),), ((oracle,),) = (first.runs[0][0].noise(estimator) for estimator in (GRPO, ORACLE))
     # c λ is 2: without the 1 the weight is 3/4 as large.
@@ -177,7 +178,7 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
     yield entry.check(
         f"G={first.group_size}: difference of the mean gaps, extrapolated",
         first.measured,
-        equal(values[0], wrong, digits=first.error, relative_margin=0.6),
+        equal(values[0], wrong, digits=first.error, relative_margin=OF_RUNS),
     )
 
 
@@ -198,7 +199,7 @@ def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Ch
         ],
         ORDERS,
         digits=sum(one.left_out for one in runs) / (places[-1] - places[0]),
-        relative_margin=0.25,
+        relative_margin=ORDER,
     )
 
 
@@ -220,7 +221,7 @@ def _limits(
         limit.left_out_of(estimator) * float(weights[-1])
         for estimator, weights in ((GRPO, high), (ORACLE, low))
     )
-    margins = {"scale": float(high[-1]), "relative_margin": 2.0, "digits": off}
+    margins = {"scale": float(high[-1]), "relative_margin": AMONG, "digits": off}
     for place, value in enumerate((high - low).tolist()):
         others = {
             rival: float(np.subtract(*map(np.linalg.eigvalsh, matrices))[place])
@@ -262,7 +263,7 @@ def _ends(entry: LandscapeEntry) -> Check:
         [difference(entry, 2, away=away).measured() for away in ends],
         [float(limit_weights(entry.problem.curvatures, n, scale(entry))[0]) for n in noises],
         {ENDPOINT: 0.0},
-        relative_margin=0.2,
+        relative_margin=COARSE,
     )
 
 

@@ -32,6 +32,7 @@ from .engines import PracticalCell, PracticalError, RatioBias, Rule, TargetBias
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import BanditEntry, Suite
 from .problems.batches import Batch, batches, graded_prompts, one_token_prompts
+from .shared.margins import ROUGH
 
 LINEAR = "a squared bias of order η"
 QUARTIC = "a squared bias of order η⁴"
@@ -64,8 +65,6 @@ FAR = NEAR[-1]
 BETAS = (BETA / 8, BETA)
 BY_BETA = [(FAR, beta) for beta in BETAS]
 """Weights of a penalty at which its slope is asked, there."""
-ROUGHLY = 0.5
-"""The half-width asked of an interval, of the value: half the distance to a rival that says 0."""
 PROMPTS = 2
 """Prompts of a minibatch of several."""
 LARGE = 64
@@ -128,7 +127,7 @@ def slopes(batch: Batch) -> Iterator[Check]:
             [mean_of(cell, RatioBias(rule)) for cell in cells],
             [predicted(batch, d, rule, beta).squared_bias for d, beta in predicted_at],
             rivals,
-            relative_margin=ROUGHLY,
+            relative_margin=ROUGH,
         )
 
 
@@ -148,7 +147,7 @@ def amounts(batch: Batch) -> Iterator[Check]:
         yield batch.entry.check(
             f"squared bias of {rule.ratio}{with_penalty}",
             mean_of(cell, RatioBias(rule)),
-            equal(value, {rival: 0.0}, relative_margin=ROUGHLY),
+            equal(value, {rival: 0.0}, relative_margin=ROUGH),
         )
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     naive = sigma / float(moments.reward_variance[0]) / GROUP
@@ -176,7 +175,7 @@ def in_pairs(batch: Batch) -> Iterator[Check]:
     yield batch.entry.check(
         "G=2 B=2: mean of sequence",
         mean_of(pair, TargetBias(SEQUENCE)),
-        equal(0.0, {LIMIT: limit}, scale=limit, relative_margin=ROUGHLY),
+        equal(0.0, {LIMIT: limit}, scale=limit, relative_margin=ROUGH),
     )
     error = practical_mse(batch.away(FAR), "std", 2, 2, beta=BETA).mse
     measured = mean_of(pair, PracticalError(Rule()))
@@ -218,7 +217,7 @@ def drawn(batch: Batch) -> Iterator[Check]:
                 # The terms left out are of third order in the drift; the rest is a share of that. The
                 # mean of several prompts' steps is no longer than one's.
                 digits=2 * steps**3 * batch.next_order(rate, beta, rule),
-                relative_margin=ROUGHLY if usual else 4.0,
+                relative_margin=ROUGH if usual else 4.0,
             ),
         )
 
@@ -235,7 +234,7 @@ def one_token(entry: BanditEntry) -> Iterator[Check]:
         ("the penalty", Rule(), penalty, {RATIOLESS: 0.0}, penalty),
         (by_token, Rule(kl_ratio="token"), 0.0, {}, penalty),
     ):
-        statement = equal(value, rivals, scale=size, relative_margin=ROUGHLY)
+        statement = equal(value, rivals, scale=size, relative_margin=ROUGH)
         yield entry.check(f"squared bias of {what}", mean_of(cell, RatioBias(rule)), statement)
 
 

@@ -34,6 +34,7 @@ from .parts.one_step import on_networks  # noqa: F401
 from .problems import Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.basins import Basin, recursion
+from .shared.margins import ATTAINED, COARSE
 from .shared.runs import GRPO, NearOptimum, rates_of
 
 SLOPE = "slope -1/2 in T"
@@ -50,7 +51,7 @@ def _between_ends(bound: float, least: float, most: float, wrong: dict[str, floa
     say; so are rivals.
     """
     ratio = most / least
-    return attained(bound, bound / sqrt(ratio), wrong, ratio=ratio, relative_margin=0.06)
+    return attained(bound, bound / sqrt(ratio), wrong, ratio=ratio, relative_margin=ATTAINED)
 
 
 def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
@@ -212,7 +213,7 @@ def _slowly(entry: LandscapeEntry) -> Iterator[Check]:
         [runs.expected(step=end) for end in ends],
         {ANY_RATE: -1.0},
         scale=1.0,
-        relative_margin=0.2,
+        relative_margin=COARSE,
         digits=2 * runs.left_out / (places[1] - places[0]),
     )
 

@@ -32,7 +32,8 @@ from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_comp
 from .evidence import Check, EverySample, Extrapolation, Linear, equal, mean_of
 from .evidence.formulas import FormulaDistance, Groups
 from .problems import BanditEntry, Suite, mse_of
-from .shared.peers import COARSE, scale
+from .shared.margins import COARSE
+from .shared.peers import scale
 from .shared.runs import GRPO, ORACLE, VANILLA
 
 Array = NDArray[np.float64]

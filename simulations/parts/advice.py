@@ -28,6 +28,7 @@ from ..evidence import Check, Linear, equal, mean_of
 from ..problems import BanditEntry, Suite, mse_of
 from ..problems.landscapes import LandscapeEntry
 from ..shared.argmin import Best, Excess, Flat, Lowest, scaled
+from ..shared.margins import AMONG, COARSE, LOOSE, ONE_SIZE
 from ..shared.runs import GRPO, Noise, at_optimum, parts_of
 from ..shared.weights import projected, solved
 
@@ -72,12 +73,6 @@ AWAY = 0.3
 
 BUDGET, SIZES = 6, (2, 3, 6)
 """A budget whose splits are all enumerated, and the group sizes of these."""
-
-AMONG = 2.0
-"""The half-width asked, of itself, of a size among a few that are measured: enumeration decides."""
-
-BETWEEN = 0.3
-"""The same of a size between these, on the curve through their errors."""
 
 Curve = tuple[tuple[int, ...], tuple[Linear, ...], tuple[float, ...]]
 """Group sizes, their errors as they are measured, and by c₁, c₂ and c₃."""
@@ -162,9 +157,9 @@ def least_values(entry: LandscapeEntry) -> Iterator[Check]:
             {NO_NOISE: budget - constants.c2 / signal},
         ),
     ):
-        yield entry.check(what, lowest, equal(value, others, relative_margin=0.2))
+        yield entry.check(what, lowest, equal(value, others, relative_margin=COARSE))
     for cost in (0.5, 4.0):
-        best = equal(optimal_group_size(constants, prompt_cost=cost), relative_margin=BETWEEN)
+        best = equal(optimal_group_size(constants, prompt_cost=cost), relative_margin=LOOSE)
         what = f"G* where a prompt costs {cost:g} outputs"
         yield entry.check(what, Lowest(*curve, cost=cost), best)
 
@@ -179,7 +174,7 @@ def few_prompts(entry: LandscapeEntry) -> Iterator[Check]:
     constants = mse_constants(problem.moments())
     best = optimal_group_size(constants, population=population, budget=budget)
     lowest = Lowest(*curve, least_size=budget / population)
-    statement = equal(best, relative_margin=BETWEEN)
+    statement = equal(best, relative_margin=LOOSE)
     yield entry.check(f"K={budget}: G* without replacement", lowest, statement)
 
 
@@ -246,7 +241,7 @@ def costly_prompts(entry: LandscapeEntry) -> Check:
     return entry.check(
         f"prompts cost {cost}, C={total}: the best of all group sizes",
         Best(*_splits(problem, splits)),
-        equal(advice.group_size, relative_margin=1.5),
+        equal(advice.group_size, relative_margin=ONE_SIZE),
     )
 
 
@@ -272,7 +267,7 @@ def two_curvatures(entry: LandscapeEntry) -> Iterator[Check]:
         yield entry.check(
             f"G* of the gap at c = {c:.3g}",
             Lowest(sizes, points, predicted),
-            equal(best, wrong, relative_margin=0.2),
+            equal(best, wrong, relative_margin=COARSE),
         )
 
 

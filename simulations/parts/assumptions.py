@@ -41,6 +41,7 @@ from ..evidence import (
 from ..problems import Suite, mse_of
 from ..problems.landscapes import LandscapeEntry
 from ..shared.basins import Basin, Least, largest, recursion, returns
+from ..shared.margins import FAR_ORDER
 from ..shared.runs import GRPO, NearOptimum
 
 MU = "mu for 2 mu"
@@ -129,7 +130,7 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
     at_least = Statement(least, Interval(least, inf), wrong_least, basin.pl, 0.1 * basin.pl)
     yield entry.check("mu is at least mu'^2/L", Known(flat.value), at_least)
     off = scan.spread(DEVIATIONS * rate * sqrt(mse)) * top
-    coarse = equal(top, digits=off, relative_margin=0.4)
+    coarse = equal(top, digits=off, relative_margin=FAR_ORDER)
     yield entry.check("curvature at the optimum", still, coarse)
 
 

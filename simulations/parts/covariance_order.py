@@ -13,7 +13,8 @@ from ustat_pg.predictions import limit_weights, matrix_correlation
 from ..evidence import Check, Eigenvalue, Linear, equal
 from ..problems import Suite, mse_of, word
 from ..problems.landscapes import Landscape, LandscapeEntry
-from ..shared.peers import COARSE, scale
+from ..shared.margins import COARSE
+from ..shared.peers import scale
 from ..shared.runs import GRPO, ORACLE, VANILLA, at_optimum, constant, covariance_of, critic
 from ..shared.weights import Difference, projected, solved
 

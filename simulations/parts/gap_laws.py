@@ -29,6 +29,7 @@ from ..evidence import (
 )
 from ..problems import Entry, Suite
 from ..problems.landscapes import LandscapeEntry
+from ..shared.margins import LAW, PROBABILITY, TRANSFORM
 from ..shared.mixture import Mixture
 from ..shared.runs import GRPO
 
@@ -37,7 +38,7 @@ NORMAL = "normal"
 
 def so_far_off(distance: float, wrong: dict[str, float], off: float) -> Statement:
     """A distribution that is so far from a law, and how far it would be from the wrong ones."""
-    return equal(distance, wrong, scale=1.0, relative_margin=0.0125, digits=off + 1 / BINS)
+    return equal(distance, wrong, scale=1.0, relative_margin=LAW, digits=off + 1 / BINS)
 
 
 def mixtures(entry: LandscapeEntry) -> Iterator[Check]:
@@ -75,7 +76,7 @@ def random_starts(entry: LandscapeEntry) -> Check:
     return entry.check(
         "random starts: transform at 1/mean",
         mean_of(runs, GapTransform(GRPO, 0, rate)),
-        equal(value, scale=1.0, relative_margin=0.02, digits=digits),
+        equal(value, scale=1.0, relative_margin=TRANSFORM, digits=digits),
     )
 
 
@@ -88,7 +89,7 @@ def _of_law(
     digits: float = 0.0,
 ) -> Check:
     """A probability or a mean of draws of weighted chi-squares, or a combination of such."""
-    statement = equal(value, rivals, scale=1.0, relative_margin=0.01, digits=digits)
+    statement = equal(value, rivals, scale=1.0, relative_margin=PROBABILITY, digits=digits)
     return entry.check(what, Linear(ChiSquares(), tuple(terms)), statement)
 
 

@@ -27,6 +27,7 @@ from ..engines import Decay
 from ..evidence import Check, Eigenvalue, Linear, equal, mean_of
 from ..problems import Suite
 from ..problems.landscapes import LandscapeEntry
+from ..shared.margins import AMONG, COARSE
 from ..shared.runs import RADIUS, Limit, NearOptimum
 
 EQUAL = "equal weights"
@@ -152,7 +153,7 @@ def short_runs(entry: LandscapeEntry) -> Iterator[Check]:
         yield entry.check(
             f"two short steps: weight {place + 1}",
             Eigenvalue((form,), (1.0,), place),
-            equal(weight, scale=most, relative_margin=0.2, digits=runs.left_out * most),
+            equal(weight, scale=most, relative_margin=COARSE, digits=runs.left_out * most),
         )
 
 
@@ -168,7 +169,7 @@ def limits(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
         for k in range(j + 1):
             wrong = dict.fromkeys((DENOMINATOR, OFF_DIAGONAL)[: 1 + (j != k)], plain[j, k])
             scale = sqrt(gamma[j, j] * gamma[k, k])
-            margins = {"scale": scale, "relative_margin": 2.0, "digits": limit.left_out * scale}
+            margins = {"scale": scale, "relative_margin": AMONG, "digits": limit.left_out * scale}
             yield runs.entry.check(
                 f"{name}: limit of (T + t0) E d{k + 1} d{j + 1}",
                 limit.entry(j, k),
@@ -179,7 +180,7 @@ def limits(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
         runs, weights, lambda noise: stationary_covariance(curvatures, noise, c)
     )
     most = float(weights[-1])
-    margins = {"scale": most, "relative_margin": 2.0, "digits": limit.left_out * most}
+    margins = {"scale": most, "relative_margin": AMONG, "digits": limit.left_out * most}
     for place in size:
         wrong = {rival: float(others[place]) for rival, others in wrong_weights.items()}
         yield runs.entry.check(

@@ -22,15 +22,13 @@ from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Check, Linear, Statement, equal, mean_of
 from ..problems import BanditEntry, mse_of
+from .margins import COARSE
 from .numerics import Approximate, derivative
 
 P = TypeVar("P")
 
 CRITIC = (0.9, 0.2, 0.6)
 """Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
-
-COARSE = 0.2
-"""The half-width asked of simulation, as a share of a quantity's size, where enumeration is sharp."""
 
 CONSTANT = 0.35
 """Where the constant baseline lies in it."""
