@@ -46,7 +46,8 @@ def run(root: Path, *words: str, module: str = "simulations"):
 
 def test_it_is_clean(clone):
     for words in (("format", "--check"), ("check",)):
-        files = ("simulations/my_result.py", "simulations/paper.py")
+        made = ("simulations/my_result.py", "simulations/figures/my_result.py")
+        files = (*made, "simulations/paper.py")
         done = run(clone, *words, *files, module="ruff")
         assert done.returncode == 0, done.stdout
 
