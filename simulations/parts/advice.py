@@ -74,6 +74,9 @@ AWAY = 0.3
 BUDGET, SIZES = 6, (2, 3, 6)
 """A budget whose splits are all enumerated, and the group sizes of these."""
 
+SPLITS = tuple((size, BUDGET // size) for size in SIZES)
+"""These as groups and prompts."""
+
 Curve = tuple[tuple[int, ...], tuple[Linear, ...], tuple[float, ...]]
 """Group sizes, their errors as they are measured, and by c₁, c₂ and c₃."""
 
@@ -90,7 +93,7 @@ def grpo_error(
 
 def _splits(
     problem: SoftmaxBandit,
-    splits: Iterable[tuple[int, int]] = tuple((size, BUDGET // size) for size in SIZES),
+    splits: Iterable[tuple[int, int]] = SPLITS,
     population: int | None = None,
 ) -> Curve:
     """The errors of splits in groups and prompts, all splits of the budget unless given."""
