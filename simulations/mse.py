@@ -21,7 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, Quantity
+from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.moments import Moments
@@ -31,7 +31,7 @@ from ustat_pg.problems import SoftmaxBandit
 from .evidence import Check, Known, Linear, Statement, at_most, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .shared.numerics import Approximate
-from .shared.peers import Setting, along, error, mean, no_mean_score, peers, scale, slope
+from .shared.peers import Setting, Weights, along, error, mean, no_mean_score, peers, scale, slope
 from .shared.runs import GRPO, ORACLE
 
 TIGHTER = "explicit bound: a quarter of it"
@@ -44,8 +44,6 @@ LARGE_OUTCOMES = 4
 
 ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
 """Baselines that need no other output, beside a constant and a critic."""
-
-Weights = tuple[tuple[Quantity, float], ...]
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
@@ -99,15 +97,14 @@ def on_networks(suite: Suite) -> list[Check]:
 
 
 def _grpo(entry: BanditEntry, group_size: int) -> Check:
-    def functional() -> Linear:
-        return mean_of(GradientCell(entry.problem, group_size), mse_of("grpo"))
+    at = Setting(entry, group_size)
 
     def statement() -> Statement:
-        moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
+        moments = entry.problem.moments()
         value = gradient_mse(moments, "grpo", group_size).mse
-        return equal(value, rivals(moments, group_size), scale=scale(cell, GRPO))
+        return equal(value, rivals(moments, group_size), scale=scale(at.cell, GRPO))
 
-    return entry.check(f"G={group_size}: grpo", functional, statement)
+    return at.check("grpo", mse_of("grpo"), statement)
 
 
 def _others(entry: BanditEntry, group_size: int) -> list[Check]:
@@ -121,11 +118,9 @@ def _others(entry: BanditEntry, group_size: int) -> list[Check]:
         second = gradient_mse(moments, "grpo", group_size).second_order_term
         return at_most(bound, second, {TIGHTER: bound / 4})
 
-    apart = Distance(GRPO, ORACLE)
     made = [check for peer in others for check in (error(at, peer), along(matrices, peer, 0))]
     made += [along(matrices, grpo, number) for number in (0, 1)]
-    made.append(entry.check(f"{at.name}: explicit bound", lambda: mean_of(at.cell, apart), bounded))
-    return made
+    return [*made, at.check("explicit bound", Distance(GRPO, ORACLE), bounded)]
 
 
 def _of_bandits(suite: Suite) -> list[Check]:
@@ -199,7 +194,7 @@ def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
             predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2)
             return equal(value(predicted), scale=scale(at.cell, GRPO))
 
-        return entry.check(f"{at.name}: {what}", lambda: Linear(at.cell, weights), statement)
+        return at.check(what, weights, statement)
 
     yield term("second-order term", (apart,), lambda of: of.second_order_term)
     yield term(
@@ -253,15 +248,16 @@ def _reinforce(entry: BanditEntry) -> Iterator[Check]:
         wrong = {"Sigma without - g g^T": value + _squared_slope(entry.problem).value}
         return equal(value, wrong, scale=scale(at.cell, none.estimator))
 
-    yield entry.check(f"G=1: {none.name}", lambda: mean_of(at.cell, mse_of("vanilla")), statement)
+    yield at.check(none.name, mse_of("vanilla"), statement)
     for peer in others:
         yield error(at, peer)
 
 
 def _mixed(entry: BanditEntry, group_size: int) -> Check:
     """The share of groups whose rewards are not all equal."""
-    return entry.check(
-        f"G={group_size}: groups with unequal rewards",
-        lambda: mean_of(GradientCell(entry.problem, group_size), Mixed()),
-        lambda: equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0),
-    )
+
+    def statement() -> Statement:
+        return equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0)
+
+    at = Setting(entry, group_size)
+    return at.check("groups with unequal rewards", Mixed(), statement)

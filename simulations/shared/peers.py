@@ -15,7 +15,14 @@ from typing import TypeVar
 import numpy as np
 from scipy.special import softmax
 
-from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError, SquaredProjection
+from ustat_pg.engines import (
+    Estimator,
+    GradientCell,
+    Projection,
+    Quantity,
+    SquaredError,
+    SquaredProjection,
+)
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -26,6 +33,9 @@ from .margins import COARSE
 from .numerics import Approximate, derivative
 
 P = TypeVar("P")
+
+Weights = tuple[tuple[Quantity, float], ...]
+"""Quantities of a cell with their weights in a sum."""
 
 CRITIC = (0.9, 0.2, 0.6)
 """Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
@@ -50,6 +60,15 @@ class Setting:
     @cached_property
     def name(self) -> str:
         return label(self)
+
+    def check(
+        self, what: str, terms: Quantity | Weights, statement: Callable[[], Statement]
+    ) -> Check:
+        """A check of a quantity there, or of a combination of such, made when it is first read."""
+        weights = terms if isinstance(terms, tuple) else ((terms, 1.0),)
+        return self.entry.check(
+            f"{self.name}: {what}", lambda: Linear(self.cell, weights), statement
+        )
 
 
 @dataclass(frozen=True)
@@ -224,19 +243,15 @@ def along(at: Setting, peer: Peer, number: int) -> Check:
         value, error = peer.square(at.cell, unit)
         return equal(value, scale=size, relative_margin=COARSE, digits=error)
 
-    return at.entry.check(
-        f"{at.name}: {peer.name} covariance along direction {number}",
-        lambda: mean_of(at.cell, SquaredProjection(peer.estimator, number)),
-        statement,
-    )
+    what = f"{peer.name} covariance along direction {number}"
+    return at.check(what, SquaredProjection(peer.estimator, number), statement)
 
 
 def error(at: Setting, peer: Peer) -> Check:
-    return at.entry.check(
-        f"{at.name}: {peer.name}",
-        lambda: mean_of(at.cell, SquaredError(peer.estimator)),
-        lambda: equal(peer.squared_error(at.cell), scale=scale(at.cell, peer.estimator)),
-    )
+    def statement() -> Statement:
+        return equal(peer.squared_error(at.cell), scale=scale(at.cell, peer.estimator))
+
+    return at.check(peer.name, SquaredError(peer.estimator), statement)
 
 
 def error_of(
@@ -275,18 +290,18 @@ def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
 
 def no_mean_score(at: Setting, number: int) -> Check:
     """E⟨s, u⟩ = 0, of rewards that are 1 more and the same: what no baseline makes of them."""
-
-    def functional() -> Linear:
-        one, none = Estimator("constant", -1.0), Estimator("vanilla")
-        return Linear(at.cell, ((Projection(one, number), 1.0), (Projection(none, number), -1.0)))
+    one, none = (
+        Projection(estimator, number)
+        for estimator in (Estimator("constant", -1.0), Estimator("vanilla"))
+    )
 
     def statement() -> Statement:
         policy, unit = at.entry.problem.policy, direction(at.entry.problem, number)
         squares = (policy.probs * policy.inner(unit) ** 2).sum(axis=1)
         return equal(0.0, scale=float(at.entry.problem.context_probs @ squares) ** 0.5)
 
-    what = f"{at.name}: mean score along direction {number}"
-    return at.entry.check(what, functional, statement)
+    what = f"mean score along direction {number}"
+    return at.check(what, ((one, 1.0), (none, -1.0)), statement)
 
 
 def saving(cell: GradientCell, better: Estimator, worse: Estimator) -> Linear:
