@@ -44,10 +44,14 @@ G = 3
 """The group size: small, so that groups of one survivor and of none count."""
 
 
+SURVIVAL_SEED = 5
+"""The seed of the outputs' chances to survive: any would do; it is kept, so that draws stay the same."""
+
+
 def checks(suite: Suite) -> Iterator[Check]:
     """Survival by output and by reward on bandits, by length on outputs of several tokens."""
     for entry in suite.few_outcomes:
-        problem, rng = entry.problem, np.random.default_rng([5, entry.problem.contexts])
+        problem, rng = entry.problem, np.random.default_rng([SURVIVAL_SEED, entry.problem.contexts])
         by_output = rng.uniform(0.2, 1.0, size=(problem.contexts, problem.arms, 1))
         by_reward = np.where(problem.reward_values > 0.5, 0.9, 0.35)
         yield from _of(entry, "by output", np.broadcast_to(by_output, by_reward.shape))

@@ -25,6 +25,7 @@ from ustat_pg.problems import TokenBandit, TokenProblem
 from ..engines.one_step import GapAfterStep, OneStep
 from ..evidence import Check, Interval, Linear, Statement, equal, mean_of
 from ..problems import Entry, Suite
+from ..problems.entry import streams
 from ..problems.tokens import Drawn, initial, tasks, until
 
 GRPO, GROUP_MEAN = GapAfterStep(Estimator("grpo")), GapAfterStep(Estimator("group-mean"))
@@ -42,6 +43,9 @@ step is over the second times that of several.
 
 BUDGET, SMALL = 16, 4
 """K, and the group size against G = K."""
+
+ADDITION_SEED = 20260321
+"""The seed of the made-up policy: any would do; it is kept, so that draws stay the same."""
 
 PACE = 100
 """Steps in which half of the gap would be gained at the first one's pace."""
@@ -128,14 +132,8 @@ def _unlearned(on: str, rng: np.random.Generator) -> Drawn:
 @lru_cache(maxsize=4)
 def learners(suite: Suite) -> tuple[Learner, ...]:
     """Addition of digits under a policy of random parameters, made up and generated."""
-    seeds = [("addition", "made-up", [20260321])]
-    for number in range(suite.generated):
-        name = f"addition#{suite.seed}.{number}"
-        seeds.append((name, "generated", [suite.seed, number, 6]))
-    return tuple(
-        Learner(name, origin, *_unlearned(suite.on, np.random.default_rng(seed)))
-        for name, origin, seed in seeds
-    )
+    drawn = streams("addition", suite.seed, suite.generated, 6, ADDITION_SEED)
+    return tuple(Learner(name, origin, *_unlearned(suite.on, rng)) for name, origin, rng in drawn)
 
 
 def _long_step(learner: Learner) -> Iterator[Check]:

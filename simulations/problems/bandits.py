@@ -18,7 +18,7 @@ from ustat_pg.problems import (
     random_problem,
 )
 
-from .entry import Entry
+from .entry import Entry, streams
 
 BanditEntry = Entry[SoftmaxBandit]
 
@@ -198,9 +198,8 @@ class Bandits:
 
     def _streams(self, name: str, stream: int) -> Iterator[tuple[str, np.random.Generator]]:
         """The name of each generated problem of a kind, and its own generator."""
-        for number in range(self.generated):
-            rng = np.random.default_rng([self.seed, number, stream])
-            yield f"{name}#{self.seed}.{number}", rng
+        for one, _, rng in streams(name, self.seed, self.generated, stream):
+            yield one, rng
 
     def coins(self) -> Iterator[BanditEntry]:
         """Generated coins: the explicit bound less than three times the exact second-order term."""

@@ -17,8 +17,16 @@ from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes
 
 from ..engines import PracticalCell, PracticalError, RatioBias, Rule
 from .bandits import BanditEntry, Bandits, rare
-from .entry import Entry
+from .entry import Entry, streams
 from .tokens import Drawn, initial, until
+
+REFERENCE_SEED, ENDS_SEED, THREE_TOKENS_SEED, ONE_TOKEN_SEED = (
+    20261212,
+    20261201,
+    20261203,
+    20261208,
+)
+"""Seeds of what is made up: any would do; these are kept, so that draws stay the same."""
 
 ALGORITHM = Rule()
 """Algorithm 2's own: the token's ratio, and none on the penalty."""
@@ -53,7 +61,7 @@ class Batch:
     @cached_property
     def reference(self) -> SoftmaxPolicy:
         """Where the policy once was: a step of length 1 in some direction."""
-        vector = np.random.default_rng(20261212).normal(size=self.problem.d)
+        vector = np.random.default_rng(REFERENCE_SEED).normal(size=self.problem.d)
         return self.problem.policy.with_theta(self.problem.policy.theta + self._unit(vector))
 
     def away(self, distance: float) -> TokenOutcomes:
@@ -117,11 +125,10 @@ class Batch:
 
 def batches(on: str, count: int, seed: int) -> Iterator[Batch]:
     """Token problems of several tokens, made-up ones first: of unequal lengths, and of three tokens."""
-    yield _batch(on, "ends", "made-up", np.random.default_rng(20261201), 2, True)
-    yield _batch(on, "three tokens", "made-up", np.random.default_rng(20261203), 3, False)
-    for number in range(count):
-        rng = np.random.default_rng([seed, number, 7])
-        yield _batch(on, f"ends#{seed}.{number}", "generated", rng, 2, True)
+    yield _batch(on, "ends", "made-up", np.random.default_rng(ENDS_SEED), 2, True)
+    yield _batch(on, "three tokens", "made-up", np.random.default_rng(THREE_TOKENS_SEED), 3, False)
+    for name, origin, rng in streams("ends", seed, count, 7):
+        yield _batch(on, name, origin, rng, 2, True)
 
 
 def _batch(
@@ -142,7 +149,7 @@ def _batch(
 
 def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
     problem = modular_sum(3, 1, prompts=[(1,)])
-    streams = [("one token", "made-up", [20261208])]
+    streams = [("one token", "made-up", [ONE_TOKEN_SEED])]
     for number in range(1, count + 1):
         streams.append((f"one token#{seed}.{number}", "generated", [seed, number, 8]))
     for name, origin, numbers in streams:

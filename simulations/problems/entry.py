@@ -23,6 +23,21 @@ from ..evidence.functionals import Functional
 P = TypeVar("P")
 
 
+def streams(
+    kind: str, seed: int, count: int, stream: int, made_up: int | None = None
+) -> Iterator[tuple[str, str, np.random.Generator]]:
+    """Name, origin and generator of each drawn problem of a kind: of one by the seed ``made_up``, where that
+    is given, then of those that are generated.
+
+    A kind's own stream keeps its numbers apart from those of others.
+    """
+    if made_up is not None:
+        yield kind, "made-up", np.random.default_rng(made_up)
+    for number in range(count):
+        rng = np.random.default_rng([seed, number, stream])
+        yield f"{kind}#{seed}.{number}", "generated", rng
+
+
 @dataclass(frozen=True)
 class Entry(Generic[P]):
     """A problem with a name, unique in its claim, and where it comes from: made-up, generated or real."""

@@ -23,7 +23,7 @@ from ustat_pg.predictions import aggregated_mean, gradient_mse, kl_gradient, kl_
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
 from ..evidence import Linear, mean_of
-from .entry import Entry
+from .entry import Entry, streams
 
 if TYPE_CHECKING:
     from .suite import Suite
@@ -35,6 +35,9 @@ POINTS = 8
 
 POINTS_OF_TOKENS = 16
 """Points on a leg of a path of token policies, whose ends lie farther apart."""
+
+TURNED_SEED = 20261123
+"""The seed of the made-up policies: any would do; it is kept, so that draws stay the same."""
 
 POINTS_OF_A_SIDE = 6
 """Points on each side of a loop: weights are exact for polynomials of degree 11."""
@@ -209,15 +212,14 @@ def penalised(suite: Suite) -> Iterator[Entry[TokenPath]]:
     """Drawn references and policies that have turned to one token; among bandits the uniform policy
     against a classifier of digits.
     """
-    rng = np.random.default_rng(20261123)
+    rng = np.random.default_rng(TURNED_SEED)
     for name, space in SPACES.items():
         path = _turned(space, rng)
         if suite.size != "smoke" or name != "two tokens":
             yield Entry(name, "made-up", path)
-    for number in range(max(suite.generated // 2, 1)):
-        rng = np.random.default_rng([suite.seed, number, 47])
-        path = _turned(SPACES["up to three tokens"], rng)
-        yield Entry(f"up to three tokens#{suite.seed}.{number}", "generated", path)
+    kind = "up to three tokens"
+    for name, origin, rng in streams(kind, suite.seed, max(suite.generated // 2, 1), 47):
+        yield Entry(name, origin, _turned(SPACES[kind], rng))
     if suite.on != "bandit":
         return
     logits = suite.digits_rows(1).problem.policy.logits.round(6)

@@ -28,7 +28,7 @@ from ustat_pg.problems import (
 from ustat_pg.validation import InputError
 
 from .bandits import BanditEntry
-from .entry import Entry
+from .entry import Entry, streams
 
 WIDTH = 8
 """The width of the transformers whose groups are enumerated: some 900 parameters."""
@@ -38,6 +38,9 @@ STEP_LENGTH = 0.3
 
 IMPROVING_STEPS = 500
 """Gradient steps after which a return that is not reached is given up."""
+
+FIRST_SEED, TRAINED_SEED, ONE_TOKEN_SEED, LOPSIDED_SEED = 20260301, 20260311, 20260312, 20261111
+"""Seeds of what is made up: any would do; these are kept, so that draws stay the same."""
 
 DRAWS = 1000
 """Problems that are drawn before a claim takes what there is, where it can."""
@@ -174,12 +177,12 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
         return Entry(name, origin, bandit_of(problem, policy, dense))
 
     for number, (name, problem) in enumerate(tasks().items()):
-        yield entry(name, "made-up", problem, initial(on, problem, seed=20260301 + number))
+        yield entry(name, "made-up", problem, initial(on, problem, seed=FIRST_SEED + number))
     for name, value in (("sums", 0.8), ("addition", 0.4)):
         problem = tasks()[name]
-        policy = improved(problem, initial(on, problem, seed=20260311), value)
+        policy = improved(problem, initial(on, problem, seed=TRAINED_SEED), value)
         yield entry(f"{name}-trained", "made-up", problem, policy)
-    yield entry("one-token", "made-up", *_one_token(on, np.random.default_rng(20260312)))
+    yield entry("one-token", "made-up", *_one_token(on, np.random.default_rng(ONE_TOKEN_SEED)))
     for number in range(count):
         rng = np.random.default_rng([seed, number, 5])
         yield entry(f"one-token#{seed}.{number}", "generated", *_one_token(on, rng))
@@ -193,15 +196,11 @@ def lopsided(on: str, count: int, seed: int = 0, dense: bool = False) -> Iterato
     """The first prompt of each drawn problem at which an estimate divided by the group's deviation can be
     told apart from one that is divided by the deviation itself.
     """
-    streams = [("lopsided", "made-up", np.random.default_rng(20261111))]
-    for number in range(count):
-        rng = np.random.default_rng([seed, number, 6])
-        streams.append((f"lopsided#{seed}.{number}", "generated", rng))
 
     def apart(bandit: TokenBandit) -> list[int]:
         return [x for x in range(bandit.contexts) if told_apart(bandit.restrict([x]))]
 
-    for name, origin, rng in streams:
+    for name, origin, rng in streams("lopsided", seed, count, 6, LOPSIDED_SEED):
 
         def draw(rng: np.random.Generator = rng) -> Drawn:
             problem = drawn_task(rng)
