@@ -191,7 +191,7 @@ def test_threads_and_order_change_nothing(cell):
     alone = [replication(cell, 0, number) for number in range(4)]
     with ThreadPoolExecutor(2) as pool:
         together = list(pool.map(lambda number: replication(cell, 0, number), reversed(range(4))))
-        theirs = pool.submit(cells._model, cell.members[0]).result()
+        theirs = pool.submit(cells.model_of, cell.members[0]).result()
     assert alone == together[::-1]
     # Hooks of two threads on one module would meet.
     assert cells.model_of(cell.members[0]).model is not theirs.model
