@@ -216,7 +216,7 @@ def test_chunks_are_pieces_of_the_whole(engine, most, monkeypatch):
 
 
 @engines(SUBJECTS)
-def test_what_every_engine_refuses(subject):
+def test_every_engine_refuses_bad_cells(subject):
     """A group of one has no others; with n = 0 a result would read as an enumerated mean."""
     problem = random_problem(0)
     alone, measure = GradientCell(problem, 1), partial(subject.measure, replications=2)

@@ -248,7 +248,7 @@ def test_the_same_paths(answers):
         assert np.abs(theta[:, -1] - theta[:, 0]).max() > 1e-3 or theta.shape[1] == 1
 
 
-def test_what_is_built_in_changes_no_path(answers):
+def test_built_in_constants_change_no_path(answers):
     result = of_kind(answers, "built-in path")
     for number, trajectory in enumerate([PATH, *islice(trajectories(), 0, None, 5)]):
         expected = run("cpu", trajectory)

@@ -21,7 +21,7 @@ from ustat_pg.engines.gradients import cuda, warps
 from ustat_pg.problems import random_problem
 
 
-def test_a_word_on_an_edge_belongs_to_what_lies_above(monkeypatch):
+def test_a_word_on_an_edge_belongs_to_the_upper_side(monkeypatch):
     """No draw of a test will ever meet an edge: the body is handed the words."""
     quarter, half = 2**30, 2**31
     edges = [0, quarter - 1, quarter, half - 1, half, 3 * quarter, 2**32 - 1]
@@ -127,7 +127,7 @@ def test_the_simulator_beside_compiled_code_is_refused(monkeypatch):
     refuses("set NUMBA_DISABLE_JIT=1 beside", CELL.measure, "cuda", [QUANTITY], replications=5)
 
 
-def test_what_the_cpu_engine_refuses_is_refused(no_device):
+def test_the_refusals_match_the_cpu_engines(no_device):
     """Before it is asked whether there is a device."""
     own = SquaredError(Estimator("own", function=lambda z, _: z))
     said = "engine cuda cannot run own: use reference .* within_rewards"

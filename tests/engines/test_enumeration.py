@@ -62,7 +62,7 @@ def by_loops(problem, function, size, batch):
     "function", [neighbour, batch_normalised], ids=["by order", "over prompts"]
 )
 @pytest.mark.parametrize("problem", [TWO, UNEQUAL], ids=["two", "unequal"])
-def test_a_function_of_the_minibatch_in_its_order_is_that_of_loops(problem, function):
+def test_a_function_of_the_ordered_minibatch_matches_loops(problem, function):
     mine = Estimator("mine", function=lambda z, draws: np.stack([function(one) for one in z]))
     weights, mean, mse = by_loops(problem, function, 2, 2)
     np.testing.assert_allclose(enumerate_weights(problem, mine, 2, 2), weights, atol=1e-14)

@@ -117,7 +117,7 @@ def test_other_parameters_leave_the_policy_alone(policy):
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_the_feature_norm_bounds_what_a_score_is_a_difference_of(policy):
+def test_the_feature_norm_bounds_both_terms_of_a_score(policy):
     """A score is φ(x, k) less a mean of φ(x, ·): neither is longer."""
     longest = np.sqrt(policy.squared_norms.max())
     assert longest <= 2 * policy.feature_norm
@@ -129,7 +129,7 @@ def test_the_feature_norm_bounds_what_a_score_is_a_difference_of(policy):
 
 
 @pytest.mark.parametrize("name", LINEAR)
-def test_the_curvature_is_that_of_the_logits(policy):
+def test_curvature_matches_the_logits(policy):
     """Σ ρ w ∇² logit by second differences of the logits; zero but for bends."""
     contexts, arms = policy.logits.shape
     rng = np.random.default_rng(5)
@@ -156,7 +156,7 @@ def test_large_logits_do_not_overflow():
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_logits_at_many_parameters_are_those_of_each(policy, monkeypatch):
+def test_logits_at_many_parameters_match_each(policy, monkeypatch):
     if isinstance(policy, TabulatedPolicy) and policy.source is None:
         pytest.skip("tables hold at their own parameters alone")
     theta = policy.theta + 0.1 * np.random.default_rng(3).normal(size=(5, policy.d))

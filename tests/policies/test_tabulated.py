@@ -23,7 +23,7 @@ each = pytest.mark.parametrize("policy", FORMS.values(), ids=FORMS)
 
 
 @each
-def test_moments_are_those_of_the_policy_whatever_the_coordinates(policy):
+def test_moments_match_the_policy_in_any_coordinates(policy):
     like = random_problem(0, "plain", contexts=X)
     values = np.random.default_rng(2).normal(size=(X, K, 2))
     law = np.full((X, K, 2), 0.5)

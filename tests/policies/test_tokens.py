@@ -40,7 +40,7 @@ def test_every_output_is_listed_once(space):
 
 
 @pytest.mark.parametrize("policy", PREFIX.values(), ids=PREFIX)
-def test_what_tokens_add_is_the_output_s(policy):
+def test_token_scores_sum_to_the_score_of_the_output(policy):
     """Log-probabilities and scores add up, and no place's scores have a mean."""
     for x in range(len(policy.probs)):
         logs, scores = policy.space.by_token(np.log(policy.probs[x]), policy.scores(x))
@@ -50,7 +50,7 @@ def test_what_tokens_add_is_the_output_s(policy):
         assert not scores[policy.space.nodes < 0].any()
 
 
-def test_the_bound_of_the_diameter_where_pairs_do_not_fit(monkeypatch):
+def test_diameter_is_bounded_if_pairs_do_not_fit(monkeypatch):
     policy = PREFIX["fixed-apart"]
     all_of_them = np.ones((3, 27), bool)
     exact = policy.diameters(all_of_them)

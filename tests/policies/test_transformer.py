@@ -25,7 +25,7 @@ from ustat_pg.policies.network import Layer  # noqa: E402
 from ustat_pg.policies.transformer import TransformerPolicy  # noqa: E402
 
 
-def test_moments_without_tables_are_those_of_the_tables():
+def test_moments_without_tables_match_the_tables():
     policy = make()
     lazy, table = PROBLEM.bandit(policy).moments(), PROBLEM.at(policy).moments()
     for name in ("value", "fisher_trace", "norm_advantage", "norm_squared_advantage"):
@@ -52,7 +52,7 @@ def test_the_memory_changes_no_number(memory, monkeypatch):
         assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_a_block_is_torch_s_own_layer():
+def test_a_block_matches_torchs_layer():
     """The same weights in ``nn.TransformerEncoderLayer`` give the same outputs."""
     torch.manual_seed(0)
     own = Layer(8, 2).double()

@@ -61,7 +61,7 @@ def test_an_advice_on_a_problem_knows_its_silent_groups():
 @pytest.mark.parametrize(
     "what", [None, 3, "skewed", LocationBandit, digit_addition(4, 1), type(PROBLEM)]
 )
-def test_what_has_no_moments_is_refused(what):
+def test_problems_without_moments_are_refused(what):
     for ask in (lambda: gradient_mse(what, "grpo", 4), lambda: group_size_advice(what, 64)):
         refuses("they must be Moments, or a problem that has them", ask)
 
@@ -129,7 +129,7 @@ def test_the_picture_shows_the_table():
     assert advice.plot(axes) is axes
 
 
-def test_a_picture_without_matplotlib_says_what_is_missing():
+def test_a_picture_names_missing_matplotlib():
     done = python(
         "import sys; sys.modules['matplotlib'] = None\n"
         "from ustat_pg.predictions import MseConstants, group_size_advice\n"
@@ -138,7 +138,7 @@ def test_a_picture_without_matplotlib_says_what_is_missing():
     assert "a picture needs matplotlib: pip install 'ustat_pg[figures]'" in done.stderr
 
 
-def test_table_and_sentence_are_held_against_one_least():
+def test_table_and_sentence_use_the_same_least_error():
     """The best real G where none that fits is near it; the best of the table otherwise."""
     far = advise_problem("ustat:uneven", 64).sizes
     assert far.far

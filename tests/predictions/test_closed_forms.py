@@ -74,7 +74,7 @@ def test_a_critic_at_par_costs_as_much_as_not_knowing_the_value():
 
 
 @pytest.mark.parametrize("step_size", [0.3, 1.0])
-def test_learned_values_by_their_own_steps(step_size):
+def test_learned_values_match_a_loop_over_rewards(step_size):
     mean, variance = np.full(len(GRADED), -0.4), np.zeros(len(GRADED))
     for rollouts in range(1, 5):
         mean = (1 - step_size) * mean + step_size * GRADED.value
@@ -122,7 +122,7 @@ def test_the_leading_bias_of_a_token_mean():
     assert np.linalg.norm(left[0] - 4 * left[1]) < 0.1 * np.linalg.norm(left[0])
 
 
-def test_the_leading_ratio_bias_grows_with_the_steps_of_the_variance_and_their_square_of_the_bias():
+def test_leading_ratio_bias_has_a_term_in_steps_and_one_in_squared_steps():
     task = TokenProblem(OutputSpace(2, 2), [(), (0,)], lambda x, y: float(y[-1] == len(x)))
     outcomes = token_outcomes(task.at(PrefixSoftmax.random(task.space, 2, seed=3)))
 
@@ -141,7 +141,7 @@ def test_the_leading_ratio_bias_grows_with_the_steps_of_the_variance_and_their_s
 # What is climbed.
 
 
-def test_the_arcsine_is_the_limit_of_what_a_deviation_climbs():
+def test_division_by_a_deviation_climbs_the_arcsine_in_the_limit():
     p = np.array([0.0, 0.07, 0.5, 0.83, 1.0])
     result = arcsine_objective(p)
     np.testing.assert_allclose(np.sin(result / 2) ** 2, p, atol=1e-15)

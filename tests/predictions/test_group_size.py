@@ -117,14 +117,14 @@ def test_the_advice_is_the_best_of_all_divisors(c, budget):
 
 
 @given(constants(), st.integers(2, 300), st.integers(0, 40), st.integers(1, 5), st.integers(1, 200))
-def test_with_costs_it_is_the_best_of_all_group_sizes(c, budget, fixed, each, population):
+def test_advice_with_costs_is_the_best_of_all_group_sizes(c, budget, fixed, each, population):
     assume(fixed + 2 * each <= budget)
     survey(c, budget, fixed, each)
     survey(c, budget, fixed, each, population)
 
 
 @given(constants(), st.integers(2, 400), st.integers(1, 100))
-def test_without_replacement_it_is_the_best_of_all_divisors(c, budget, population):
+def test_advice_without_replacement_is_the_best_of_all_divisors(c, budget, population):
     survey(c, budget, population=population)
 
 
@@ -157,7 +157,7 @@ def noise(c, size):
 
 
 @given(constants(), st.integers(2, 3000), st.floats(0.01, 2.0))
-def test_the_nearest_budget_and_that_at_which_noise_is_signal(c, budget, signal):
+def test_nearest_and_critical_budget(c, budget, signal):
     sizes = np.arange(2, budget + 1)
     least = noise(c, min(max(1 + math.sqrt(c.c3 / c.c1), 2.0), budget))
     flat = sizes[noise(c, sizes) <= 1.05 * least * (1 - 1e-9)]
@@ -170,7 +170,7 @@ def test_the_nearest_budget_and_that_at_which_noise_is_signal(c, budget, signal)
 
 
 @given(constants(), st.booleans(), st.sampled_from([None, 100]))
-def test_the_worst_case_of_a_grid_within_intervals(c, known, population):
+def test_robust_group_size_covers_the_worst_case_of_a_grid(c, known, population):
     sizes = np.array([2, 3, 4, 6, 8, 12, 16, 24, 48])
     batches = 48 // sizes
     ends = {"c1": (c.c1 / 4, 5 * c.c1), "c3": (c.c3 / 2, 2 * c.c3)}
@@ -190,7 +190,7 @@ def test_the_worst_case_of_a_grid_within_intervals(c, known, population):
     assert worst[sizes == size] <= worst.min() * (1 + 1e-10)
 
 
-def test_curves_are_arrays_where_asked():
+def test_curves_are_arrays_on_request():
     c = MseConstants(0.1, 1.0, 2.0, 3.0)
     result = c.mse(np.array([[2.0], [2.5]]), np.array([1.0, 2.0, 4.0]))
     assert result.shape == (2, 3)
@@ -200,7 +200,7 @@ def test_curves_are_arrays_where_asked():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_prompt_or_prompts_alike_have_no_optimum_short_of_the_budget(seed):
+def test_one_prompt_or_equal_prompts_have_no_optimum_below_the_budget(seed):
     one = random_problem(seed, "one-context")
     alike = SoftmaxBandit.shared_linear(
         [0.3, 0.3, 0.4],
@@ -227,7 +227,7 @@ def test_one_prompt_or_prompts_alike_have_no_optimum_short_of_the_budget(seed):
             assert group_size_advice(moments, budget, prompt_cost=6).group_size == budget - 6
 
 
-def test_an_interior_optimum_leaves_no_spread_of_rounding():
+def test_rounding_gives_no_spread_at_an_interior_optimum():
     """There g is rounding noise, computed in two ways, whose difference must not be a c1."""
     one = LocationBandit.bump([1.0], targets=[0.35])
     moments = one.at(one.maximiser).moments()
@@ -312,7 +312,7 @@ test_refused = refusals(
 )
 
 
-def test_constants_are_as_good_as_the_moments_they_are_made_of():
+def test_constants_stand_for_their_moments():
     moments = EXAMPLE.moments()
     whole = EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(8)
     by_moments = group_size_advice(moments, 64, frac_reward_zero_std=EXAMPLE.zero_signal_share)

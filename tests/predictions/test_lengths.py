@@ -65,7 +65,7 @@ def groups_of(x, size):
 
 @pytest.mark.parametrize("how", ["sequence-sum", "sequence-mean", "prompt-mean", "token-mean"])
 @pytest.mark.parametrize("baseline", ["vanilla", "grpo", "group-mean", "oracle"])
-def test_means_are_those_of_every_minibatch(how, baseline):
+def test_means_match_the_enumeration_of_minibatches(how, baseline):
     moments = BANDIT.length_moments(LENGTHS)
     sizes = [(2, 1), (3, 1), (2, 2), (9, 1), (5, 4), (3, 20)]
     for group, batch in sizes + [(1, 1), (1, 3)] * (baseline in ("vanilla", "oracle")):
@@ -82,7 +82,7 @@ def test_a_prompt_without_reward_adds_nothing_to_vanilla(how):
     assert mean == pytest.approx(both.gradient() / (2 if how == "token-mean" else 1), abs=1e-14)
 
 
-def test_lengths_of_a_token_policy_are_its_own_end_token_included():
+def test_lengths_of_a_token_policy_include_the_end_token():
     space = OutputSpace(2, 2, end=True)
     task = TokenProblem(space, [(0,), (1,)], lambda x, y: float(len(y) + x[0]))
     policy = PrefixSoftmax.random(space, 2, seed=4)

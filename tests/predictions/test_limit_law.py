@@ -68,7 +68,7 @@ def test_a_direction_without_noise_has_no_term():
 
 @pytest.mark.parametrize("lot", [1, 7, 1 << 20])
 @seeds
-def test_the_recursion_is_that_of_the_matrices(seed, lot, monkeypatch):
+def test_recursion_matches_the_matrices(seed, lot, monkeypatch):
     bends, noise, c, rng = made(seed)
     monkeypatch.setitem(finite_covariance.__globals__, "_ENTRIES", lot * len(bends) ** 2)
     start = rng.normal(size=len(bends))
@@ -83,7 +83,7 @@ def test_the_recursion_is_that_of_the_matrices(seed, lot, monkeypatch):
         )
 
 
-def test_several_steps_are_those_of_several_calls():
+def test_several_steps_equal_several_calls():
     bends, noise, c, rng = made(5, size=3)
     start, rates = rng.normal(size=3), c / (np.arange(1, 51) + 20)
     steps = [0, 1, 1, 17, 50]
@@ -111,7 +111,7 @@ def test_equal_weights_part_along_the_change():
     st.lists(st.floats(0.05, 5.0), min_size=2, max_size=4),
     st.lists(st.floats(0.01, 1.0), min_size=4, max_size=4),
 )
-def test_a_mixture_of_laws_of_two_equal_weights_is_one_of_exponentials(weights, shares):
+def test_a_mixture_of_laws_with_two_equal_weights_is_a_mixture_of_exponentials(weights, shares):
     probs = np.array(shares[: len(weights)]) / sum(shares[: len(weights)])
     law = MixtureLaw([WeightedChi2([weight, weight]) for weight in weights], probs)
     parts, x = stats.expon(scale=2 * np.array(weights)), np.array([0.03, 0.7, 3.0, 9.0])
@@ -161,7 +161,7 @@ GOOD = ([0.5, 1.0], [[0.4, 0.1], [0.1, 0.3]])
         (GOOD[0], [[0.4, 0.5], [0.5, 0.3]], "has the eigenvalue -0.15"),
     ],
 )
-def test_what_is_no_landscape_or_no_covariance_is_refused(curvatures, covariance, message):
+def test_invalid_landscapes_and_covariances_are_refused(curvatures, covariance, message):
     for call in (
         lambda: limit_weights(curvatures, covariance, 4.0),
         lambda: limit_law(curvatures, covariance, 4.0),

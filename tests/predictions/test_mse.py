@@ -37,7 +37,7 @@ def test_the_ratio_is_nan_where_no_one_errs():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_rounding_makes_no_ratio_of_equal_rewards(seed):
+def test_rounding_gives_equal_rewards_no_ratio(seed):
     """No estimator with a mean as baseline errs here, whatever number the reward is."""
     moments = random_problem(seed, "equal-rewards").moments()
     assert gradient_mse(moments, "oracle", 4).mse < 1e-30

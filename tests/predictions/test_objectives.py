@@ -59,7 +59,7 @@ def test_a_maximiser_keeps_its_digits_near_either_end(place):
         ({"objective": lambda p: p}, "greatest at 1, an end of the interval"),
     ],
 )
-def test_what_has_no_maximiser_is_refused(change, says):
+def test_objectives_without_a_maximiser_are_refused(change, says):
     asked = {
         "pass_rates": lambda u: [u],
         "objective": lambda p: p * (1 - p),
@@ -128,7 +128,7 @@ def test_one_token_descends_its_own_divergence(kind, place):
         (([0.5, 0.5], [0.5, 0.5], "k4"), "KL estimator 'k4' is unknown"),
     ],
 )
-def test_what_is_no_pair_of_laws_is_refused(arguments, says):
+def test_invalid_pairs_of_laws_are_refused(arguments, says):
     refuses(says, kl_penalty, *arguments)
 
 

@@ -81,7 +81,7 @@ TERMS = ("mse", "prompt_term", "squared_bias", "noise_to_signal", "cosine", "mea
 TERMS += ("first_order_term", "second_order_term")
 
 
-def test_every_baseline_is_asked():
+def test_every_baseline_is_tested():
     assert {baseline(name).name for _, _, name, _ in CASES} == set(BASELINES)
 
 

@@ -132,7 +132,7 @@ REFERENCE = PrefixSoftmax(SPACE, tables(REF))
 AWAY = token_outcomes(BANDIT, tables(NEW).ravel(), REFERENCE)
 
 
-def test_what_is_not_given_is_the_policy_that_draws():
+def test_missing_policies_default_to_the_sampling_policy():
     drawn = sorted(np.log([float(probability(OLD, y)) for y in outputs()]))
     alone = token_outcomes(BANDIT, tables(NEW).ravel())
     for found in (alone.reference, token_outcomes(BANDIT, None, REFERENCE).new):
@@ -157,7 +157,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "size", "ratio", "beta", "clip", "kl_ratio"), CASES)
-def test_mean_and_error_are_those_of_the_definition(name, size, ratio, beta, clip, kl_ratio):
+def test_mean_and_error_match_the_definition(name, size, ratio, beta, clip, kl_ratio):
     mean, square = law(name, size, ratio, beta, clip, kl_ratio)
     wanted = target(beta)
     options = {"ratio": ratio, "beta": float(beta), "clip": None if clip is None else float(clip)}

@@ -95,7 +95,7 @@ OTHER_FORM = {"logits": None, "context_features": [[1.0]] * 2, "weights": [[0.0]
         ({"logits": None, "weights": [[1.0]]}, "lacks context_feat"),
     ],
 )
-def test_names_that_are_missing_or_unknown_are_named(changes, message):
+def test_missing_and_unknown_names_are_reported(changes, message):
     data = {name: value for name, value in (example_problem() | changes).items() if value}
     refuses(message, problem_from_mapping, data)
 
@@ -130,7 +130,7 @@ def example_with(**entries):
         (example_with(offset="[[0, 0, NaN], [0, 0, 0]]"), "offset holds nan"),
     ],
 )
-def test_what_is_no_problem_is_named_with_the_file(tmp_path, text, message):
+def test_an_invalid_problem_is_reported_with_its_file(tmp_path, text, message):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(InputError, match=message) as caught:

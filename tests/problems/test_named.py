@@ -79,7 +79,7 @@ def test_the_shell_lists_prints_and_takes_them(capsys, tmp_path):
     assert out_of(capsys, main, "advise", "ustat:uneven", "--budget", "64") == of_file
 
 
-def test_a_log_is_shown_its_own_door(tmp_path):
+def test_a_log_is_sent_to_its_own_command(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("{}")
     refuses("a log goes to ustat-pg rewards, or to advise_model as rollouts", load_problem, log)

@@ -54,7 +54,7 @@ LOOPS = {
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_advantages_and_the_gradient_are_those_of_a_loop(name):
+def test_advantages_and_the_gradient_match_a_loop(name):
     baseline, given = LOOPS[name]
     drawn = GRADED.sample(np.random.default_rng(1), 5, 4, name, **given)
     gradient = np.zeros(GRADED.d)
@@ -97,7 +97,7 @@ def test_prompts_and_outcomes_have_their_chances():
             assert won == pytest.approx(rate, abs=4.5 * (rate * (1 - rate) / took.sum()) ** 0.5)
 
 
-def test_what_may_be_an_estimator():
+def test_functions_tables_and_estimators_may_be_sampled():
     def draw(estimator, problem=BINARY):
         return problem.sample(np.random.default_rng(5), 4, 3, estimator)
 

@@ -39,7 +39,7 @@ def slope(problem, unit):
 
 
 @each
-def test_scores_have_mean_zero_and_the_gradient_is_that_of_the_objective(problem):
+def test_scores_have_mean_zero_and_the_gradient_matches_the_objective(problem):
     for x in range(problem.contexts):
         assert np.abs(problem.policy.probs[x] @ problem.policy.scores(x)).max() < 1e-14
     chosen = range(0, problem.d, max(1, problem.d // 20))
@@ -47,7 +47,7 @@ def test_scores_have_mean_zero_and_the_gradient_is_that_of_the_objective(problem
     assert np.allclose(problem.gradient()[chosen], numeric, rtol=1e-6, atol=1e-9)
 
 
-def test_equal_rewards_of_one_arm_are_one_outcome_and_impossible_ones_none():
+def test_equal_rewards_of_an_arm_merge_and_impossible_ones_vanish():
     problem = SoftmaxBandit.tabular(
         [0.5, 0.5],
         np.zeros((2, 2)),
@@ -128,7 +128,7 @@ def test_refused(make, changes, message):
     refuses(re.escape(message), make, **GOOD[make] | changes)
 
 
-def test_bandits_of_probabilities_are_the_tabular_ones_of_their_logarithms():
+def test_bandits_from_probabilities_equal_tabular_ones_from_logarithms():
     probs, chance, equal = (
         np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]),
         [[1, 0, 0.5]] * 2,

@@ -160,7 +160,7 @@ def _of_numbers(rewards):
     ],
 )
 @pytest.mark.parametrize("check", [assert_unbiased, assert_finite])
-def test_a_function_of_one_group_is_told_its_layout(check, function, message, hinted):
+def test_the_message_names_the_layout_of_a_one_group_function(check, function, message, hinted):
     with pytest.raises((AssertionError, TypeError)) as result:
         check(function)
     said = "".join([str(result.value), *getattr(result.value, "__notes__", ())])
@@ -168,7 +168,7 @@ def test_a_function_of_one_group_is_told_its_layout(check, function, message, hi
     assert ("one group at a time? layout='group'" in said) == hinted
 
 
-def test_a_flat_answer_is_told_how_to_wrap_its_function():
+def test_the_message_says_how_to_wrap_a_function_with_flat_output():
     def flat(z):
         return z.reshape(-1)
 

@@ -39,7 +39,7 @@ def test_a_right_function_passes_and_a_biased_one_does_not():
         assert_unbiased(registered(of_groups(lambda scores: scores - scores.mean())))
 
 
-def test_the_advantages_are_those_of_the_rewards():
+def test_advantages_use_the_rewards():
     rewards = np.random.default_rng(0).normal(size=(5, 4))
     result = registered(of_groups(leave_one_out))(rewards)
     assert np.allclose(result, advantages("grpo", rewards), rtol=0, atol=1e-14)
@@ -56,7 +56,7 @@ def test_the_advantages_are_those_of_the_rewards():
     ],
 )
 @pytest.mark.parametrize("size", [2, 4])
-def test_what_lengths_do_is_named(weigh, said, size):
+def test_division_by_length_is_named(weigh, said, size):
     """The commonest slip of a plugin; groups are not mixed by it, whatever its batch."""
 
     def mine(token_level_rewards, response_mask, index):
@@ -74,7 +74,7 @@ def test_what_lengths_do_is_named(weigh, said, size):
     assert_unbiased(registered(of_groups(leave_one_out)), group_size=size)
 
 
-def test_what_it_takes_beside_is_bound():
+def test_other_arguments_are_bound():
     def scaled(token_level_rewards, response_mask, index, factor):
         return factor * token_level_rewards.sum(-1, keepdim=True) * response_mask
 
@@ -94,6 +94,6 @@ def test_what_it_takes_beside_is_bound():
         ),
     ],
 )
-def test_what_cannot_be_checked_is_refused(function, error, message):
+def test_functions_that_cannot_be_checked_are_refused(function, error, message):
     with pytest.raises(error, match=message):
         registered(function)(np.ones((2, 3)))

@@ -28,7 +28,7 @@ def left_out(z):
     return z - (z.sum(-1, keepdims=True) - z) / (z.shape[-1] - 1)
 
 
-def test_what_equals_its_row_passes():
+def test_a_function_equal_to_its_row_passes():
     assert_is(divided(), "trl scale_rewards=group", rtol=1e-9)
     assert_is(divided(epsilon=1e-6), "verl adv_estimator=grpo", rtol=1e-9)
     assert_is(left_out, "trl-rloo", rtol=1e-9)
@@ -45,7 +45,7 @@ def test_what_equals_its_row_passes():
         (lambda z: np.where(z > 1, 0, left_out(z)), "trl-rloo", r"rewards \[-1.0, 2.0\]"),
     ],
 )
-def test_what_does_not_is_shown_with_its_group(function, spec, said):
+def test_a_function_unlike_its_row_is_shown_with_a_group(function, spec, said):
     with pytest.raises(AssertionError, match=said):
         assert_is(function, spec)
 
@@ -64,13 +64,13 @@ def test_large_groups_are_tried_by_counts():
         assert_is(lambda z: left_out(z) * (np.arange(32) > 0), "trl-rloo", group_size=32)
 
 
-def test_what_cannot_be_asked_is_refused():
+def test_rows_that_need_more_than_rewards_are_refused():
     refuses(
         "depends on more than a group's rewards", assert_is, left_out, "trl scale_rewards=batch"
     )
 
 
-def test_a_flat_function_is_told_how_to_wrap_it():
+def test_the_message_says_how_to_wrap_a_flat_function():
     def flat(z, size=4):
         return z - z.reshape(-1, size).mean(1).repeat(size)
 

@@ -16,7 +16,7 @@ from ustat_pg import testing
 
 @settings(max_examples=50, derandomize=True, database=None)
 @given(st.data())
-def test_strategies_draw_what_they_say(data):
+def test_strategies_draw_as_described(data):
     z = data.draw(testing.rewards((2, 5), batch=(2, 3)))
     assert z.shape[:2] == (2, 3)
     assert 2 <= z.shape[2] <= 5

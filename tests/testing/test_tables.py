@@ -58,7 +58,7 @@ def weight(function, size, p):
     "function", [normalised, clamped, lone, shifted, undivided, first_alone, neighbour, dr_grpo]
 )
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_the_weight_is_that_of_all_groups(function, size):
+def test_weight_matches_the_enumeration_of_groups(function, size):
     table, apart = table_of(UnderTest(function, "batched", ("rewards",), None), size)
     own = [weight(function, size, p) for p in RATES]
     np.testing.assert_allclose(table.weight(RATES), own, rtol=1e-10)
@@ -92,7 +92,7 @@ def test_a_function_that_the_catalogue_has_is_named(function, size, name, factor
 @pytest.mark.parametrize(
     "function", [clamped, shifted, lambda z: z * (z.mean(-1, keepdims=True) < 0.5)]
 )
-def test_a_function_that_it_has_not_gets_no_name(function):
+def test_a_function_outside_the_catalogue_gets_no_name(function):
     result = explain(function, group_size=8)
     assert result.alike is None
     assert result.family.name == "count-table"
@@ -101,7 +101,7 @@ def test_a_function_that_it_has_not_gets_no_name(function):
     )
 
 
-def test_an_explanation_of_a_function_is_that_of_its_estimator():
+def test_a_function_and_its_estimator_have_the_same_explanation():
     def mine(z):
         return estimators.standardised(z)
 
@@ -128,7 +128,7 @@ def test_an_explanation_of_a_function_is_that_of_its_estimator():
     )
 
 
-def test_what_is_no_function_of_counts_is_refused():
+def test_functions_that_do_not_depend_on_counts_alone_are_refused():
     refuses(
         "first_alone treats the outputs of a group by their place",
         explain,
@@ -157,7 +157,7 @@ def said(function, **how):
     return None if found is None else found[1]
 
 
-def test_a_biased_function_is_told_what_it_climbs():
+def test_the_message_names_what_a_biased_function_climbs():
     w = [weight(normalised, 4, p) for p in (0.1, 0.5, 0.9)]
     shown = ", ".join(f"{each:.3g} at p = {p}" for each, p in zip(w, (0.1, 0.5, 0.9), strict=True))
     words = said(normalised, group_size=4)
@@ -178,7 +178,7 @@ def w_of(size):
     return weight(normalised, size, 0.5)
 
 
-def test_it_is_not_told_where_a_factor_says_all_or_rewards_do_not():
+def test_the_message_is_silent_if_a_factor_suffices_or_rewards_do_not():
     for function in (dr_grpo, lambda z: -rloo(z), lambda z: 0 * z):
         assert said(function) is None
     assert said(normalised, layout="minibatch", group_size=3) is None
@@ -197,7 +197,7 @@ def test_it_is_not_told_where_a_factor_says_all_or_rewards_do_not():
     assert said(refuses_zeros, problems=graded, group_size=3) is None
 
 
-def test_groups_are_all_or_of_every_count():
+def test_groups_cover_all_outcomes_or_every_count():
     assert len(np.unique(groups((0.0, 1.0), 12), axis=0)) == 4096
     many = groups((0.0, 1.0), 20)
     assert set(many.sum(axis=1)) == set(range(21))

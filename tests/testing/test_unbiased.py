@@ -172,7 +172,7 @@ def test_functions_may_write_into_what_they_are_given():
     assert_invariances(in_place, examples=10)
 
 
-def test_a_gradient_of_zero_has_a_scale_still():
+def test_a_zero_gradient_still_has_a_scale():
     equal = random_problem(0, "equal-rewards")
     assert_unbiased(rloo, problems=equal)
     # Rewards that differ though their means do not: g = 0 again, and 3 z³ has another mean.

@@ -90,7 +90,7 @@ def test_the_same_numbers_in_degenerate_problems(arms):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "binary"])
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_the_deviation_of_rewards_of_any_kind_is_the_reference_engines(kind, batch_size):
+def test_deviation_of_any_rewards_matches_the_reference_engine(kind, batch_size):
     std, grpo = Estimator("std"), Estimator("grpo")
     asked = [SquaredError(std), SquaredError(grpo), Distance(std, grpo), Projection(std, 1)]
     for problem in (random_problem(1, kind), random_problem(2, kind, contexts=1)):

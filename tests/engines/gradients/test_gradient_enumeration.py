@@ -140,7 +140,7 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
 
 
 @pytest.mark.parametrize("outcomes", [1, 64, 65])
-def test_chunks_of_any_length_are_added_up(outcomes, monkeypatch):
+def test_chunks_of_any_length_give_the_same_sums(outcomes, monkeypatch):
     """All in one, and one that is left over."""
     monkeypatch.setattr(exact, "_CHUNK_BYTES", 1)
     rewards = np.linspace(0.2, 1.0, outcomes)[None, :, None]
@@ -151,7 +151,7 @@ def test_chunks_of_any_length_are_added_up(outcomes, monkeypatch):
     )
 
 
-def test_what_is_infeasible_is_refused_with_its_size():
+def test_infeasible_enumerations_are_refused_with_their_size():
     cell = GradientCell(coins(100), 4, 4)
     assert exact.size(cell) == 500**4
     for refusal in (

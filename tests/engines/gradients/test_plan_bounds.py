@@ -84,7 +84,7 @@ def test_plans_of_two_stages(words):
         ("3+1 if 0.5..1, drop early", lambda z: 4 if sum(z[:3]) > 1 else 0),
     ],
 )
-def test_the_mean_under_a_plan_is_that_of_every_group(words, used):
+def test_mean_under_a_plan_matches_the_enumeration_of_groups(words, used):
     """A group that is dropped has been drawn, and moves nothing."""
     problem = bandit(0.0, 1.0)
     first, error, drawn = int(words[0]), 0.0, 0.0

@@ -24,7 +24,7 @@ from ustat_pg.problems import random_problem
 EVEN = random_problem(0, "uniform-contexts", contexts=4)
 
 
-def test_a_draw_is_what_its_address_says():
+def test_a_draw_follows_from_its_address():
     cell = GradientCell(random_problem(3, "plain"), 6, 5)
     first, seed = 2**40 + 3, 9
     result = reference.draw(cell, seed=seed, first=first, replications=4)
