@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-fast lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-fast test-tool wheel lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,20 @@ test: .venv/dev  ## the whole suite; 20 to 24 min
 test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
+# What asks claims, models, torch or the site; its tests run where all is installed.
+PROOF = agreement architecture benchmarks examples figures llm noise power simulations theory
+
+test-tool: .venv/tool  ## the tests of the tool on a core without torch, for any Python from 3.11 on; 5 min
+	.venv/bin/python -m pytest -n auto --dist worksteal -m "not slow" --doctest-ignore-import-errors \
+	  $(PROOF:%=--ignore=tests/%) $(PROOF:%=--ignore=ustat_pg/%)
+
+wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in a clean environment; 1 min
+	rm -rf dist
+	$(PIP) build twine
+	.venv/bin/python -m build
+	.venv/bin/python -m twine check --strict dist/*
+	USTAT_WHEEL=$$(echo $$PWD/dist/*.whl) .venv/bin/python -m pytest -m "" tests/architecture/test_wheel.py
+
 SPHINX = .venv/bin/python -m sphinx -T -q -W --keep-going -E -b html -d build/doctrees theory build/theory
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 3 min, or 6 where TRL is installed
@@ -65,6 +79,10 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 
 .venv/core: .venv/bin/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[figures]'
+	@touch $@
+
+.venv/tool: .venv/core
+	$(PIP) --editable '.[tests]'
 	@touch $@
 
 .venv/llm: .venv/torch

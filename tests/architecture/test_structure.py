@@ -116,6 +116,7 @@ def test_errors_name_arguments_and_not_options_of_the_command_line():
 def test_the_version_stands_in_one_place():
     assert f"version: {ustat_pg.__version__}" in (ROOT / "CITATION.cff").read_text()
     assert f"## {ustat_pg.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version = {{{ustat_pg.__version__}}}" in (ROOT / "theory/findings.md").read_text()
 
 
 def test_slow_tests_are_still_there():
