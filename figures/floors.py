@@ -1,4 +1,4 @@
-"""The floors of both packages, from the import contracts: ``python -m figures.floors`` writes ``floors.svg``."""
+"""The floors of both packages, from the import contracts: ``python -m figures.floors`` draws them."""
 
 from __future__ import annotations
 

@@ -96,6 +96,7 @@ class PlantedError:
 
     @property
     def source(self) -> str:
+        """The text of its file with the error."""
         return planted((ROOT / self.file).read_text(encoding="utf-8"), self.old, self.new)
 
 

@@ -13,14 +13,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
+from dataclasses import replace
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from io import StringIO
+from itertools import chain, product
 from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 from types import CodeType
 from typing import Any
 
@@ -37,8 +38,8 @@ LIMIT_SECONDS = 900
 ORDER = ("REFUTED", "ERROR", "INCONCLUSIVE", "CONFIRMED")
 """The verdict on an error is the first of these that a claim gives."""
 
-STRIDE = 8
-"""Checks are enumerated in the order first, ninth, seventeenth, ...; second, tenth, ..."""
+PARTS = 8
+"""Parts of a claim's checks, each spread over it: the first of them mostly refutes."""
 
 CONTEXT = get_context("forkserver")
 CONTEXT.set_forkserver_preload(["numba", "numpy", "pandas", "scipy.stats", "sklearn.datasets"])
@@ -52,40 +53,34 @@ evidence (exact, simulation, control, test; design, where a formula fails) and w
 def source_of(root: Path = ROOT) -> str:
     """A digest of the program, but for the errors and what plants them."""
     state = hashlib.sha256()
-    for room in ("ustat_pg", "simulations"):
-        for file in sorted((root / room).rglob("*")):
-            if file.suffix in (".py", ".toml") and file.parent.name != "mutants":
-                state.update(file.relative_to(root).as_posix().encode())
-                state.update(file.read_bytes())
+    files = [*root.glob("ustat_pg/**/*"), *root.glob("simulations/**/*")]
+    for file in sorted(files):
+        if file.suffix in (".py", ".toml") and file.parent.name != "mutants":
+            state.update(file.relative_to(root).as_posix().encode())
+            state.update(file.read_bytes())
     return state.hexdigest()[:16]
 
 
 def run_errors(
-    errors: Sequence[PlantedError], size: str, seed: int, engines: Sequence[str], workers: int
+    errors: Sequence[PlantedError], size: str, engine: str, workers: int
 ) -> Iterator[tuple[PlantedError, Answer]]:
-    """Errors, as they come, with the answer on each."""
-
-    def settled(error: PlantedError) -> Answer:
-        for engine in (engine for engine in error.engines if engine in engines):
-            answer = ask(error, error.stems, size, seed, engine)
-            if answer["verdict"] == "REFUTED" or stopped.is_set():
-                break
-        return answer
-
-    pool, stopped = ThreadPoolExecutor(workers), Event()
-    futures = {pool.submit(settled, error): error for error in errors}
+    """Errors, as they come, with the answer on each, by enumeration alone or up to an engine."""
+    pool = ThreadPoolExecutor(workers)
+    futures = {}
+    for error in errors:
+        ways = error.engines[: error.engines.index(engine) + 1]
+        futures[pool.submit(ask, error, error.stems, size, ways)] = error
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
-        stopped.set()
         pool.shutdown(wait=False, cancel_futures=True)
         for process in active_children():
             process.kill()
 
 
 def ask(
-    error: PlantedError | None, stems: Sequence[str], size: str, seed: int, engine: str
+    error: PlantedError | None, stems: Sequence[str], size: str, engines: Sequence[str]
 ) -> Answer:
     """The answer of a process on an error, or on the true program; it is killed after its time."""
     from ustat_pg.compiled import bodies
@@ -93,13 +88,13 @@ def ask(
     from ..evidence.store import makers
 
     file = ROOT / (error.file if error else "")
-    answer = {"verdict": "ERROR", "stem": stems[0], "engine": engine, "by": "", "check": ""}
+    answer = {"verdict": "ERROR", "stem": stems[0], "engine": engines[-1], "by": "", "check": ""}
     receiver, sender = CONTEXT.Pipe(duplex=False)
     with TemporaryDirectory(prefix="mutant-") as folder:
         # Blocks that the error changes are not kept beside the true program's.
         blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
-        cache = Path(folder) if file in bodies() else None
-        arguments = (sender, error, stems, size, seed, engine, blocks, cache)
+        cache = folder if file in bodies() else None
+        arguments = (sender, error, stems, size, engines, blocks, cache)
         process = CONTEXT.Process(target=run_apart, args=arguments, daemon=True)
         process.start()
         sender.close()
@@ -129,27 +124,33 @@ def plant(error: PlantedError) -> None:
 
 
 def run_apart(
-    sender: Connection, error: PlantedError | None, stems: Sequence[str], size: str, seed: int,
-    engine: str, blocks: Path, cache: Path | None,
-) -> None:  # fmt: skip
-    """Send the answer of the claims: the first refutation, or the most doubtful verdict."""
+    sender: Connection,
+    error: PlantedError | None,
+    stems: Sequence[str],
+    size: str,
+    engines: Sequence[str],
+    blocks: Path,
+    cache: str | None,
+) -> None:
+    """Send the first refutation, or the most doubtful verdict of the last engine."""
     if cache is not None:
-        import_module("numba").config.CACHE_DIR = str(cache)
+        import_module("numba").config.CACHE_DIR = cache
     # A wrong formula may divide by 0.
     warnings.simplefilter("ignore")
     if error is not None:
         plant(error)
-    answers: list[Answer] = []
-    for stem in stems:
+    worst: dict[str, Answer] = {}
+    for engine, stem in product(engines, stems):
         try:
             tested = stem.endswith(".py")
-            answer = _tested(stem) if tested else _verdict(stem, size, seed, engine, blocks)
+            answer = _tested(stem) if tested else _verdict(stem, size, engine, blocks)
         except Exception as stop:
             answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
-        answers.append({"stem": stem, **answer})
+        found = [*filter(None, [worst.get(engine)]), {"stem": stem, "engine": engine, **answer}]
+        worst[engine] = min(found, key=lambda answer: ORDER.index(answer["verdict"]))
         if answer["verdict"] == "REFUTED":
             break
-    sender.send(min(answers, key=lambda answer: ORDER.index(answer["verdict"])))
+    sender.send(worst[engine])
 
 
 def _tested(file: str) -> Answer:
@@ -170,50 +171,33 @@ def _tested(file: str) -> Answer:
     return {"verdict": "ERROR", "check": f"{file}: {code!r}"}
 
 
-def _verdict(stem: str, size: str, seed: int, engine: str, blocks: Path) -> Answer:
-    """A claim's verdict, and what refutes it if it is refuted."""
+def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
+    """A claim's verdict, and what refutes it if it is refuted; enumeration asks it part by part first."""
     from .. import ON_LANGUAGE_MODELS, Suite
     from ..evidence import Options, Store, run_claims
     from ..evidence.planted import run_controls
     from ..evidence.report import exit_code
     from ..processes import designs
 
-    how, store = Options(size, engine, seed), Store(blocks)
+    how, store = Options(size, engine), Store(blocks)
     kind = "language-model" if stem in ON_LANGUAGE_MODELS else "bandit"
     # Pools of its own: what an error makes of one is no other's prediction.
-    made, _, failed = designs([stem], Suite(size, seed, kind), figures=False)
-    if engine == "exact" and made and (check := _first_refuted(made[0], how, store)):
-        return {"verdict": "REFUTED", "by": "exact", "check": check}
-    run = run_claims(made, how, store).with_failed(failed)
+    made, _, failed = designs([stem], Suite(size, 0, kind), figures=False)
+    parts = [
+        [replace(claim, rivals=(), checks=claim.checks[first::PARTS])]
+        for claim in made
+        for first in range(PARTS if engine == "exact" else 0)
+    ]
+    for claims in (*parts, made):
+        run = run_claims(claims, how, store)
+        for check in chain.from_iterable(claim.checks for claim in run.claims):
+            for by, findings in check.findings.items():
+                if findings.verdict == "REFUTED":
+                    return {"verdict": "REFUTED", "by": by, "check": check.name}
+    run = run.with_failed(failed)
     controls = run_controls(made, how)
     if exit_code(run.claims, controls) != 1:
         return {"verdict": str(run.claims[0].verdict)}
-    by, check = [
-        *((kind, check.name) for check in run.claims[0].checks
-          for kind, findings in check.findings.items() if findings.verdict == "REFUTED"),
-        *(("design", why) for why in failed.values()),
-        *(("control", f"{control.name}: {control.said}") for control in controls if not control.held),
-    ][0]  # fmt: skip
-    return {"verdict": "REFUTED", "by": by, "check": check}
-
-
-def _first_refuted(design: Any, how: Any, store: Any) -> str:
-    """The first check that its enumeration alone refutes, or an empty text: one of a few mostly does."""
-    from ..evidence.measurements import Measurements
-    from ..evidence.plan import make_plan
-    from ..evidence.runner import _settle
-    from ..evidence.work import Work, environment
-
-    measured = Measurements((check.functional for check in design.checks), how)
-    plan = make_plan(design, {}, how)
-    with environment(how, None) as pool:
-        work = Work(store, how, pool)
-        for check in (check for first in range(STRIDE) for check in design.checks[first::STRIDE]):
-            if measured.why_not_exact(check.functional) is None:
-                tasks = [measured.exact_tasks[cell.name] for cell in check.functional.cells]
-                work.run(tasks, "enumerate")
-                sums = {task.cell.name: (task.quantities, work.sums([task])) for task in tasks}
-                findings = _settle(check, measured, plan, sums, {}, {}).findings.get("exact")
-                if findings is not None and findings.verdict == "REFUTED":
-                    return str(check.name)
-    return ""
+    seen = [("design", why) for why in failed.values()]
+    seen += [("control", f"{each.name}: {each.said}") for each in controls if not each.held]
+    return {"verdict": "REFUTED", "by": seen[0][0], "check": seen[0][1]}

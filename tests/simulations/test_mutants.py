@@ -87,15 +87,15 @@ def dies(*asked):
 def test_a_process_that_hangs_or_dies_is_reported(answer, limit, verdict, monkeypatch):
     monkeypatch.setattr(runner, "LIMIT_SECONDS", limit)
     monkeypatch.setattr(runner, "run_apart", answer)
-    assert runner.ask(None, ("mse",), "smoke", 0, "exact")["verdict"] == verdict
+    assert runner.ask(None, ("mse",), "smoke", ("exact",))["verdict"] == verdict
 
 
 def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, monkeypatch, capsys):
     asked, true = [], {"verdict": "CONFIRMED", "check": ""}
 
-    def ask(error, stems, size, seed, engine):
+    def ask(error, stems, size, engines):
         asked.append(error and error.name)
-        row = {"verdict": "REFUTED", "stem": "mse", "engine": engine, "by": "exact"}
+        row = {"verdict": "REFUTED", "stem": "mse", "engine": engines[-1], "by": "exact"}
         return true if error is None else row | {"check": "a check"}
 
     monkeypatch.setattr(runner, "ask", ask)
@@ -110,10 +110,9 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     asked.clear()
     assert command.run(options(*words, "--verified"), STEMS) == 0
     assert not asked
-    # Of another seed it is.
-    assert command.run(options(*words, "--verified", "--seed", "3"), STEMS) == 0
+    # Of another size it is.
+    assert command.run(options(*words, "--verified", "--size", "quick"), STEMS) == 0
     assert sorted(asked) == sorted(names)
-    assert command.run(options(*words, "--verified"), STEMS) == 0
     true = {"verdict": "REFUTED", "check": ""}
     refuses("mse by exact is REFUTED without any error", command.run, options(*words), STEMS)
 
@@ -123,25 +122,32 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     [
         ("REFUTED", {}, 0),
         ("CONFIRMED", {}, 1),
-        ("ERROR", {}, 3),
+        ("ERROR", {}, 1),
         ("CONFIRMED", {"equivalent": "the same number"}, 0),
         ("REFUTED", {"equivalent": "the same number"}, 1),
         ("CONFIRMED", {"silent": "no rival"}, 1),
         ("INCONCLUSIVE", {"silent": "no rival"}, 0),
     ],
 )
-def test_the_exit_code_and_the_summary(verdict, argued, code):
-    results = [(an_error(**argued), {"verdict": verdict, "by": "exact"})]
-    assert command.exit_code(results) == code
-    assert (f"- {verdict}: an error" in command.summary(results)) == (code != 0)
+def test_the_exit_code_and_what_is_printed(verdict, argued, code, monkeypatch, tmp_path, capsys):
+    error = an_error(**argued)
+    monkeypatch.setattr(command, "errors", lambda on: {error.name: error})
+    answer = {"verdict": verdict, "by": "exact", "stem": "mse", "engine": "cpu"}
+    monkeypatch.setattr(runner, "ask", lambda *asked: answer)
+    assert command.run(options("--verified"), STEMS) == code
+    assert (f"- {verdict}: an error" in capsys.readouterr().out) == (code != 0)
+    # Against a record that has it as refuted, and one that says nothing of it.
+    for row, lost in (({"name": "an error", "verdict": "REFUTED", "by": "exact"}, code), ({}, 0)):
+        record = tmp_path / "record.json"
+        record.write_text(json.dumps({"errors": [row] if row else []}))
+        words = ("--verified", "--against", str(record))
+        assert command.run(options(*words), STEMS) == lost
 
 
-def test_what_a_record_has_as_refuted_must_stay_so():
+def test_what_was_drawn_is_not_asked_of_enumeration():
     record = {"errors": [{"name": "an error", "verdict": "REFUTED", "by": "simulation"}]}
-    rows = {"an error": {"verdict": "CONFIRMED"}}
-    assert command._lost(rows, record, "cpu") == ["an error"]
-    assert command._lost(rows, record, "exact") == []
-    assert command._lost({"an error": {"verdict": "REFUTED"}}, record, "cpu") == []
+    assert command.refuted(record, "cpu") == {"an error"}
+    assert command.refuted(record, "exact") == set()
 
 
 def test_the_process_plants_an_error_and_changes_no_file():
@@ -167,5 +173,5 @@ def test_the_process_plants_an_error_and_changes_no_file():
 )
 def test_one_error_from_end_to_end(name, stem, by):
     error = errors()[name]
-    answer = runner.ask(error, error.stems, "smoke", 0, "exact")
+    answer = runner.ask(error, error.stems, "smoke", ("exact",))
     assert (answer["verdict"], answer["stem"], answer["by"]) == ("REFUTED", stem, by)

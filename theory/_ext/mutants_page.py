@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulations.mutants.errors import KINDS as WRONG
-from simulations.mutants.errors import PlantedError, errors
+import pandas as pd
+
+from simulations.mutants.errors import KINDS, errors
 from simulations.mutants.runner import source_of
 from simulations.paper import RESULTS
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 RECORD = Path(__file__).resolve().parents[1] / "mutants.json"
 """The file that ``python -m simulations mutants --record`` writes."""
 
-KINDS = {
+EVIDENCE = {
     "exact": "enumeration",
     "simulation": "simulation",
     "control": "a control",
@@ -27,122 +27,112 @@ KINDS = {
 }
 """The kinds of evidence that refute, in words."""
 
-RUN = {"exact": "enumeration alone", "cpu": "simulation too", "": "nothing"}
-"""How claims were run, in words."""
-
-
-def record() -> tuple[dict[str, Any], list[tuple[PlantedError, dict[str, Any]]]]:
-    held = json.loads(RECORD.read_text(encoding="utf-8"))
-    return held, [(errors()[row["name"]], row) for row in held["errors"]]
-
 
 def plain(text: str) -> str:
     return "".join(f"\\{letter}" if letter in "|*_$<[`\\" else letter for letter in text)
 
 
-def _table(head: list[str], rows: list[list[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+def record() -> tuple[dict[str, Any], pd.DataFrame]:
+    """The head of the record, and a row for each of its errors in the page's words."""
+    held = json.loads(RECORD.read_text(encoding="utf-8"))
+    rows = []
+    for row in held["errors"]:
+        error, by = errors()[row["name"]], EVIDENCE.get(row["by"], row["by"])
+        label = f"{RESULTS[row['stem']].label}, " if row["stem"] in RESULTS else ""
+        seen = f"{label}{by}: " if row["verdict"] == "REFUTED" else ""
+        rows.append(
+            {
+                "error": plain(error.name),
+                "file": f"`{error.file.removeprefix('ustat_pg/')}`",
+                "verdict": row["verdict"],
+                "by": row["by"],
+                "layer": error.layer,
+                "kind": error.kind,
+                "claims": ", ".join(error.stems),
+                "why": plain(error.equivalent or error.silent),
+                "argued": bool(error.equivalent or error.silent),
+                "silent": bool(error.silent),
+                "off": row["verdict"] not in error.allowed,
+                "first seen by": "" if error.equivalent else seen + plain(row["check"]),
+            }
+        )
+    return held, pd.DataFrame(rows)
 
 
-def _share(part: int, whole: int) -> str:
-    return f"{part} of {whole} ({part / whole:.1%})" if whole else "none"
+def _table(rows: pd.DataFrame, **columns: str) -> str:
+    """Columns of rows as Markdown, under the names given."""
+    if rows.empty:
+        return "None."
+    return str(rows[[*columns]].rename(columns=columns).to_markdown(index=False))
 
 
-def _place(error: PlantedError) -> str:
-    return f"`{error.file.removeprefix('ustat_pg/')}`"
+def _share(part: pd.Series) -> str:
+    return f"{part.sum()} of {len(part)} ({part.mean():.1%})"
 
 
 def counts() -> str:
-    """How many are refuted, by layer and by kind of evidence."""
+    """How many are refuted, by kind, by layer and by what refutes them."""
     held, rows = record()
-    counted = [entry for entry in rows if not entry[0].equivalent and not entry[0].silent]
-    refuted = [row for _, row in counted if row["verdict"] == "REFUTED"]
-    seen = [row for _, row in counted if row["verdict"] != "CONFIRMED"]
-    since = len(errors()) - len(rows)
+    rows = rows[~rows.argued]
+    refuted = rows.verdict == "REFUTED"
     text = (
         f"At size {held['size']}, version {held['version']} (source {held['source']}), "
-        f"{_share(len(refuted), len(counted))} planted errors are refuted, and "
-        f"{_share(len(seen), len(counted))} are not confirmed."
+        f"{_share(refuted)} planted errors are refuted, and "
+        f"{_share(rows.verdict != 'CONFIRMED')} are not confirmed."
     )
-    here = source_of()
-    if here != held["source"]:
+    if (here := source_of()) != held["source"]:
         text += f" This checkout is of source {here}: the program has changed since that run."
-    text += f" The suite holds {since} more, which that run did not plant." if since else ""
-    lines = []
-    for layer in [*dict.fromkeys(error.layer for error, _ in counted), None]:
-        mine = [row for error, row in counted if layer in (None, error.layer)]
-        kinds = Counter(row["by"] for row in mine if row["verdict"] == "REFUTED")
-        survived = sum(row["verdict"] == "CONFIRMED" for row in mine)
-        other = len(mine) - kinds.total() - survived
-        numbers = [len(mine), survived, *(kinds[kind] for kind in KINDS)]
-        lines.append([layer or "**all**", *numbers, other])
-    if later := held.get("later", {}):
-        text += " Of these " + ", ".join(
+    if since := len(errors()) - len(held["errors"]):
+        text += f" The suite holds {since} more, which that run did not plant."
+    if later := held.get("later"):
+        parts = (
             f"{count} were planted later, in source {source}" for source, count in later.items()
-        ) + "."  # fmt: skip
-    wrong = Counter(error.kind for error, _ in counted)
-    text += "\n\n" + _table(
-        ["kind", "what is wrong", "planted"],
-        [[kind, what, wrong[kind]] for kind, what in WRONG.items()],
-    )
+        )
+        text += f" Of these {', '.join(parts)}."
+    planted = rows.kind.value_counts().reindex(KINDS, fill_value=0)
+    kinds = pd.DataFrame({"what": KINDS, "planted": planted}).rename_axis("kind").reset_index()
+    seen = {f"by {words}": refuted & (rows.by == by) for by, words in EVIDENCE.items()}
+    survive = rows.verdict == "CONFIRMED"
     # Survivors stand first: a narrow window shows the left of a table.
-    head = ["layer", "planted", "survive", *(f"by {words}" for words in KINDS.values())]
-    return f"{text}\n\n{_table([*head, 'otherwise seen'], lines)}"
+    parts = pd.DataFrame({"planted": True, "survive": survive, **seen}, index=rows.index)
+    parts["otherwise seen"] = ~refuted & ~survive
+    layers = parts.groupby(rows.layer, sort=False).sum()
+    layers.loc["**all**"] = layers.sum()
+    table = layers.rename_axis("layer").reset_index().to_markdown(index=False)
+    return f"{text}\n\n{_table(kinds, kind='kind', what='what is wrong', planted='planted')}\n\n{table}"
 
 
 def survivors() -> str:
-    """Each error that is not refuted, and the claims that did not see it."""
+    """Each error that has another verdict than it must have, and the claims that did not see it."""
     _, rows = record()
-    lines = [
-        [
-            plain(error.name),
-            _place(error),
-            row["verdict"],
-            ", ".join(error.stems),
-            RUN[row["engine"]],
-        ]
-        for error, row in rows
-        if row["verdict"] not in error.allowed
-    ]
-    if not lines:
-        return "Nothing does."
-    return _table(["error", "file", "verdict", "claims that were run", "by"], lines)
+    return _table(
+        rows[rows.off], error="error", file="file", verdict="verdict", claims="claims that were run"
+    )
 
 
 def equivalent() -> str:
     """Each error that is argued to be none."""
-    lines = [
-        [plain(error.name), _place(error), plain(error.equivalent)]
-        for error, _ in record()[1]
-        if error.equivalent
-    ]
-    return _table(["error", "file", "why it is none"], lines)
+    _, rows = record()
+    return _table(
+        rows[rows.argued & ~rows.silent], error="error", file="file", why="why it is none"
+    )
 
 
 def silent() -> str:
     """Each error that leaves a claim nothing to refute, and what the claim says."""
-    lines = [
-        [plain(error.name), _place(error), row["verdict"], plain(error.silent)]
-        for error, row in record()[1]
-        if error.silent
-    ]
-    return _table(["error", "file", "verdict", "why not REFUTED"], lines)
+    _, rows = record()
+    names = {"error": "error", "file": "file", "verdict": "verdict", "why": "why not REFUTED"}
+    return _table(rows[rows.silent], **names)
 
 
 def table() -> str:
     """All errors, layer by layer, with the claim and the check that saw them first."""
-    parts: dict[str, list[list[str]]] = {}
-    for error, row in record()[1]:
-        verdict = "equivalent" if error.equivalent else row["verdict"]
-        told = [] if row["by"] == "test" else [RESULTS[row["stem"]].label]
-        by = f"{', '.join([*told, KINDS.get(row['by'], row['by'])])}: {plain(row['check'])}"
-        first = by if verdict == "REFUTED" else plain(row["check"])
-        parts.setdefault(error.layer, []).append([plain(error.name), verdict, first])
+    _, rows = record()
+    rows["verdict"] = rows.verdict.mask(rows.argued & ~rows.silent, "equivalent")
+    names = {name: name for name in ("error", "verdict", "first seen by")}
     return "\n\n".join(
-        f":::{{dropdown}} {layer[0].upper()}{layer[1:]}: {len(lines)}\n"
-        f"{_table(['error', 'verdict', 'first seen by'], lines)}\n:::"
-        for layer, lines in parts.items()
+        f":::{{dropdown}} {layer.capitalize()}: {len(part)}\n{_table(part, **names)}\n:::"
+        for layer, part in rows.groupby("layer", sort=False)
     )
 
 
