@@ -107,7 +107,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	@touch $@
 
 benchmarks: .venv/dev  ## every benchmark beside its peers, on a quiet machine; not timed
-	for name in mse_kernel trajectories weighted_chi2 llm_pool noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done
+	for name in mse_kernel trajectories weighted_chi2 noise; do .venv/bin/python -m benchmarks.$$name || exit 1; done
 
 clean:  ## remove .venv, results and build
 	rm -rf .venv results build dist *.egg-info

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import beta
 
+from benchmarks.measuring import upper
 from ustat_pg.estimators import RunningTable, advantages, norm_weighted
 from ustat_pg.noise import Alarms
 
@@ -334,11 +334,6 @@ def seen(name: str, runs: int, seed: int = 0) -> list[int | None]:
     place = len(SOUND) + [*FAULTS].index(name)
     alarm = FAULTS[name].alarm or ""
     return [run(FAULTS[name], [seed, place, number]).get(alarm) for number in range(runs)]
-
-
-def upper(count: int, runs: int) -> float:
-    """The one-sided 95% bound of a share, Clopper and Pearson's."""
-    return float(beta.ppf(0.95, count + 1, runs - count))
 
 
 def main() -> None:

@@ -3,26 +3,23 @@
 Numbers first: the device's draws are the cpu engine's, so that means and products of the same
 replications agree to 1e-12 and runs end in the same places, however they are shared out; the same call
 gives the same bits. Only then clocks: whole calls, in turn in one process, medians of rounds.
-Peers are JAX and torch where they are installed, and the cpu engine on all cores. Random rewards,
+Peers are JAX, where it is installed, and the cpu engine on all cores. Random rewards,
 softmax policies and grpo's squared error on one prompt, or whole training runs, as in
 ``benchmarks.mse_kernel`` and ``benchmarks.trajectories``. At most four minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 
 from benchmarks import mse_kernel, trajectories
-from benchmarks.measuring import in_turn, machine
+from benchmarks.measuring import in_threads, in_turn, machine, options_of, show
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError
 from ustat_pg.engines.device import SIMULATED, require_device
 from ustat_pg.problems import KINDS, random_problem
@@ -88,22 +85,17 @@ def numbers(replications: int, small: bool) -> list[tuple[str, float]]:
 # Speeds.
 
 
-def on_cores(measure: Callable[[int, int], Any], replications: int) -> None:
-    """The cpu engine on all cores, each with an equal share."""
-    share = max(replications // CORES, 1)
-    with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(lambda core: measure(core * share, share), range(CORES)))
-
-
 def gradient(case: mse_kernel.Case, replications: int) -> dict[str, Program]:
     """Programs that measure grpo's squared error."""
     asked = [SquaredError(Estimator("grpo"))]
     here = partial(case.cell.measure, "cpu", asked)
     programs = {
         "cuda": partial(case.cell.measure, "cuda", asked, replications=replications),
-        "cpu": partial(on_cores, lambda first, n: here(first=first, replications=n), replications),
+        "cpu": partial(
+            in_threads, lambda first, n: here(first=first, replications=n), replications, CORES
+        ),
     }
-    return programs | by_jax(case, replications) | by_torch(case, replications)
+    return programs | by_jax(case, replications)
 
 
 def by_jax(case: mse_kernel.Case, replications: int) -> dict[str, Program]:
@@ -136,37 +128,6 @@ def by_jax(case: mse_kernel.Case, replications: int) -> dict[str, Program]:
     return {"JAX, float32": whole}
 
 
-def by_torch(case: mse_kernel.Case, replications: int) -> dict[str, Program]:
-    """The same in torch."""
-    try:
-        import torch
-    except ImportError:
-        return {}
-    if not torch.cuda.is_available():
-        return {}
-    ends = torch.tensor(case.ends.astype(np.int64), device="cuda")
-    first, second = (torch.tensor(table, device="cuda") for table in case.tables)
-    g = float(case.gradient @ case.gradient)
-    unit, part = 1 / (case.group - 1), 2**18
-
-    def whole() -> list[float]:
-        sums = torch.zeros(2, dtype=torch.float64, device="cuda")
-        for _ in range(max(replications // part, 1)):
-            words = torch.randint(2**32, (part, case.group), device="cuda")
-            arms = torch.searchsorted(ends, words, right=True)
-            n = torch.zeros(part, case.arms, device="cuda").scatter_add_(
-                1, arms, torch.ones(arms.shape, device="cuda")
-            )
-            linear, quadratic = n @ first, (n * n) @ second
-            mean = linear[:, 0] / case.group
-            square = quadratic[:, 0] - 2 * mean * quadratic[:, 1] + mean**2 * quadratic[:, 2]
-            values = unit * (unit * square - 2 * (linear[:, 1] - mean * linear[:, 2])) + g
-            sums += torch.stack([values.sum(), (values * values).sum()]).double()
-        return [float(value) for value in sums]
-
-    return {"torch, float32": whole}
-
-
 def runs(case: trajectories.Case, replications: int, steps: int) -> dict[str, Program]:
     """Programs of whole training runs."""
     run = case.trajectory(steps).run
@@ -175,7 +136,9 @@ def runs(case: trajectories.Case, replications: int, steps: int) -> dict[str, Pr
         return run("cuda", seed=0, replications=replications)
 
     shared = min(replications, 1250 * CORES)
-    here = partial(on_cores, lambda first, n: run("cpu", first=first, replications=n), shared)
+    here = partial(
+        in_threads, lambda first, n: run("cpu", first=first, replications=n), shared, CORES
+    )
     # The cpu's time grows with its runs alone: a share of them will do.
     return {"cuda": there, f"cpu, {shared:,} runs": here} | runs_by_jax(case, replications, steps)
 
@@ -247,29 +210,25 @@ def speeds(rounds: int, small: bool) -> list[list[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, rounds=5)
     try:
         require_device()
     except InputError as error:
         print(error)
         return 2
-    print("# The engines on a device\n")
-    print(f"{device_name()}; {machine('numpy', 'numba', 'jax', 'torch')}.\n")
     compared = numbers(5 if options.quick else 20_000, options.quick)
     wrong = [[case, f"{value:.1e}"] for case, value in compared if not value < TOLERANCE]
     largest = max(value for _, value in compared)
-    print(
-        f"Against the cpu engine, {len(compared)} cases: largest relative difference {largest:.1e}.\n"
-    )
+    notes = [
+        f"{device_name()}; {machine('numpy', 'numba', 'jax')}.",
+        f"Against the cpu engine, {len(compared)} cases: largest relative difference {largest:.1e}.",
+    ]
+    title = "The engines on a device"
     if wrong:
-        print(tabulate(wrong, ["not the same", "difference"], tablefmt="github"))
+        show(title, notes, wrong, ["not the same", "difference"])
         return 1
-    header = ["case", "program", "ns", "times the cuda engine's"]
     table = speeds(1 if options.quick else options.rounds, options.quick)
-    print(tabulate(table, header, tablefmt="github", disable_numparse=True))
+    show(title, notes, table, ["case", "program", "ns", "times the cuda engine's"])
     return 0
 
 

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count, getloadavg
 from pathlib import Path
 from platform import processor, python_version
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from statsmodels.stats.proportion import proportion_confint
+from tabulate import tabulate
 
 from ustat_pg.whole_files import versions
 
-__all__ = ["clock", "duration", "in_turn", "machine", "number"]
+THREADS = 2
+"""Threads that programs may use."""
+
+ERRORS = 5.0
+"""Standard errors that a mean may be off: a normal deviate exceeds it in 6e-7 of cases."""
+
+
+def options_of(
+    document: str | None, arguments: Sequence[str] | None, rounds: int
+) -> argparse.Namespace:
+    """``rounds`` and ``quick`` of a benchmark, from its command line."""
+    parser = argparse.ArgumentParser(description=str(document).splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    return parser.parse_args(arguments)
 
 
 def clock(function: Callable[[], object], at_least: float = 5e-3) -> float:
@@ -28,6 +47,28 @@ def in_turn(programs: Sequence[Callable[[], object]], rounds: int) -> NDArray[np
     """Seconds (rounds, programs) of one call each, in interleaved rounds: other work falls on all alike."""
     once = [timeit.Timer(program) for program in programs]
     return np.array([[timer.timeit(1) for timer in once] for _ in range(rounds)])
+
+
+def in_threads(
+    function: Callable[[int, int], Any], replications: int, threads: int = THREADS
+) -> list[Any]:
+    """What a function of the first replication and their number gives, in equal shares, one a thread."""
+    share = -(-replications // threads)
+    firsts = range(0, replications, share)
+    counts = [min(share, replications - first) for first in firsts]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(function, firsts, counts))
+
+
+def over_first(spent: NDArray[np.float64]) -> list[str]:
+    """Each program's times (rounds, programs) over the first's: median and quartiles of paired rounds."""
+    low, middle, high = np.quantile(spent / spent[:, :1], [0.25, 0.5, 0.75], axis=0)
+    return [f"{m:.2f} [{a:.2f}, {b:.2f}]" for a, m, b in zip(low, middle, high, strict=True)]
+
+
+def upper(count: int, runs: int) -> float:
+    """The one-sided 95% bound on a share, after Clopper and Pearson."""
+    return float(proportion_confint(count, runs, alpha=0.1, method="beta")[1])
 
 
 def number(ratio: float) -> str:
@@ -57,3 +98,13 @@ def machine(*packages: str) -> str:
             *(f"{name} {installed.get(name, 'not installed')}" for name in packages),
         ]
     )
+
+
+def show(
+    title: str, notes: Iterable[str], rows: Sequence[Sequence[object]], header: Sequence[str]
+) -> None:
+    """Print a benchmark's results as Markdown."""
+    print(f"# {title}\n")
+    for note in notes:
+        print(f"{note}\n")
+    print(tabulate(rows, header, tablefmt="github", disable_numparse=True))

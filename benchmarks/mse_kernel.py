@@ -12,7 +12,6 @@ takes its best batch size. Rounds are interleaved, and ratios are medians of pai
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,23 +20,27 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
-from benchmarks.measuring import clock, in_turn, machine
+from benchmarks.measuring import (
+    ERRORS,
+    THREADS,
+    clock,
+    in_turn,
+    machine,
+    options_of,
+    over_first,
+    show,
+)
 from ustat_pg import rng
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 SIZES = ((10, 16), (100, 64), (1000, 64))
-THREADS = 2
 BATCHES = (256, 1024, 4096, 16_384, 65_536)
 LARGEST_TABLE = 2**22
 """Counts in a table of a peer's batch: beyond a few megabytes it is slow."""
-
-ERRORS = 5.0
-"""How many standard errors a mean may be off: a normal deviate exceeds it in 6e-7 of cases."""
 
 Array = Any
 Program = Callable[[int], Array]
@@ -230,29 +233,25 @@ def measure(case: Case, rounds: int, trial: float) -> list[list[str]]:
     )
     spent = in_turn(calls, rounds) / np.array(sizes)
     rows = []
-    for name, times, size in zip(programs, spent.T, sizes, strict=True):
-        low, middle, high = np.quantile(times / spent[:, 0], [0.25, 0.5, 0.75])
+    for name, times, ratio, size in zip(programs, spent.T, over_first(spent), sizes, strict=True):
         nanoseconds = np.median(times) / case.group * 1e9
-        ratio = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
         rows.append([f"({case.arms}, {case.group})", name, f"{nanoseconds:.2f}", ratio, str(size)])
     return rows
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=101)
-    parser.add_argument("--quick", action="store_true", help="one tiny size, to see that it runs")
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = options_of(__doc__, arguments, rounds=101)
     rounds, trial = (2, 1e-3) if options.quick else (options.rounds, 3e-2)
     rows = []
     with threadpool_limits(1, "blas"):
         for arms, group in ((5, 4),) if options.quick else SIZES:
             rows += measure(Case(arms, group), rounds, trial)
-    print("# The MSE kernel against its peers\n")
-    print(f"{machine('numpy', 'numba')}; {THREADS} threads.\n")
-    print(f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.\n")
+    notes = [
+        f"{machine('numpy', 'numba')}; {THREADS} threads.",
+        f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.",
+    ]
     header = ["(K, G)", "program", "ns per output", "ratio", "batch"]
-    print(tabulate(rows, header, tablefmt="github", disable_numparse=True))
+    show("The MSE kernel against its peers", notes, rows, header)
     return 0
 
 

@@ -22,11 +22,10 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
-from statsmodels.stats.proportion import proportion_confint
 from tabulate import tabulate
 
 import simulations
-from benchmarks.measuring import machine
+from benchmarks.measuring import machine, upper
 from simulations import ON_NETWORKS, STEMS, Suite
 from simulations.evidence import Options, RivalVerdict, Verdict, run_claims
 from simulations.evidence.planted import run_controls
@@ -124,11 +123,6 @@ def off(record: Record) -> bool:
     """Whether a seed is not as it should be: every claim confirmed, every rival refuted."""
     verdicts = set(record["claims"].values())
     return record["refused"] is not None or verdicts != {"CONFIRMED"} or bool(record["rivals"])
-
-
-def upper(count: int, seeds: int) -> float:
-    """The one-sided 95% bound on a share, after Clopper and Pearson."""
-    return float(proportion_confint(count, seeds, alpha=0.1, method="beta")[1])
 
 
 def tables(records: Sequence[Record]) -> Iterator[str]:

@@ -11,30 +11,32 @@ it is timed. Rounds are interleaved, and ratios are medians of paired rounds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from scipy.special import softmax
-from tabulate import tabulate
 from threadpoolctl import threadpool_limits
 
-from benchmarks.measuring import in_turn, machine
+from benchmarks.measuring import (
+    ERRORS,
+    THREADS,
+    in_threads,
+    in_turn,
+    machine,
+    options_of,
+    over_first,
+    show,
+)
 from simulations.engines.runs.schedules import Decay
 from simulations.engines.runs.trajectory import Trajectory
 from ustat_pg.problems import SoftmaxBandit
 
-THREADS = 2
 START = -1.0
 """Every coordinate of θ₀: far enough from the optimum that a wrong rate shows."""
-
-ERRORS = 5.0
-"""Standard errors that two means may differ by: a normal deviate exceeds it in 6e-7 of cases."""
 
 CHUNK = 5000
 """Replications of a chunk in NumPy: faster than 500 and 2,500 at both sizes."""
@@ -99,21 +101,13 @@ CASES = (
 )
 
 
-def in_threads(function: Callable[[int, int], Array], replications: int) -> Array:
-    share = -(-replications // THREADS)
-    firsts = range(0, replications, share)
-    with ThreadPoolExecutor(THREADS) as pool:
-        parts = pool.map(lambda first: function(first, min(share, replications - first)), firsts)
-        return np.concatenate(list(parts))
-
-
 def engine(case: Case, seed: int, replications: int, steps: int) -> Array:
     trajectory = case.trajectory(steps)
 
     def share(first: int, count: int) -> Array:
         return trajectory.run("cpu", seed=seed, first=first, replications=count)[:, 0]
 
-    return in_threads(share, replications)
+    return np.concatenate(in_threads(share, replications))
 
 
 # NumPy: arrays (K, m), replications last, in chunks that stay in the cache.
@@ -162,7 +156,7 @@ def numpy_program(case: Case, seed: int, replications: int, steps: int) -> Array
             ]
         )
 
-    return in_threads(share, replications)
+    return np.concatenate(in_threads(share, replications))
 
 
 def peers(case: Case) -> dict[str, Program]:
@@ -205,34 +199,32 @@ def measure(case: Case, replications: int, steps: int, rounds: int) -> list[list
         check(case, name, program(1, replications, steps), ours)
     spent = in_turn([partial(run, 0, replications, steps) for run in programs.values()], rounds)
     rows = []
-    for name, times in zip(programs, spent.T, strict=True):
-        low, middle, high = np.quantile(times / spent[:, 0], [0.25, 0.5, 0.75])
+    for name, times, ratio in zip(programs, spent.T, over_first(spent), strict=True):
         took = np.median(times)
-        ratio = f"{middle:.2f} [{low:.2f}, {high:.2f}]"
         step = took / (replications * steps) * 1e9
         rows.append([case.label, name, f"{took:.3g}", f"{step:.3g}", ratio])
     return rows
 
 
 def main(arguments: Sequence[str] | None = None, cases: Sequence[Case] = CASES) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="short runs, to see that it runs")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, rounds=5)
     replications, steps, rounds = (2000, 30, 1) if options.quick else (10_000, 1000, options.rounds)
-    print("# Trajectories against their peers\n")
-    print(f"{machine('numpy', 'numba')}; {THREADS} threads.\n")
-    print(f"R = {replications:,} runs of T = {steps:,} steps, B = 1, grpo.")
-    print(f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.\n")
-    for case in cases:
-        sizes = f"X = {case.contexts}, K = {case.arms}, d = {case.d}, G = {case.group}"
-        print(f"- {case.label}: {sizes}")
     rows = []
     with threadpool_limits(1, user_api="blas"):
         for case in cases:
             rows += measure(case, replications, steps, rounds)
+    sizes = (
+        f"- {case.label}: X = {case.contexts}, K = {case.arms}, d = {case.d}, G = {case.group}"
+        for case in cases
+    )
+    notes = [
+        f"{machine('numpy', 'numba')}; {THREADS} threads.",
+        f"R = {replications:,} runs of T = {steps:,} steps, B = 1, grpo.\n"
+        f"Ratios are times over the engine's: medians and quartiles of {rounds} paired rounds.",
+        "\n".join(sizes),
+    ]
     header = ["size", "program", "seconds", "ns a step", "ratio"]
-    print("\n" + tabulate(rows, header, tablefmt="github", disable_numparse=True))
+    show("Trajectories against their peers", notes, rows, header)
     return 0
 
 

@@ -8,7 +8,6 @@ far below to far above (``tests/data``).
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -18,9 +17,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tabulate import tabulate
 
-from benchmarks.measuring import clock, duration, machine, number
+from benchmarks.measuring import clock, duration, machine, number, options_of, show
 from ustat_pg.distributions import WeightedChi2
 
 DATA = Path(__file__).resolve().parents[1] / "tests/data/weighted_chi2_reference.json"
@@ -155,18 +153,16 @@ HEADER = [
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="up to 20 weights, one round")
-    options = parser.parse_args(arguments)
+    options = options_of(__doc__, arguments, rounds=5)
     rounds = 1 if options.quick else options.rounds
     measured = [measure(case, rounds) for case in cases(20 if options.quick else inf)]
-    print("# WeightedChi2 against its peer\n")
-    print(f"`python -m benchmarks.weighted_chi2`; {machine('numpy', 'scipy')}.\n")
-    print(f"Least times of {rounds} rounds in one process; a ratio is the time over ours.\n")
-    print("\n".join(verdict for _, verdict in measured) + "\n")
+    notes = [
+        f"`python -m benchmarks.weighted_chi2`; {machine('numpy', 'scipy')}.",
+        f"Least times of {rounds} rounds in one process; a ratio is the time over ours.",
+        "\n".join(verdict for _, verdict in measured),
+    ]
     rows = [row for part, _ in measured for row in part]
-    print(tabulate(rows, HEADER, tablefmt="github", disable_numparse=True))
+    show("WeightedChi2 against its peer", notes, rows, HEADER)
     return 0
 
 

@@ -121,16 +121,6 @@ def test_seeds_are_counted_and_go_on_where_they_were_stopped(tmp_path, monkeypat
     assert "1 of 1 seeds could not be run." in capsys.readouterr().out
 
 
-def test_llm_pool(capsys):
-    pytest.importorskip("transformers")
-    from benchmarks import llm_pool
-
-    assert llm_pool.main(["--quick"]) == 0
-    out = capsys.readouterr().out
-    rows = ("| vanilla", "| grpo", "| oracle")
-    assert sum(line.startswith(rows) for line in out.splitlines()) == 6
-
-
 def test_noise(monkeypatch, capsys):
     pytest.importorskip("trl")
     from benchmarks import noise
