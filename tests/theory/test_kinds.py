@@ -190,56 +190,6 @@ STARRED |= set(re.findall(r"\[[^]]*\]\((\w+)\.md\) ★", INDEX))
 COURSE = re.search(r"\| page \| in 30 .*\n\|.*\n((?:\|.*\n)+)", INDEX)[1]
 
 
-def sections(page):
-    """The text of a page under each of its headings, what is folded left out."""
-    text = (SOURCE / f"{page}.md").read_text("utf-8").partition("\n# ")[2]
-    text = re.sub(
-        r"^(?::::\{dropdown\}.*?^:::|```\{toctree\}.*?^```)$", "", text, flags=re.S | re.M
-    )
-    head, *rest = re.split(r"^## (.*)\n", text, flags=re.M)
-    return {"Head": head, **dict(zip(rest[::2], rest[1::2], strict=True))}
-
-
-def minutes(text):
-    """What a text takes: 200 words a minute, a minute a display, a third of one a row of a table."""
-    blocks = r"^\$\$.*?^\$\$.*?$|^```.*?^```$"
-    words = len(re.sub(blocks, "", text, flags=re.S | re.M).split())
-    rows = len(re.findall(r"^\|(?!-)", text, re.M)) - len(re.findall(r"^\|-", text, re.M))
-    return (
-        words / 200 + len(re.findall(blocks, text, re.S | re.M)) + text.count("{figure}") + rows / 3
-    )
-
-
-def test_the_course_stands_under_the_slider_and_takes_the_minutes_that_it_says():
-    under = INDEX.partition('\nslider("Group size G"')[2]
-    assert re.match(r"[^#]*\n## Start here: 30 minutes\n\n\| page ", under)
-    assert INDEX.index("★") > INDEX.index(COURSE), "the star stands before it is explained"
-    totals = [0, 0]
-    for row in COURSE.splitlines():
-        page, *columns = [entry.strip() for entry in row.strip("| ").split(" |")]
-        page = page[1:].partition("]")[0] if page[0] == "[" else "index"
-        assert page not in STARRED
-        parts = sections(page)
-        for place, column in enumerate(columns):
-            said, _, words = column.partition(": ")
-            totals[place] += int(said or 0)
-            if not said or page == "playground":
-                continue
-            first = ["what grpo", "why", "head"]
-            wanted = first + ["five"] * place if page == "index" else words.split(", ")
-            names = [
-                n
-                for n in parts
-                for word in wanted
-                if n.lower().removeprefix("on ").removeprefix("in ").startswith(word)
-            ]
-            assert len(names) == len(wanted), (page, words)
-            counted = sum(minutes(parts[name]) for name in names)
-            assert counted - 0.5 <= int(said) <= counted + 2, (page, words, counted)
-    assert 25 <= totals[0] <= 30
-    assert 80 <= totals[1] <= 90
-
-
 def test_the_course_needs_no_page_with_a_star():
     """Statements and exercises link to such a page only with its star, as a way on."""
     course = set(re.findall(r"\((\w+)\.md\)", COURSE)) - {"playground"}
