@@ -71,6 +71,17 @@ def upper(count: int, runs: int) -> float:
     return float(proportion_confint(count, runs, alpha=0.1, method="beta")[1])
 
 
+def same(what: str, mean: float, error: float, wanted: float, its_error: float = 0.0) -> None:
+    """Stop unless a mean is the number wanted within the Monte Carlo errors of both."""
+    off = abs(mean - wanted) / np.hypot(error, its_error)
+    # Written so that a NaN is refused as well.
+    if not off <= ERRORS:
+        raise SystemExit(
+            f"{what} computes something else: its mean {mean:.6g} is {off:.1f} standard errors "
+            f"from {wanted:.6g}"
+        )
+
+
 def number(ratio: float) -> str:
     """A ratio, whole from 10 on."""
     return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"

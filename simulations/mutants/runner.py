@@ -139,18 +139,18 @@ def run_apart(
     warnings.simplefilter("ignore")
     if error is not None:
         plant(error)
-    worst: dict[str, Answer] = {}
+    answers: list[Answer] = []
     for engine, stem in product(engines, stems):
         try:
             tested = stem.endswith(".py")
             answer = _tested(stem) if tested else _verdict(stem, size, engine, blocks)
         except Exception as stop:
             answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
-        found = [*filter(None, [worst.get(engine)]), {"stem": stem, "engine": engine, **answer}]
-        worst[engine] = min(found, key=lambda answer: ORDER.index(answer["verdict"]))
+        answers.append({"stem": stem, "engine": engine, **answer})
         if answer["verdict"] == "REFUTED":
             break
-    sender.send(worst[engine])
+    last = (answer for answer in answers if answer["engine"] == engine)
+    sender.send(min(last, key=lambda answer: ORDER.index(answer["verdict"])))
 
 
 def _tested(file: str) -> Answer:

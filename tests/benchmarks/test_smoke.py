@@ -36,7 +36,7 @@ def test_trajectories(monkeypatch, capsys):
     assert capsys.readouterr().out.count("| tiny") == 1 + len(trajectories.peers(case))
     slower = partial(trajectories.engine, replace(case, c=9.0))
     monkeypatch.setattr(trajectories, "peers", lambda _: {"planted": slower})
-    with pytest.raises(SystemExit, match=r"planted, tiny: .* it computes something else"):
+    with pytest.raises(SystemExit, match="planted, tiny, computes something else"):
         trajectories.measure(case, 10_000, 60, 1)
 
 
