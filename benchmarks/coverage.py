@@ -75,24 +75,10 @@ def problem(name: str) -> SoftmaxBandit:
     )
 
 
-@cache
-def _scores(name: str) -> Array:
-    policy = problem(name).policy
-    return np.stack([policy.scores(x) for x in range(problem(name).contexts)])
-
-
 def drawn(name: str, prompts: int, rollouts: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Rewards (P, N) and scores (P, N, d) of prompts and rollouts drawn from a problem."""
-    made = problem(name)
-    x = rng.choice(made.contexts, prompts, p=made.context_probs)
-    below = made.policy.probs[x].cumsum(axis=1)
-    uniform = rng.random((prompts, rollouts, 1)) * below[:, None, -1:]
-    arms = (uniform > below[:, None]).sum(axis=-1)
-    laws = made.reward_probs[x[:, None], arms].cumsum(axis=-1)
-    places = (rng.random((prompts, rollouts, 1)) * laws[..., -1:] > laws).sum(axis=-1)
-    values = made.reward_values[x[:, None], arms]
-    rewards = np.take_along_axis(values, places[..., None], axis=-1)[..., 0]
-    return rewards, _scores(name)[x[:, None], arms]
+    made = problem(name).sample(rng, rollouts, prompts)
+    return made.rewards, made.scores
 
 
 @dataclass(frozen=True)
