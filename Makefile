@@ -38,8 +38,9 @@ test: .venv/dev  ## the whole suite; 20 to 24 min
 test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-# What asks claims, models, torch or the site; its tests run where all is installed.
-PROOF = agreement architecture benchmarks examples figures llm noise power simulations theory
+# What asks claims, models, torch or pages: its tests run where all is installed.
+PROOF = agreement architecture benchmarks examples figures llm noise power simulations theory \
+  test_pages.py test_readme.py policies/models.py testing/registered.py
 
 test-tool: .venv/tool  ## the tests of the tool on a core without torch, for any Python from 3.11 on; 5 min
 	.venv/bin/python -m pytest -n auto --dist worksteal -m "not slow" --doctest-ignore-import-errors \

@@ -184,7 +184,7 @@ def _verdict(stem: str, size: str, engine: str, blocks: Path) -> Answer:
     # Pools of its own: what an error makes of one is no other's prediction.
     made, _, failed = designs([stem], Suite(size, 0, kind), figures=False)
     parts = [
-        [replace(claim, rivals=(), checks=claim.checks[first::PARTS])]
+        [replace(claim, checks=claim.checks[first::PARTS])]
         for claim in made
         for first in range(PARTS if engine == "exact" else 0)
     ]

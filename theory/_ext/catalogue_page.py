@@ -75,7 +75,7 @@ def made(template: str, **names: Any) -> str:
         undefined=StrictUndefined,
     )
     pages.globals |= {"known": catalogue(), "anchor": anchor, "short_name": short_name}
-    return pages.get_template(f"{template}.md").render(**names)
+    return pages.get_template(f"{template}.md.jinja").render(**names)
 
 
 def estimators() -> str:
