@@ -91,8 +91,8 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     if options.list:
         table = [[error.layer, error.name, error.file, " ".join(error.stems)] for error in planted]
         print(tabulate(table, ["layer", "error", "file", "claims"]), f"\n\n{len(table)} errors.")
-        missing = untouched(errors(options.on).values())
-        print("\nUnverified: no error touches these functions.", *missing, sep="\n")
+        unseen = untouched(errors(options.on).values())
+        print("\nUnverified: no error touches these functions.", *unseen, sep="\n")
         return 0
     head = {"version": __version__, "size": options.size, "source": source_of()}
     rows = _recorded(options.record, head, options.engine)
@@ -182,9 +182,9 @@ def _touched(source: str, name: str, snippets: Sequence[str]) -> bool:
             parts[next(n.id for n in ast.walk(part) if isinstance(n, ast.Name))] = part
     ahead = [name]
     while ahead:
-        if part := parts.pop(ahead.pop(), None):
-            text = f"{ast.get_source_segment(source, part)}\n"
+        if reached := parts.pop(ahead.pop(), None):
+            text = f"{ast.get_source_segment(source, reached)}\n"
             if any(pattern(old).search(text) for old in snippets):
                 return True
-            ahead += [node.id for node in ast.walk(part) if isinstance(node, ast.Name)]
+            ahead += [node.id for node in ast.walk(reached) if isinstance(node, ast.Name)]
     return False
