@@ -131,7 +131,7 @@ class Pool:
         pool = ScoredPool.from_scores(rewards.reshape(shape), scores.reshape(*shape, -1))
         pool = replace(pool, clusters=np.repeat(np.arange(self.prompts), self.steps))
         width = float(student_law.isf(0.025, self.prompts - 1))
-        names = {"gradient_sq": "‖g‖²", "g_star_exact": "G*", "k_crit": "K_crit"}
+        names = {"signal": "‖g‖²", "g_star": "G*", "k_crit": "K_crit"}
         frame = constants(pool).to_frame()
         found: Intervals = {
             names.get(row["name"], row["name"]): ((row["low"], row["high"]), width * row["se"])

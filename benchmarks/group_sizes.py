@@ -36,7 +36,7 @@ def number(value: float | None, low: float, high: float) -> str:
 def row(name: str, rate: float, constants: ConstantsEstimate) -> str:
     """One setting as a row of Markdown."""
     known = constants.to_frame().set_index("name")
-    names = ("c1", "c2", "c3", "g_star_exact", "k_crit")
+    names = ("c1", "c2", "c3", "g_star", "k_crit")
     cells = [number(*known.loc[n, ["value", "low", "high"]].map(float)) for n in names]
     return f"| {name} | {rate:.2f} | {' | '.join(cells)} |"
 

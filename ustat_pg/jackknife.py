@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .estimate import Estimate
 
 Array = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -64,15 +66,29 @@ def student(freedom: float, looks: float = 1) -> float:
 
 @dataclass(frozen=True)
 class Means:
-    """Means over parts, (Q,), and the same without each part, (P, Q), for a jackknife; of some looks."""
+    """Means over parts, and the same without each part, for a jackknife.
+
+    Arguments:
+        full: the means, (Q,).
+        without: the same without each part, (P, Q).
+        looks: which share the 5% of errors.
+        parts: what they are over, in words.
+    """
 
     full: Array
     without: Array
     looks: int = 1
+    parts: str = "prompts"
 
     def apply(self, function: Callable[[Array], Array]) -> Means:
         """The same of a function of the means; it maps (..., Q) to (..., Q')."""
-        return Means(function(self.full), function(self.without), self.looks)
+        return replace(self, full=function(self.full), without=function(self.without))
+
+    def estimate(self, place: int, skewness: float = -math.inf) -> Estimate:
+        """One of them, with its error and its interval (:meth:`interval`), and why an end is not known."""
+        low, high = (float(end[place]) for end in self.interval(skewness))
+        value, se = float(self.full[place]), float(self.se[place])
+        return Estimate(value, se, low, high, self.carried(place))
 
     @cached_property
     def influences(self) -> Array:
@@ -121,7 +137,7 @@ class Means:
             np.where(unknown | few, np.inf, high),
         )
 
-    def carried(self, place: int, parts: str = "prompts") -> str | None:
+    def carried(self, place: int) -> str | None:
         """Why an end of an interval is not known, in words; None where both are."""
         count, carriers = len(self.without), self.carriers[place]
         same = self.se[place] == 0 and self.full[place] != 0
@@ -129,10 +145,12 @@ class Means:
             return None
         values = np.abs(self.full[place] + self.influences[:, place])
         if not values.any():
-            return f"none of {count} {parts} shows any of it"
+            return f"none of {count} {self.parts} shows any of it"
         few = max(round(carriers), 1)
         share = np.sort(values)[count - few :].sum() / values.sum()
-        return f"{few} of {count} {parts} carry {share:.0%} of it, and larger ones may be unseen"
+        return (
+            f"{few} of {count} {self.parts} carry {share:.0%} of it, and larger ones may be unseen"
+        )
 
 
 def shape_of(influences: Array) -> tuple[Array, Array, Array]:
@@ -164,21 +182,35 @@ def _reach(width: Array, skewness: Array, count: int) -> Array:
     return np.fmax(width, far.max(axis=0))
 
 
-def means(columns: Array, looks: int = 1) -> Means:
+def means(columns: Array, looks: int = 1, parts: str = "prompts") -> Means:
     """Means of columns (P, Q), a row for each part."""
     # From the mean, so that columns that are all alike have no error at all.
     mean, left = columns.mean(axis=0), len(columns) - 1
     without = mean - (columns - mean) / left if left else np.full_like(columns, np.nan)
-    return Means(mean, without, looks)
+    return Means(mean, without, looks, parts)
 
 
-def beside(*parts: Means) -> Means:
+def beside(*several: Means) -> Means:
     """Means of the same parts, one after the other."""
-    return Means(
-        np.concatenate([part.full for part in parts]),
-        np.concatenate([part.without for part in parts], axis=1),
-        parts[0].looks,
+    return replace(
+        several[0],
+        full=np.concatenate([each.full for each in several]),
+        without=np.concatenate([each.without for each in several], axis=1),
     )
+
+
+def ratio(both: Means, denominator: Interval | None = None) -> Estimate:
+    """The first of two means over the second, infinite where that is not positive.
+
+    Its error is that of the delta method, its interval :func:`ratio_interval`.
+    """
+    top, bottom = both.full.tolist()
+    ends = ratio_interval(both, denominator)
+    if not bottom > 0:
+        return Estimate(math.nan if math.isnan(bottom) else math.inf, math.nan, *ends)
+    slope = np.array([1.0, -top / bottom]) / bottom
+    se = math.sqrt(max(float(slope @ both.covariance @ slope), 0.0))
+    return Estimate(top / bottom, se, *ends)
 
 
 def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval:
@@ -228,11 +260,10 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
     return low, high
 
 
-def log_ratio(first: Means, second: Means) -> tuple[float, Interval]:
+def log_ratio(first: Means, second: Means) -> Estimate:
     """One ratio over another of the same parts, each of two columns, by paired logarithms.
 
-    Returns:
-        the ratio of ratios, NaN where a column is not positive, and its 95% interval.
+    NaN where a column is not positive.
     """
 
     def logs(four: Array) -> Array:
@@ -240,9 +271,10 @@ def log_ratio(first: Means, second: Means) -> tuple[float, Interval]:
         positive = (four > 0).all(axis=-1, keepdims=True)
         return np.where(positive, np.log(np.where(positive, four, 1.0)) @ signs[:, None], np.nan)
 
-    ratio = beside(first, second).apply(logs)
-    value = math.exp(ratio.full[0])
-    if ratio.se[0] <= _ROUNDING:
-        return value, (value, value)
-    low, high = (float(end[0]) for end in ratio.interval())
-    return value, (math.exp(low), math.exp(high) if high < math.inf else math.inf)
+    log = beside(first, second).apply(logs).estimate(0)
+    value = math.exp(log.value)
+    se = value * log.se
+    if log.se <= _ROUNDING:
+        return Estimate(value, se, value, value)
+    high = math.exp(log.high) if log.high < math.inf else math.inf
+    return Estimate(value, se, math.exp(log.low), high)

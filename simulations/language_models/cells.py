@@ -369,7 +369,7 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
 
     pool = pool_of_scores(Scores(model), [side.rollouts for side in sides])
     estimates = constants(pool)
-    values = {(what, 0): float(getattr(estimates, what)) for what in CONSTANTS}
+    values = {(what, 0): estimates.estimates[what].value for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
         values[row["baseline"], row["group_size"]] = row["mse"]
     for row in noise_to_signal(pool, group_sizes, AVERAGED).to_dict("records"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -73,8 +74,8 @@ class PoolAdvice(OfSizes):
     def _answer(self) -> dict[str, Any]:
         """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
         return {
-            "g_star": self.constants.g_star_exact,
-            "g_star_interval": [finite(end) for end in self.constants.g_star_interval()],
+            "g_star": finite(self.constants.g_star.value),
+            "g_star_interval": plain(self.constants.g_star.interval),
             "g_interval": list(self.sizes.g_interval),
             "group_size": self.group_size,
             "worst_ratio": self.worst,
@@ -82,12 +83,11 @@ class PoolAdvice(OfSizes):
 
     def line(self) -> str:
         """The same in one line."""
-        low, high = self.constants.g_star_interval()
-        star, (least, most) = self.constants.g_star_exact, self.sizes.g_interval
-        head = "G* unknown" if star is None else f"G* {star:.3g}"
+        star, (least, most) = self.constants.g_star, self.sizes.g_interval
+        head = f"G* {star.value:.3g}" if math.isfinite(star.value) else "G* unknown"
         loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
         return (
-            f"{head} (95%: {ends(low, high)}), G from {least} to {most} within 5%, loss of "
+            f"{head} (95%: {ends(*star.interval)}), G from {least} to {most} within 5%, loss of "
             f"G = {self.group_size} {loss}"
         )
 
@@ -115,11 +115,10 @@ class PoolAdvice(OfSizes):
         better = self.better_budget
         return {
             **self.sizes.to_dict(),
-            **{
-                name: getattr(estimates, name)
-                for name in ("c1", "c2", "c3", "gradient_sq", "k_crit")
-            },
-            "k_crit_interval": [finite(end) for end in estimates.k_crit_interval()],
+            **{name: estimates.estimates[name].value for name in ("c1", "c2", "c3")},
+            "gradient_sq": estimates.signal.value,
+            "k_crit": finite(estimates.k_crit.value),
+            "k_crit_interval": plain(estimates.k_crit.interval),
             **self._answer(),
             "group_size_at_estimates": self.sizes.group_size,
             "looks": list(self.looks) or None,
@@ -145,7 +144,7 @@ class PoolAdvice(OfSizes):
         from .estimates import summary
 
         estimates, pool, size = self.constants, self.pool, self.group_size
-        low, high = estimates.g_star_interval()
+        low, high = estimates.g_star.interval
         lines = [facts(pool, summary(pool))]
         if "c1" in estimates.clipped:
             lines.append(
@@ -153,10 +152,10 @@ class PoolAdvice(OfSizes):
                 f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
             )
         lines.append(str(replace(self.sizes, advised=self._advised())))
-        if estimates.k_crit is not None:
+        if math.isfinite(crit := estimates.k_crit.value):
             lines.append(
-                f"Critical budget, where the least error is ‖g‖²: {estimates.k_crit:.3g} outputs a step "
-                f"(95%: {ends(*estimates.k_crit_interval())})."
+                f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs a step "
+                f"(95%: {ends(*estimates.k_crit.interval)})."
             )
         if self.better_budget is not None:
             lines.append(
@@ -392,7 +391,7 @@ def decide(
         ),
     )
     best, worst, better = sizes.group_size, None, None
-    ends = {name: estimates.interval(name) for name in ("c1", "c2", "c3")}
+    ends = {name: estimates.estimates[name].interval for name in ("c1", "c2", "c3")}
     if np.isfinite(list(ends.values())).all():
         best, ratios = robust_group_size(
             values,

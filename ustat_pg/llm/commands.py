@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,7 @@ import pandas as pd
 from ..estimators import KL_KINDS
 from ..jackknife import means
 from ..shown import Shown, plain
-from .constants import constants
+from .constants import ConstantsEstimate, constants
 from .estimates import (
     BASELINES,
     TABLES,
@@ -29,7 +29,6 @@ from .printing import (
     errors_table,
     facts,
     finite,
-    interval_lines,
     noise_table,
     reading,
     stale_facts,
@@ -51,14 +50,14 @@ class PoolErrors(Shown):
         pool: of the scores.
         numbers: single numbers by their names in JSON; None where there is none.
         tables: frames by their names; None where the pool has none.
-        not_known: why ends of constants' intervals are not known, by the constants' names.
+        constants: c1, c2, c3 and G*; None of one prompt, and of an older policy's rollouts.
         dominant: the prompt that makes most of E‖g(X)‖², if one does.
     """
 
     pool: ScoredPool
     numbers: dict[str, float | None]
     tables: dict[str, pd.DataFrame | None]
-    not_known: dict[str, str] = field(default_factory=dict)
+    constants: ConstantsEstimate | None = None
     dominant: Dominant | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,12 +65,11 @@ class PoolErrors(Shown):
         config = {name: value for name, value in self.pool.config.items() if name != "made_of"}
         counts = {"prompts": self.pool.distinct, "groups": self.pool.size}
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
-        rest = {
-            **self.numbers,
-            **self.tables,
-            "not_known": self.not_known,
-            "dominant": self.dominant,
-        }
+        rest: dict[str, Any] = {**self.numbers, **self.tables}
+        if not self.pool.weighted:
+            rest["constants"] = None if self.constants is None else self.constants.to_frame()
+        rest["not_known"] = {} if self.constants is None else self.constants.not_known
+        rest["dominant"] = self.dominant
         return {name: plain(each) for name, each in (facts | rest).items()}
 
     def __str__(self) -> str:
@@ -93,8 +91,8 @@ class PoolErrors(Shown):
             parts += [] if noise is None else [f"\n{noise_table(noise)}"]
         if by_length is not None:
             parts.append(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(by_length)}")
-        if tables.get("constants") is not None:
-            parts.append(f"\n{interval_lines(tables['constants'], self.not_known)}")
+        if self.constants is not None:
+            parts.append(f"\n{self.constants}")
         if self.dominant is not None:
             parts.append(str(self.dominant))
         return "\n".join(parts)
@@ -136,9 +134,8 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             "ordering": pd.concat(
                 [ordering(pool, size).assign(group_size=size) for size in sizes], ignore_index=True
             ),
-            "constants": None if estimate is None else estimate.to_frame(),
         },
-        {} if estimate is None else estimate.not_known,
+        estimate,
         None if estimate is None else dominant(pool),
     )
 

@@ -25,8 +25,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
-from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio_interval
-from ..shown import Shown
+from ..estimate import Estimate
+from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio
+from ..shown import Shown, plain
 from ..validation import InputError, integer, one_of
 from .constants import ConstantsEstimate, constants
 from .moments import (
@@ -205,11 +206,11 @@ class Dominant(Shown):
     others: ConstantsEstimate
 
     def __str__(self) -> str:
-        star = self.others.g_star_exact
-        value = "not known" if star is None else f"{star:.3g}"
+        star = self.others.g_star
+        value = f"{star.value:.3g}" if math.isfinite(star.value) else "not known"
         return (
             f"One prompt, {self.prompt!r}, makes {self.share:.0%} of E‖g(X)‖², on which c1 and G* rest: of "
-            f"the others alone G* is {value} (95%: {ends(*self.others.g_star_interval())})."
+            f"the others alone G* is {value} (95%: {ends(*star.interval)})."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -217,8 +218,8 @@ class Dominant(Shown):
         return {
             "prompt": self.prompt,
             "share": self.share,
-            "g_star": self.others.g_star_exact,
-            "g_star_interval": [finite(end) for end in self.others.g_star_interval()],
+            "g_star": finite(self.others.g_star.value),
+            "g_star_interval": plain(self.others.g_star.interval),
         }
 
 
@@ -247,7 +248,7 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
     rows = []
     for size, top, below in zip(sizes, *both, strict=True):
         pair = beside(_error(pool, moments, top), _error(pool, moments, below))
-        rows.append((size, *_divided(pair.full), *ratio_interval(pair)))
+        rows.append((size, *_known(ratio(pair))))
     return pd.DataFrame(rows, columns=["group_size", "predicted", "low", "high"])
 
 
@@ -304,8 +305,8 @@ def noise_to_signal(
         for size, group in zip(sizes, row, strict=True):
             noise = _noise(pool, group)
             both, relative = noise.both, _over(noise, first.setdefault(size, noise))
-            ends = *_divided(both.full), *ratio_interval(both, noise.signal), *relative
-            rows.append((name, size, *both.full, *both.se, *ends))
+            known = *_known(ratio(both, noise.signal)), *relative
+            rows.append((name, size, *both.full, *both.se, *known))
     columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
     columns += ["low", "high", "relative", "relative_low", "relative_high"]
     return pd.DataFrame(rows, columns=columns)
@@ -327,7 +328,7 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     first, missing = noises[pairs[0]], (np.nan,) * 4
 
     def row(noise: Noise) -> Ratio:
-        return float(_divided(noise.both.full)[0]), *_over(noise, first)
+        return _known(ratio(noise.both))[0], *_over(noise, first)
 
     return [row(noises[pair]) if pair in noises else missing for pair in pairs]
 
@@ -395,20 +396,19 @@ def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
     return pool.by_prompt(gradients(pool) * group.factor[:, None])
 
 
-def _divided(both: Array) -> Array:
-    """The first of two columns over the second; NaN where that is not positive."""
-    top, below = both[..., :1], both[..., 1:]
-    return np.where(below > 0, top / np.where(below > 0, below, 1.0), np.nan)
+def _known(found: Estimate) -> tuple[float, float, float]:
+    """A ratio, NaN where its denominator is not positive, and its interval."""
+    return found.value if math.isfinite(found.value) else math.nan, *found.interval
 
 
 def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
     """A ratio of noise over signal to another of the same prompts; ends are known where signals are likely:
     their errors are nearly the same, and leave the ratio.
     """
-    value, ends = log_ratio(one.both, other.both)
+    found = log_ratio(one.both, other.both)
     # Multiples of one another have their ratio whatever the signal.
-    known = (one.likely and other.likely) or ends[0] == ends[1]
-    return value, *(ends if known else (0.0, math.inf))
+    known = (one.likely and other.likely) or found.low == found.high
+    return found.value, *(found.interval if known else (0.0, math.inf))
 
 
 _TIE = 1e-12

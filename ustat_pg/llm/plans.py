@@ -133,18 +133,13 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
     staged = len(fixed) + int(values[len(fixed) :].argmin())
     if not values[best] > 0:
         raise InputError("the noise of this pool is not distinguishable from 0: score more prompts")
-    both = Means(
-        np.concatenate([costs[staged].full, costs[best].full]),
-        np.concatenate([costs[staged].without, costs[best].without], axis=-1),
-        pool.looks,
-    )
     return AdaptiveAdvice(
         group_size=fixed[best].looks[0],
         plan=plans[staged - len(fixed)].text,
         plan_size=float(sizes[staged]),
         plan_ratio=float(values[staged] / values[best]),
         bound_ratio=known_rates_bound(_by_class(pool), most)[0] / float(values[best]),
-        plan_interval=ratio_interval(both),
+        plan_interval=ratio_interval(beside(costs[staged], costs[best])),
     )
 
 

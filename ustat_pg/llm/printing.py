@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..estimation import Estimates
 from .pool import ScoredPool
 
 _ROUNDING = 1e-9
@@ -195,28 +196,28 @@ def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
     )
 
 
-def interval_lines(constants: Any, not_known: Mapping[str, str]) -> str:
-    """c1, c2, c3 and G*, each with its interval, of the constants' frame, and why ends are not known."""
+def interval_lines(found: Estimates) -> str:
+    """c1, c2, c3 and G*, each with its interval, and why ends are not known."""
     from tabulate import tabulate
 
-    names = {name: name for name in ("c1", "c2", "c3")}
-    names["g_star_exact"] = "G*, exact, 1 + √(c3/c1)"
-    rows = constants.set_index("name").loc[[*names], ["value", "low", "high"]]
-    texts = [
-        [
-            f"{number:.4g}" if math.isfinite(number) else _NO_END if number > 0 else "not known"
-            for number in row
-        ]
-        for row in rows.to_numpy()
+    names = {name: name for name in ("c1", "c2", "c3")} | {"g_star": "G*, exact, 1 + √(c3/c1)"}
+    rows = [(shown, getattr(found, name)) for name, shown in names.items()]
+    lines = [
+        [shown, _known(each.value), *(_known(end, _NO_END) for end in each.interval)]
+        for shown, each in rows
     ]
-    lines = [[name, *row] for name, row in zip(names.values(), texts, strict=True)]
     table = str(tabulate(lines, ["", "value", "95% from", "to"], disable_numparse=True))
-    return "\n".join([table, *reasons(not_known)])
+    return "\n".join([table, *reasons(found.not_known)])
+
+
+def _known(value: float, infinite: str = "not known") -> str:
+    """A number, or why there is none."""
+    return f"{value:.4g}" if math.isfinite(value) else infinite if value > 0 else "not known"
 
 
 def reasons(not_known: Mapping[str, str]) -> list[str]:
     """Sentences that say why ends of intervals are not known."""
-    names = {"gradient_sq": "‖g‖²", "signal": "the signal"}
+    names = {"signal": "‖g‖²"}
     return [
         f"The upper end of {names.get(name, name)} is not known: {reason}."
         for name, reason in not_known.items()

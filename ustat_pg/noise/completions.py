@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..estimate import Estimate
+from ..jackknife import log_ratio, means
 from ..validation import InputError, integer
-from .estimate import NoiseEstimate, estimate_noise, over
+from .estimate import NoiseEstimate, estimate_noise, noise_and_signal
 
 Array = NDArray[np.float64]
 
@@ -203,9 +204,10 @@ def alternatives(
             parts = {room: coefficients(table, room) for room in rooms}
             rows.append((name, size, np.array([step.sums(parts) for step in steps])))
     estimates = [estimate_noise(sums) for _, _, sums in rows]
+    noises = [means(sums, parts="steps").apply(noise_and_signal) for _, _, sums in rows]
     crits = np.nan_to_num([noise.k_crit.value for noise in estimates[: len(sizes)]], nan=math.inf)
-    best = rows[int(np.argmin(crits))][2]
+    best = noises[int(np.argmin(crits))]
     return [
-        Alternative(name, size, estimate, over(sums, best))
-        for (name, size, sums), estimate in zip(rows, estimates, strict=True)
+        Alternative(name, size, estimate, log_ratio(noise, best))
+        for (name, size, _), estimate, noise in zip(rows, estimates, noises, strict=True)
     ]

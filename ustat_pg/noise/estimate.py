@@ -13,20 +13,17 @@ exactly, n_same and n_other the pairs of different completions of one prompt and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimate import Estimate
-from ..jackknife import SQUARE, Means, log_ratio, means, ratio_interval
-from ..shown import Shown
+from ..estimation import Estimates, constant_estimates, paired
+from ..jackknife import SQUARE, means, ratio
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Array = NDArray[np.float64]
 
@@ -35,7 +32,7 @@ _KNOWN = 0.3
 
 
 @dataclass(frozen=True)
-class NoiseEstimate(Shown):
+class NoiseEstimate(Estimates):
     """What the steps of a window say of one step, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.jackknife`: gradients have
@@ -126,17 +123,10 @@ class NoiseEstimate(Shown):
         """The record as JSON has it."""
         return super().to_dict() | {"budget_over_critical": self.budget_over_critical.to_dict()}
 
-    def to_frame(self) -> pd.DataFrame:
-        """The estimates, a row for each: value, se, low, high, and the reason why an end is not known."""
-        import pandas as pd
-
-        return pd.DataFrame([*self.estimates.values()], index=[*self.estimates])
-
     @property
     def estimates(self) -> dict[str, Estimate]:
         """All that has an error and an interval, by name."""
-        known = {name: each for name, each in vars(self).items() if isinstance(each, Estimate)}
-        return known | {"budget_over_critical": self.budget_over_critical}
+        return super().estimates | {"budget_over_critical": self.budget_over_critical}
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """All that is known, by name; an error as ``_se``, an interval as ``_low`` and ``_high``.
@@ -214,50 +204,40 @@ def estimate_noise(
     if len(steps) < 2:
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count, mean = len(steps), steps[:, 8].mean()
-    parts = means(steps)
-    both, used = parts.apply(_noise_and_signal), 0
-    signal = both.full[1]
-    shared = Estimate()
+    parts = means(steps, parts="steps")
+    both, used, shared = parts.apply(noise_and_signal), 0, Estimate()
     if lagged is not None and lagged.told():
         sums, pairs = line_sums(lagged)
+        shared = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]).estimate(0)
         own = parts.apply(_within)
         # A product of two steps that are measured as one is a pair of neighbouring steps.
         own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
         gamma = combined(own, sums, pairs)
-        shared = _estimate(sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]), 0)
-        if gamma.full[0] != signal:
+        if gamma is not None:
             used = len(pairs)
-            both = Means(
-                _noise_of(parts.full, gamma.full[0]), _noise_of(parts.without, gamma.without[:, 0])
+            both = replace(
+                both,
+                full=_noise_of(parts.full, gamma.full[0]),
+                without=_noise_of(parts.without, gamma.without[:, 0]),
             )
-    noise, signal = both.full
-    strength = _estimate(both, 1, SQUARE, parts="steps")
-    crit = noise / signal if signal > 0 else math.nan if math.isnan(signal) else math.inf
-    crit_se = _ratio_se(both)
-    critical = Estimate(float(crit), crit_se, *ratio_interval(both, strength.interval))
+    signal = both.estimate(1, SQUARE)
+    critical = ratio(both, signal.interval)
     # Errors are NaN where the signal is not above 0.
-    needed = count * (crit_se / (_KNOWN * crit)) ** 2 - count if crit * crit_se > 0 else math.inf
+    known = critical.value * critical.se > 0
+    needed = count * (critical.se / (_KNOWN * critical.value)) ** 2 - count if known else math.inf
     size, alike = _of_one_size(steps)
     alike = alike if leave_one_out and size > 1 else alike[:0]
-    c1 = c2 = c3 = star = Estimate()
+    found = dict.fromkeys(("c1", "c2", "c3", "g_star"), Estimate())
     if len(alike) > 1:
-        parts = means(alike).apply(lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau)))
-        c1 = _estimate(parts, 0, SQUARE, parts="steps")
-        c2, c3 = (_estimate(parts, place, parts="steps") for place in (1, 2))
-        ratio = math.nan if math.isnan(c1.value) else math.inf
-        ratio = max(c3.value, 0.0) / c1.value if c1.value > 0 else ratio
-        pair = parts.apply(lambda columns: columns[..., [2, 0]])
-        slope = _ratio_se(pair) / (2 * math.sqrt(ratio)) if ratio > 0 else math.nan
-        low, high = ratio_interval(pair)
-        star = Estimate(1 + math.sqrt(ratio), slope, 1 + math.sqrt(low), 1 + math.sqrt(high))
+        parts = means(alike, parts="steps").apply(
+            lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau))
+        )
+        found = constant_estimates(parts, SQUARE)
     return NoiseEstimate(
-        signal=strength,
+        signal=signal,
         noise_to_signal=critical / float(mean),
         k_crit=critical,
-        c1=c1,
-        c2=c2,
-        c3=c3,
-        g_star=star,
+        **found,
         common=shared,
         phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
         steps=count,
@@ -276,23 +256,11 @@ def _of_one_size(steps: Array) -> tuple[float, Array]:
     return size, steps[own == size]
 
 
-def _constants(sums: Array, size: float, ratio: Array) -> Array:
+def _constants(sums: Array, size: float, phi_over_tau: Array) -> Array:
     """c1, c2 and c3, of leave-one-out advantages in groups of one size."""
     beta, gamma = _slopes(sums)
     alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
-    others = size - 1
-    spread = beta / (1 + 1 / others**2)
-    single = alpha / (1 + ratio / others)
-    return np.stack([spread - gamma, single - spread, ratio * single + spread], axis=-1)
-
-
-def _estimate(
-    means: Means, place: int, skewness: float = -math.inf, parts: str | None = None
-) -> Estimate:
-    """One of some means; why an end is not known is asked where parts are named."""
-    low, high = (float(end[place]) for end in means.interval(skewness))
-    reason = None if parts is None else means.carried(place, parts)
-    return Estimate(float(means.full[place]), float(means.se[place]), low, high, reason)
+    return np.stack(paired(alpha, beta, gamma, size - 1, phi_over_tau), axis=-1)
 
 
 def _short(value: float) -> str:
@@ -323,7 +291,8 @@ def _within(sums: Array) -> Array:
     return np.stack([gamma, np.where(np.isfinite(gamma), weight, 0.0)], axis=-1)
 
 
-def _noise_and_signal(sums: Array) -> Array:
+def noise_and_signal(sums: Array) -> Array:
+    """The noise of one completion, and the signal."""
     return _noise_of(sums, _slopes(sums)[1])
 
 
@@ -331,25 +300,8 @@ def _noise_of(sums: Array, gamma: Array) -> Array:
     return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
 
 
-def over(first: Array, second: Array) -> Estimate:
-    """K_crit of some steps' sums over that of others', step by step from the same completions."""
-    value, (low, high) = log_ratio(
-        *(means(sums).apply(_noise_and_signal) for sums in (first, second))
-    )
-    return Estimate(value, low=low, high=high)
-
-
 def _ratio(sums: Array, given: float | None) -> Array:
     if given is not None:
         return np.full(sums.shape[:-1], given)
     phi, tau = sums[..., 12], sums[..., 13]
     return np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))
-
-
-def _ratio_se(both: Means) -> float:
-    """The error of a ratio by the delta method; NaN where it has no value."""
-    top, bottom = both.full
-    if not bottom > 0:
-        return math.nan
-    slope = np.array([1.0, -top / bottom]) / bottom
-    return math.sqrt(max(float(slope @ both.covariance @ slope), 0.0))

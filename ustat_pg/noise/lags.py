@@ -120,6 +120,12 @@ class Trail:
         self._kept.append((unit, self.seen, draw, gradient, size))
         return np.array(rows, dtype=float).reshape(-1, 5)
 
+    def drop(self, unit: int) -> None:
+        """Forget a step that the window did not take up."""
+        kept = [row for row in self._kept if row[0] != unit]
+        self._kept.clear()
+        self._kept.extend(kept)
+
 
 def line_sums(lagged: Lagged) -> tuple[Means, Array]:
     """Sums for a weighted line over pairs, as means over units, and the pairs (weight, x, product).
@@ -140,7 +146,7 @@ def line_sums(lagged: Lagged) -> tuple[Means, Array]:
     np.add.at(own, later, columns)
     np.add.at(own, earlier, np.where((later != earlier)[:, None], columns, 0.0))
     total = columns.sum(axis=0)
-    sums = Means(total / count, (total - own) / max(count - 1, 1))
+    sums = Means(total / count, (total - own) / max(count - 1, 1), parts="steps")
     return sums, np.stack([w, x, y], axis=1)
 
 
@@ -153,8 +159,8 @@ def height(sums: Array) -> tuple[Array, Array]:
     return np.where(known, weight, 0.0), np.where(known, ay - along * axy, 0.0)
 
 
-def combined(within: Means, sums: Means, pairs: Array) -> Means:
-    """The signal from pairs within steps and between them, (1,); that of pairs within where these differ.
+def combined(within: Means, sums: Means, pairs: Array) -> Means | None:
+    """The signal from pairs within steps and between them, (1,); None where these differ, or tell nothing.
 
     Arguments:
         within: the signal of pairs within steps and its weight, per unit; NaN and 0 where there are none.
@@ -171,10 +177,9 @@ def combined(within: Means, sums: Means, pairs: Array) -> Means:
 
     found = Means(values(within.full, sums.full), values(within.without, sums.without))
     weight, _ = height(sums.full)
-    alone = within.apply(lambda columns: columns[..., :1])
     differ = abs(found.full[1]) > _APART * found.se[1]
     if not weight or differ or not np.isfinite(found.without[:, 0]).all():
-        return alone
+        return None
     # A jackknife counts the noise of a pair twice, once for each of its steps.
     _, ax, axx, _, axy = sums.full
     along, signal = (ax / axx if axx > 0 else 0.0), found.full[0]

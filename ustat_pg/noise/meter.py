@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import operator
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,12 +12,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from ..validation import InputError, finite_array, integer, one_of, positive
-from .completions import Alternative, Blocks, alternatives, group_blocks
-from .estimate import NoiseEstimate, estimate_noise, step_sums
-from .lags import DRAWN, Lagged, Trail
+from .completions import Alternative
+from .estimate import NoiseEstimate
+from .lags import DRAWN
 from .layers import Layers
 from .onlooker import Guard
 from .sketch import Sketch, pieces
+from .window import Window, numbered
 
 _UNKNOWN_SHARDS = (
     "of sharded ones those of FSDP2 are known, and none of DeepSpeed's ZeRO 3 or FSDP1"
@@ -110,7 +108,9 @@ class NoiseMeter:
         self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
         if self._adam and optimizer is None:
             raise InputError("metric is 'adam': give the optimizer, whose second moments it takes")
-        model = parameters if isinstance(parameters, torch.nn.Module) else None
+        model = None
+        if isinstance(parameters, torch.nn.Module):
+            model, parameters = parameters, parameters.parameters()
         if model is not None and self._adam:
             raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
         for group in optimizer.param_groups if self._adam else ():
@@ -121,8 +121,7 @@ class NoiseMeter:
                 )
         self.numbers, self.seed = integer("numbers", numbers, 1), integer("seed", seed, 0)
         self._optimizer = optimizer
-        given = parameters.parameters() if isinstance(parameters, torch.nn.Module) else parameters
-        self._parameters = [p for p in dict.fromkeys(given) if p.requires_grad]
+        self._parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         if not self._parameters:
             raise InputError("no parameter is trained: give those of the model before it is frozen")
         sizes = [p.numel() for p in self._parameters]
@@ -144,16 +143,9 @@ class NoiseMeter:
         self.left_out = ""
         """Why the latest step that does not count is left out."""
         self._once, self._reduced = 0, False
-        self._held: tuple[Any, ...] | None = None
-        self._steps: deque[NDArray[np.float64]] = deque(maxlen=self.window)
-        self._squares: deque[NDArray[np.float64]] = deque(maxlen=self.window)
-        self._blocks: deque[Blocks] = deque(maxlen=self.window)
-        self._lagged: deque[tuple[int, bool, NDArray[np.float64]]] = deque(maxlen=self.window)
-        # Those of layers are drawn anew at each step, and Adam's metric changes.
-        self._trail = Trail(None if self._layers is not None or self._adam else optimizer)
-        self.taken = 0
-        """Steps that the window ever took up, pairs as one."""
-        self._unknown = "no step counts"
+        # Sketches of layers are drawn anew at each step, and Adam's metric changes.
+        known = None if self._layers is not None or self._adam else optimizer
+        self._taken = Window(self.window, known)
         self._count = 0
         self._ever = False
         self._table: torch.Tensor | None = None
@@ -218,7 +210,7 @@ class NoiseMeter:
         """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
         if self._table is not None:
             raise InputError("a micro-batch is open already: end it before the next")
-        groups, self._scale = _numbered(prompts), positive("scale", scale)
+        groups, self._scale = numbered(prompts), positive("scale", scale)
         given = advantages
         if given is not None:
             if isinstance(given, torch.Tensor):
@@ -233,7 +225,7 @@ class NoiseMeter:
         if self._sketch is None:
             like = torch.zeros((), device=device)
             # Steps that are measured together are drawn alike.
-            count = self._count - (self._held is not None)
+            count = self._count - self._taken.holds
             draw = count if self._layers is not None else count // DRAWN
             if self._drawn is None or self._drawn[0] != draw:
                 made = Sketch(self._first[-1], self.numbers, like, [self.seed, draw])
@@ -308,7 +300,8 @@ class NoiseMeter:
             return False
         rows, groups, sizes, advantages, broken = whole
         if broken:
-            self.left_out, self._held = broken, None
+            self.left_out = broken
+            self._taken.drop_held()
             return False
         if not groups:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
@@ -324,7 +317,7 @@ class NoiseMeter:
         groups, advantages, moved = self._groups, self._advantages, self._moved
         self.clear()
         self._count += 1
-        self._trail.next()
+        self._taken.trail.next()
         if broken:
             sketches, groups, advantages = sketches[:0], [], []
         sizes = np.asarray(shares, dtype=float)
@@ -352,34 +345,12 @@ class NoiseMeter:
 
     def _counted(self, sketches: Any, groups: Any, sizes: Any, advantages: Any) -> bool:
         rows = sketches.numpy().astype(float) * sum(map(len, groups))
-        held, self._held = self._held, None
         if not np.isfinite(rows).all():
             self.left_out = "its gradients are not finite"
+            self._taken.drop_held()
             return False
-        size = float(sum(map(len, groups)))
         draw = 0 if self._drawn is None else self._drawn[0]
-        pairs = self._trail.take(self.taken + 1, draw, rows.sum(axis=0), size)
-        squares, alone = np.square(rows).sum(axis=1), len(np.unique(np.concatenate(groups))) < 2
-        if not alone and len(groups) > 1:
-            self.taken += 1
-            self._steps.append(step_sums(rows @ rows.T, groups, sizes))
-            self._squares.append(squares)
-            self._lagged.append((self.taken, False, pairs))
-        elif held is None:
-            self._held = rows, groups, sizes, pairs
-            return True
-        else:
-            self.taken += 1
-            self._steps.append(_joined(held[:3], (rows, groups, sizes)))
-            self._lagged.append((self.taken, True, np.concatenate([held[3], pairs])))
-            self._squares.append(np.concatenate([np.square(held[0]).sum(axis=1), squares]))
-            self._unknown = "a step holds one prompt or one micro-batch"
-            return True
-        if any(advantage is not None for advantage in advantages):
-            try:
-                self._blocks.append(group_blocks(rows, groups, advantages))
-            except InputError as error:
-                self._unknown = str(error)
+        self._taken.add(rows, groups, sizes, advantages, draw)
         return True
 
     def estimate(self) -> NoiseEstimate:
@@ -389,22 +360,15 @@ class NoiseMeter:
             InputError: fewer than two steps count, or of all steps only the last micro-batch changed
                 gradients that are sharded.
         """
-        if len(self._steps) < 2 and self.left_out:
-            raise InputError(
-                f"{len(self._steps)} steps count: an estimate takes at least 2 (a step is left out: "
-                f"{self.left_out})"
-            )
+        if self.steps < 2 and self.left_out:
+            few = f"{self.steps} steps count: an estimate takes at least 2"
+            raise InputError(f"{few} (a step is left out: {self.left_out})")
         if self._once and not self._reduced:
             raise InputError(
                 "gradients are sharded and reduced at the last micro-batch of a step alone, so no other is "
                 "seen: give the meter the model itself, or reduce at every pass"
             )
-        return estimate_noise(
-            np.array(self._steps), leave_one_out=self.leave_one_out,
-            phi_over_tau=self.phi_over_tau,
-            squares=np.concatenate([*self._squares, []]),
-            lagged=Lagged(*zip(*self._lagged, strict=True)) if self._lagged else None,
-        )  # fmt: skip
+        return self._taken.estimate(self.leave_one_out, self.phi_over_tau)
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """What :meth:`estimate` has to log; before two steps count, how many do."""
@@ -426,43 +390,26 @@ class NoiseMeter:
             InputError: fewer than two steps had such completions, an unknown name, a size out of range, or a
                 table that needs groups which the training multiplies by 0.
         """
-        if len(self._blocks) < 2:
-            raise InputError(
-                f"{len(self._blocks)} steps tell what other estimators do, and 2 are needed: {self._unknown}"
-            )
-        return alternatives(self._blocks, baselines, group_sizes)
+        return self._taken.compare(baselines, group_sizes)
 
     @property
     def steps(self) -> int:
         """Steps in the window so far."""
-        return len(self._steps)
+        return len(self._taken.steps)
+
+    @property
+    def taken(self) -> int:
+        """Steps that the window ever took up, pairs as one."""
+        return self._taken.taken
 
     def state_dict(self) -> dict[str, Any]:
         """The window, in numbers that JSON takes."""
-        return {
-            "count": self._count,
-            "taken": self.taken,
-            "steps": [row.tolist() for row in self._steps],
-            "squares": [row.tolist() for row in self._squares],
-            "lagged": [[*known, pairs.tolist()] for *known, pairs in self._lagged],
-            "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
-        }
+        return {"count": self._count, **self._taken.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        self._count, self.taken = int(state["count"]), int(state.get("taken", len(state["steps"])))
-        for kept, name in ((self._steps, "steps"), (self._squares, "squares")):
-            kept.clear()
-            kept.extend(np.array(row, dtype=float) for row in state[name])
-        self._lagged.clear()
-        none: list[Any] = [[unit, False, []] for unit in range(len(self._steps))]
-        self._lagged.extend(
-            (unit, joined, np.array(pairs, dtype=float).reshape(-1, 5))
-            for unit, joined, pairs in state.get("lagged") or none
-        )
-        self._trail.seen = self._count
-        self._blocks.clear()
-        self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
+        self._count = int(state["count"])
+        self._taken.load_state_dict(state)
 
     def remove(self) -> None:
         """Take the hooks away."""
@@ -553,32 +500,3 @@ class NoiseMeter:
 def is_sharded(parameter: torch.Tensor) -> bool:
     """Whether processes hold parts of it, as FSDP2 has them."""
     return hasattr(parameter, "to_local")
-
-
-def _joined(*steps: tuple[Any, ...]) -> NDArray[np.float64]:
-    """The sums of one step, from two: products of all pairs, and the rest a mean over both."""
-    rows = np.concatenate([step[0] for step in steps])
-    groups = [group for step in steps for group in step[1]]
-    sums = step_sums(rows @ rows.T, groups, sum(step[2] for step in steps))
-    sums[5:] /= 2
-    sums[9:11] = np.mean([step_sums(r @ r.T, g, s)[9:11] for r, g, s in steps], axis=0)
-    return sums
-
-
-def _numbered(prompts: Any) -> NDArray[np.int64]:
-    """Prompts as numbers that are the same on every process."""
-    if isinstance(prompts, torch.Tensor):
-        prompts = prompts.detach().cpu().numpy()
-    try:
-        if isinstance(prompts, (str, bytes)) or not len(prompts):
-            raise TypeError
-        # A text by its letters, whatever its type; anything else is a whole number.
-        names = [
-            prompt if isinstance(prompt, str) else operator.index(prompt) for prompt in prompts
-        ]
-    except TypeError:
-        raise InputError(
-            f"prompts are {prompts!r}: give one number or text for each completion of the micro-batch"
-        ) from None
-    digests = [hashlib.blake2b(f"{name}".encode(), digest_size=7).digest() for name in names]
-    return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64)

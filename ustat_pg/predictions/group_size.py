@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..baselines import baseline as record_of
+from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import GroupSizeAdvice, GroupSizeRow
@@ -122,8 +123,7 @@ class MseConstants:
 
         Attained at G* = 1 + √(c3/c1); where c1 = 0 it is the limit of large G.
         """
-        root = 2 * math.sqrt(self.c1) * math.sqrt(self.c3)
-        return (self.c1 + self.c2 + root) / positive("budget", budget)
+        return float(least_noise(self.c1, self.c2, self.c3)) / positive("budget", budget)
 
 
 @takes_problems
@@ -192,10 +192,7 @@ def paired_constants(
     [0.75, 3.0, 5.0]
     """
     others = integer("group size", group_size, 2) - 1
-    spread = np.asarray(beta) / (1 + 1 / others**2)
-    ratio = np.asarray(phi_over_tau)
-    single = np.asarray(alpha) / (1 + ratio / others)
-    return spread - np.asarray(gamma), single - spread, ratio * single + spread
+    return paired(np.asarray(alpha), np.asarray(beta), np.asarray(gamma), others, phi_over_tau)
 
 
 def optimal_group_size(

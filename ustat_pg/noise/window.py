@@ -1,0 +1,173 @@
+"""The latest steps of a training, as sums: what an estimate and a comparison are made of."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import InputError
+from .completions import Alternative, Blocks, alternatives, group_blocks
+from .estimate import NoiseEstimate, estimate_noise, step_sums
+from .lags import Lagged, Trail
+
+Array = NDArray[np.float64]
+
+
+class _Held(NamedTuple):
+    """A step that parts no signal from noise by itself: it is measured with the next."""
+
+    rows: Array
+    groups: list[NDArray[np.int64]]
+    shares: Array
+    pairs: Array
+
+
+class Window:
+    """The steps that an estimate is made of.
+
+    Arguments:
+        size: how many steps at most.
+        optimizer: whose memory pairs of neighbouring steps take; None for no such pairs.
+    """
+
+    def __init__(self, size: int, optimizer: Any) -> None:
+        self.trail = Trail(optimizer)
+        self.taken = 0
+        self.steps: deque[Array] = deque(maxlen=size)
+        self._squares: deque[Array] = deque(maxlen=size)
+        self._blocks: deque[Blocks] = deque(maxlen=size)
+        self._lagged: deque[tuple[int, bool, Array]] = deque(maxlen=size)
+        self._held: _Held | None = None
+        self._unknown = "no step counts"
+
+    @property
+    def holds(self) -> bool:
+        """Whether a step waits for the next."""
+        return self._held is not None
+
+    def drop_held(self) -> None:
+        """Forget the step that waits for the next."""
+        if self._held is not None:
+            self.trail.drop(self.taken + 1)
+        self._held = None
+
+    def add(
+        self,
+        rows: Array,
+        groups: list[NDArray[np.int64]],
+        shares: Array,
+        advantages: Sequence[Any],
+        draw: int,
+    ) -> None:
+        """Take up a step.
+
+        Arguments:
+            rows: n times what each micro-batch adds to it, (k, numbers).
+            groups: the prompts of each micro-batch's completions.
+            shares: of φ and τ.
+            advantages: of each micro-batch's completions; None where they are not known.
+            draw: of the sketch.
+        """
+        whole = len(groups) > 1 and len(np.unique(np.concatenate(groups))) > 1
+        if whole:
+            self.drop_held()
+        held, self._held = self._held, None
+        size = float(sum(map(len, groups)))
+        pairs = self.trail.take(self.taken + 1, draw, rows.sum(axis=0), size)
+        step = _Held(rows, groups, shares, pairs)
+        if not whole and held is None:
+            self._held = step
+            return
+        parts = [step] if held is None else [held, step]
+        self.taken += 1
+        self.steps.append(_sums(parts))
+        self._squares.append(np.concatenate([np.square(part.rows).sum(axis=1) for part in parts]))
+        self._lagged.append((self.taken, not whole, np.concatenate([p.pairs for p in parts])))
+        if not whole:
+            self._unknown = "a step holds one prompt or one micro-batch"
+        elif any(advantage is not None for advantage in advantages):
+            try:
+                self._blocks.append(group_blocks(rows, groups, list(advantages)))
+            except InputError as error:
+                self._unknown = str(error)
+
+    def estimate(self, leave_one_out: bool, phi_over_tau: float | None) -> NoiseEstimate:
+        """Signal, noise and their ratios, as :class:`ustat_pg.noise.NoiseMeter` is told to have them."""
+        return estimate_noise(
+            np.array(self.steps),
+            leave_one_out=leave_one_out,
+            phi_over_tau=phi_over_tau,
+            squares=np.concatenate([*self._squares, []]),
+            lagged=Lagged(*zip(*self._lagged, strict=True)) if self._lagged else None,
+        )
+
+    def compare(self, baselines: Sequence[str], sizes: Sequence[int] | None) -> list[Alternative]:
+        """Noise of other estimators and group sizes."""
+        if len(self._blocks) < 2:
+            raise InputError(
+                f"{len(self._blocks)} steps tell what other estimators do, and 2 are needed: {self._unknown}"
+            )
+        return alternatives(self._blocks, baselines, sizes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The window, in numbers that JSON takes."""
+        return {
+            "taken": self.taken,
+            "steps": [row.tolist() for row in self.steps],
+            "squares": [row.tolist() for row in self._squares],
+            "lagged": [[*known, pairs.tolist()] for *known, pairs in self._lagged],
+            "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self.taken = int(state.get("taken", len(state["steps"])))
+        for kept, name in ((self.steps, "steps"), (self._squares, "squares")):
+            kept.clear()
+            kept.extend(np.array(row, dtype=float) for row in state[name])
+        self._lagged.clear()
+        none: list[Any] = [[unit, False, []] for unit in range(len(self.steps))]
+        self._lagged.extend(
+            (unit, joined, np.array(pairs, dtype=float).reshape(-1, 5))
+            for unit, joined, pairs in state.get("lagged") or none
+        )
+        self.trail.seen = int(state["count"])
+        self._blocks.clear()
+        self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
+
+
+def _sums(parts: list[_Held]) -> Array:
+    """The sums of a step; of two as one, products of all pairs, and the rest a mean over both."""
+    rows = np.concatenate([part.rows for part in parts])
+    groups = [group for part in parts for group in part.groups]
+    sums = step_sums(rows @ rows.T, groups, sum(part.shares for part in parts))
+    if len(parts) > 1:
+        sums[5:] /= len(parts)
+        own = [step_sums(p.rows @ p.rows.T, p.groups, p.shares)[9:11] for p in parts]
+        sums[9:11] = np.mean(own, axis=0)
+    return sums
+
+
+def numbered(prompts: Any) -> NDArray[np.int64]:
+    """Prompts as numbers that are the same on every process."""
+    if hasattr(prompts, "detach"):
+        prompts = prompts.detach().cpu().numpy()
+    try:
+        if isinstance(prompts, (str, bytes)) or not len(prompts):
+            raise TypeError
+        # A text by its letters, whatever its type; anything else is a whole number.
+        names = [
+            prompt if isinstance(prompt, str) else operator.index(prompt) for prompt in prompts
+        ]
+    except TypeError:
+        raise InputError(
+            f"prompts are {prompts!r}: give one number or text for each completion of the micro-batch"
+        ) from None
+    digests = [hashlib.blake2b(f"{name}".encode(), digest_size=7).digest() for name in names]
+    return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64)
