@@ -195,10 +195,12 @@ def test_ratios_of_skewed_means():
 def test_multiples_have_their_ratio():
     rng = np.random.default_rng(7)
     one = means(rng.standard_exponential((30, 2)))
-    assert log_ratio(one, one) == (1.0, (1.0, 1.0))
+    same = log_ratio(one, one)
+    assert (same.value, same.interval) == (1.0, (1.0, 1.0))
     third = one.apply(lambda columns: columns * np.array([3.0, 1.0]))
-    value, (low, high) = log_ratio(third, one)
-    assert low == value == high == pytest.approx(3.0)
+    found = log_ratio(third, one)
+    assert found.low == found.value == found.high == pytest.approx(3.0)
     other = means(rng.standard_exponential((30, 2)))
-    value, (low, high) = log_ratio(beside(one), other)
-    assert 0 < low < value < high
+    found = log_ratio(beside(one), other)
+    assert 0 < found.low < found.value < found.high
+    assert 0 < found.se < found.value

@@ -61,20 +61,17 @@ def test_what_settles_a_question(worst, share, settled):
 
 
 def test_an_advice_says_what_it_is():
-    low, high = ADVICE.constants.g_star_interval()
-    least, most = ADVICE.sizes.g_interval
-    star = ADVICE.constants.g_star_exact
-    assert (
-        f"G* {star:.3g} (95%: {ends(low, high)}), G from {least} to {most} within" in ADVICE.line()
-    )
+    (least, most), star = ADVICE.sizes.g_interval, ADVICE.constants.g_star
+    known = f"G* {star.value:.3g} (95%: {ends(*star.interval)})"
+    assert f"{known}, G from {least} to {most} within" in ADVICE.line()
     size, text = ADVICE.group_size, str(ADVICE)
     assert f"In TRL: num_generations = {size}, 64 completions a step" in text
     assert f"Use G = {size}: whatever c1, c2 and c3 are" in text
     assert f"its error is at most {ADVICE.worst:.3g} times the least" in text
     best = ADVICE.sizes.group_size
     assert (f"G = {best} is the best at their estimates" in text) == (best != size)
-    crit = ADVICE.constants.k_crit_interval()
-    assert f"{ADVICE.constants.k_crit:.3g} outputs a step (95%: {crit[0]:.3g} " in text
+    crit = ADVICE.constants.k_crit
+    assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
     unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
     assert "The prompts are used up, and not enough is known for --until" in str(unsettled)
@@ -95,8 +92,8 @@ def test_json_has_the_same_numbers():
     data = strict(json.dumps(ADVICE.to_dict()))
     assert data["group_size"] == ADVICE.group_size
     assert data["worst_ratio"] == ADVICE.worst
-    assert data["g_star"] == ADVICE.constants.g_star_exact
-    assert data["g_star_interval"] == list(ADVICE.constants.g_star_interval())
+    assert data["g_star"] == ADVICE.constants.g_star.value
+    assert data["g_star_interval"] == list(ADVICE.constants.g_star.interval)
     assert data["g_interval"] == list(ADVICE.sizes.g_interval)
     assert data["critic_cost"] == ADVICE.critic_cost
     assert data["critic_cost"]["mse_over_oracle"] > 1
@@ -121,11 +118,11 @@ def test_one_prompt_that_makes_most_of_the_signal_is_named(further):
         assert not any("One prompt" in text for text in texts)
         assert [record["dominant"] for record in records] == [None, None]
         return
-    low, high = others.g_star_interval()
+    star = others.g_star
     for text, record in zip(texts, records, strict=True):
         assert f"One prompt, '7', makes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
-        assert f"others alone G* is {others.g_star_exact:.3g} (95%: {ends(low, high)})" in text
-        assert record["dominant"]["g_star"] == others.g_star_exact
+        assert f"others alone G* is {star.value:.3g} (95%: {ends(*star.interval)})" in text
+        assert record["dominant"]["g_star"] == star.value
         assert record["dominant"]["share"] > 0.5
 
 
@@ -134,7 +131,7 @@ def test_an_end_that_is_missing_is_said():
     rng = np.random.default_rng(0)
     z = np.tile([1.0, 0.0], (6, 4))
     advice = advise_pool(ScoredPool.from_scores(z, rng.normal(size=(6, 8, 3))), 64)
-    assert advice.constants.g_star_interval()[1] == np.inf
+    assert advice.constants.g_star.high == np.inf
     assert "no upper end (score more prompts)" in str(advice)
     assert "no upper end (score more prompts)" in advice.line()
     assert " inf" not in str(advice) + advice.line()

@@ -115,7 +115,7 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     known = estimates.constants(pool)
     by_name = {row["name"]: row["value"] for row in result["constants"]}
     for name in ("c1", "c2", "c3"):
-        assert by_name[name] == pytest.approx(getattr(known, name))
+        assert by_name[name] == pytest.approx(getattr(known, name).value)
     assert (result["prompts"], result["rollouts"]) == (4, 8)
     alone = strict(out_of(capsys, "llm", "mse", "--scored", kept / "scored.npz", "--json"))
     assert alone["curves"] == result["curves"]
@@ -219,8 +219,9 @@ def test_the_answer_has_the_form_that_bandits_get(capsys, kept, tmp_path):
     assert shares[-2:] == [None, None]
     assert 24 % result["group_size"] == 0
     assert result["critic_cost"]["group_size"] == result["group_size"]
-    for name in ("c1", "c2", "c3", "gradient_sq"):
-        assert result[name] == pytest.approx(getattr(known, name))
+    for name in ("c1", "c2", "c3", "signal"):
+        json_name = "gradient_sq" if name == "signal" else name
+        assert result[json_name] == pytest.approx(getattr(known, name).value)
     assert result["on_policy_z"] == pytest.approx(pool.on_policy_z)
     assert result["pool"]["dtype"] == "float32"
 
@@ -236,7 +237,7 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     result = strict(out_of(capsys, *words, "96", "--json"))
     sizes = np.array([row["group_size"] for row in result["table"]])
     worst = np.zeros(len(sizes))
-    grids = (np.linspace(*known.interval(name), 9).clip(0) for name in ("c1", "c2", "c3"))
+    grids = (np.linspace(*getattr(known, name).interval, 9).clip(0) for name in ("c1", "c2", "c3"))
     for c1, c2, c3 in itertools.product(*grids):
         noise = c1 * sizes + c2 + c3 / (sizes - 1)
         worst = np.maximum(worst, noise / noise.min())

@@ -63,8 +63,8 @@ def test_a_pool_says_what_few_prompts_carry():
     seed = next(seed for seed, each in enumerate(said) if "c1" in each)
     pool = pool_of("rare", 20, seed)
     estimate, page = constants(pool), errors_of_pool(pool, [2, 4])
-    assert estimate.interval("c1")[1] == np.inf
-    assert estimate.g_star_interval()[0] == 1
+    assert estimate.c1.high == np.inf
+    assert estimate.g_star.low == 1
     assert page.to_dict()["not_known"] == estimate.not_known
     assert f"The upper end of c1 is not known: {estimate.not_known['c1']}." in str(page)
     assert "not known" in str(page).split("95% from")[1]

@@ -27,9 +27,9 @@ from tests.support.listed_pools import (
 from tests.support.pools import ARRAYS, of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
-from ustat_pg.jackknife import Means, student
 from ustat_pg.llm import estimates, tables
 from ustat_pg.llm.commands import errors_of_pool
+from ustat_pg.llm.constants import constant_means
 from ustat_pg.llm.plans import adaptive_pool_advice
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tables import at_best_constant, group_errors, group_moments
@@ -139,6 +139,10 @@ def test_random_groups_are_as_many_as_their_own_error_asks_for(monkeypatch):
     assert apart == pytest.approx(said, rel=0.3)
 
 
+def values_of(result, *names):
+    return np.array([getattr(result, name).value for name in names])
+
+
 def test_constants_are_unbiased_over_all_sets_of_prompts():
     problem = two_arms()
     total, wrong = np.zeros(4), np.zeros(2)
@@ -146,7 +150,7 @@ def test_constants_are_unbiased_over_all_sets_of_prompts():
         pool = pool_of(problem, contexts, arms)
         result = estimates.constants(pool)
         moments = estimates.prompt_moments(pool)
-        total += probability * np.array([result.c1, result.c2, result.c3, result.vanilla])
+        total += probability * values_of(result, "c1", "c2", "c3", "vanilla")
         spread = moments.gradient_sq.mean()
         # ‖g‖² with pairs of a prompt and itself, and with these counted as others.
         kept = (pool.sketches.sum(axis=0) ** 2).sum()
@@ -164,7 +168,7 @@ def test_no_prompt_of_a_log_is_compared_with_itself():
         as_four = pool_of(problem, contexts, arms)
         for sums, pool in ((wrong, as_four), (total, replace(as_four, clusters=[0, 0, 1, 1]))):
             result = estimates.constants(pool)
-            sums += probability * np.array([result.c1, result.c2, result.c3, result.gradient_sq])
+            sums += probability * values_of(result, "c1", "c2", "c3", "signal")
     known = mse_constants(problem.moments())
     right = np.array([known.c1, known.c2, known.c3, problem.moments().mean_gradient_sq])
     assert total == pytest.approx(right, rel=1e-11)
@@ -190,10 +194,9 @@ def test_a_prompt_that_is_given_again_says_nothing_new():
 
     for one, other in zip(numbers(pool), numbers(again), strict=True):
         pd.testing.assert_frame_equal(one, other, rtol=1e-9, atol=1e-12)
-    assert errors_of_pool(again).not_known == errors_of_pool(pool).not_known
     single = again.select_prompts([0, 1, 2])
     refuses("there is 1 prompt", estimates.constants, single)
-    assert errors_of_pool(single).tables["constants"] is None
+    assert errors_of_pool(single).constants is None
 
 
 def plug_in(pool):
@@ -235,8 +238,7 @@ def test_intervals_cover():
             "frac_reward_zero_std": estimates.frac_reward_zero_std(pool, [3]),
         }
         intervals = {name: (frame.low[0], frame.high[0]) for name, frame in frames.items()}
-        intervals |= {name: result.interval(name) for name in ("c1", "c3")}
-        intervals["g_star"] = result.g_star_interval()
+        intervals |= {name: getattr(result, name).interval for name in ("c1", "c3", "g_star")}
         for name, (low, high) in intervals.items():
             hits[name] += low <= truths[name] <= high
     assert min(hits.values()) >= 0.90 * pools, hits
@@ -270,44 +272,6 @@ def test_the_paper_s_reading_fails_where_theory_says_so():
     assert table.loc["optimal_baseline", "value"] < 0.3
 
 
-def constants_of(c1, c3, se1, se3, prompts=50, c2=1.0):
-    # Without each prompt: uncorrelated columns whose jackknife has these errors.
-    waves = np.cos(np.outer(2 * np.arange(prompts) + 1, np.arange(1, 6)) * np.pi / (2 * prompts))
-    waves *= np.sqrt(2 / (prompts - 1)) * np.array([se1, 0.1, se3, 0.1, 0.1])
-    full = np.array([c1, c2, c3, 2.0, 1.0])
-    return estimates.ConstantsEstimate(Means(full, full + waves))
-
-
-def test_group_size_star_and_its_interval():
-    sure = constants_of(0.01, 1.0, 0.001, 0.05)
-    assert sure.g_star_exact == pytest.approx(11)
-    low, high = sure.g_star_interval()
-    assert 9 < low < 11 < high < 13
-    assert not sure.unbounded
-    # Ends of Fieller's interval are where the test of c3 = r c1 just does not reject.
-    for end in (low, high):
-        ratio = (end - 1) ** 2
-        error = math.sqrt(0.05**2 + ratio**2 * 0.001**2)
-        assert abs(1.0 - ratio * 0.01) / error == pytest.approx(student(49), rel=1e-9)
-
-
-def test_where_c1_may_be_nothing_the_group_size_has_no_upper_limit():
-    vague = constants_of(0.01, 1.0, 0.008, 0.05)
-    low, high = vague.g_star_interval()
-    assert vague.unbounded
-    assert high == math.inf
-    assert 1 < low < vague.g_star_exact
-    negative = constants_of(-0.002, 1.0, 0.004, 0.05)
-    assert negative.g_star_exact is None
-    assert negative.clipped == ("c1",)
-    assert negative.predictions().c1 == 0
-    low, high = negative.g_star_interval()
-    assert high == math.inf
-    assert low > 5
-    absurd = constants_of(-0.1, 1.0, 0.004, 0.05)
-    assert absurd.g_star_interval() == (1.0, math.inf)
-
-
 def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
     pool = sampled(token_problem(), 1, 6, seed=1)
     curve = estimates.curves(pool, [2, 64])
@@ -317,12 +281,12 @@ def test_one_prompt_has_no_spread_between_prompts_and_two_no_error_of_it():
     assert estimates.ordering(pool, 4).larger.tolist() == ["open"] * 3
     refuses("there is 1 prompt", estimates.constants, pool)
     result = estimates.constants(sampled(token_problem(), 2, 6, seed=1))
-    assert math.isfinite(result.c1)
-    assert math.isnan(result.se("c1"))
-    assert result.interval("c1") == (-math.inf, math.inf)
-    assert result.g_star_interval() == (1.0, math.inf)
+    assert math.isfinite(result.c1.value)
+    assert math.isnan(result.c1.se)
+    assert result.c1.interval == (-math.inf, math.inf)
+    assert result.g_star.interval == (1.0, math.inf)
     assert len(result.to_frame()) == 7
-    assert math.isfinite(result.se("c2"))
+    assert math.isfinite(result.c2.se)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 1e6 + 0.1])
@@ -331,8 +295,8 @@ def test_equal_rewards_teach_nothing(level):
     pool = ScoredPool.from_scores(np.full((6, 8), level), rng.normal(size=(6, 8, 3)))
     result = estimates.constants(pool)
     assert (result.c1, result.c2, result.c3) == (0, 0, 0)
-    assert result.g_star_exact is None
-    assert result.g_star_interval() == (1.0, math.inf)
+    assert result.g_star.value == math.inf
+    assert result.g_star.interval == (1.0, math.inf)
     frame = estimates.curves(pool, [2, 8], ["grpo", "oracle", "minimum-variance"])
     # b* is a ratio whose numerator and denominator round apart.
     assert np.abs(frame.mse).max() <= 1e-12 * max(level, 1.0) ** 2
@@ -390,12 +354,10 @@ def test_bad_questions_are_refused():
 def test_what_the_jackknife_deletes_is_what_a_pool_without_that_prompt_says():
     rng = np.random.default_rng(4)
     pool = pool_of(bandit(), rng.integers(0, 2, 8), rng.integers(0, 3, (8, 6)))
-    result = estimates.constants(pool)
+    result = constant_means(pool)
     for x in range(8):
         rest = pool.select_prompts(np.delete(np.arange(8), x).tolist())
-        assert result.means.without[x] == pytest.approx(
-            estimates.constants(rest).means.full, rel=1e-10
-        )
+        assert result.without[x] == pytest.approx(constant_means(rest).full, rel=1e-10)
 
 
 def test_without_gram_matrices_only_errors_of_random_groups_are_missing():

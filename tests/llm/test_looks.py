@@ -57,7 +57,7 @@ def test_whichever_look_is_the_last_its_interval_holds_its_level():
         for looks in missed:
             grown = replace(pool, config={"looks": looks})
             ends = [
-                constants(grown.select_prompts(range(size))).g_star_interval() for size in sizes
+                constants(grown.select_prompts(range(size))).g_star.interval for size in sizes
             ]
             missed[looks] += any(not low <= star <= high for low, high in ends)
     most = binom.isf(1e-4, RUNS, 0.05)
@@ -145,8 +145,8 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     assert scored_prompts == []
     # The interval is that of both looks.
     pool = ScoredPool.load(tmp_path / "scored.npz")
-    alone = constants(replace(pool, config={})).g_star_interval()
-    assert more["g_star_interval"][0] < alone[0]
+    alone = constants(replace(pool, config={})).g_star
+    assert more["g_star_interval"][0] < alone.low
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
     assert "95% is that of all 3 looks together, 98.3% of each" in text
 
@@ -242,8 +242,8 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
     assert len(scored_prompts) == 21
     pool = ScoredPool.load(tmp_path / "out" / "scored.npz")
     as_many = constants(replace(pool, clusters=None))
-    assert found["gradient_sq"] == pytest.approx(constants(pool).gradient_sq)
-    assert found["gradient_sq"] != pytest.approx(as_many.gradient_sq)
+    assert found["gradient_sq"] == pytest.approx(constants(pool).signal.value)
+    assert found["gradient_sq"] != pytest.approx(as_many.signal.value)
     text = str(decide(pool, 48))
     assert "7 prompts in 21 groups of 6 rollouts; mean reward" in text
     assert "a prompt's groups are averaged and count as one prompt; --group-by with" in text

@@ -43,7 +43,7 @@ def test_costs_are_those_of_all_orders(words, stage_cost):
     (cost,), (size,) = plan_costs(POOL, [plan], stage_cost)
     square, outputs = by_all_orders(plan, stage_cost)
     assert size == pytest.approx(outputs)
-    assert cost.full[0] == pytest.approx(outputs * (square - constants(POOL).gradient_sq))
+    assert cost.full[0] == pytest.approx(outputs * (square - constants(POOL).signal.value))
 
 
 def test_advice_of_a_pool():

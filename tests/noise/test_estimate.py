@@ -36,7 +36,8 @@ def test_a_step_with_two_groups_of_one_prompt_leaves_the_others_their_constants(
     low, high = wanted.g_star.interval
     assert 1 <= low < wanted.g_star.value < high
     assert wanted.phi_over_tau == 1.0
-    assert found.to_frame().loc["c1", "value"] == found.to_dict()["c1"]["value"] == found.c1.value
+    assert found.to_frame().set_index("name").loc["c1", "value"] == found.c1.value
+    assert found.to_dict()["c1"]["value"] == found.c1.value
     # Its signal and noise count: pairs of one prompt are known as such.
     assert found.signal.value != wanted.signal.value
     assert found.metrics()["constant_steps"] == 20

@@ -65,11 +65,8 @@ class PoolErrors(Shown):
         config = {name: value for name, value in self.pool.config.items() if name != "made_of"}
         counts = {"prompts": self.pool.distinct, "groups": self.pool.size}
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
-        rest: dict[str, Any] = {**self.numbers, **self.tables}
-        if not self.pool.weighted:
-            rest["constants"] = None if self.constants is None else self.constants.to_frame()
-        rest["not_known"] = {} if self.constants is None else self.constants.not_known
-        rest["dominant"] = self.dominant
+        known = {} if self.constants is None else self.constants.not_known
+        rest = {**self.numbers, **self.tables, "not_known": known, "dominant": self.dominant}
         return {name: plain(each) for name, each in (facts | rest).items()}
 
     def __str__(self) -> str:
@@ -134,6 +131,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             "ordering": pd.concat(
                 [ordering(pool, size).assign(group_size=size) for size in sizes], ignore_index=True
             ),
+            "constants": None if estimate is None else estimate.to_frame(),
         },
         estimate,
         None if estimate is None else dominant(pool),
