@@ -1,4 +1,4 @@
-"""Constants, the best group size and the critical budget of means, where estimates are negative or reach 0."""
+"""Constants, the best group size and the critical budget of means, where estimates are 0 or negative."""
 
 from __future__ import annotations
 

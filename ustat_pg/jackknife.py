@@ -144,6 +144,8 @@ class Means:
         if same or not unseen(carriers, count):
             return None
         values = np.abs(self.full[place] + self.influences[:, place])
+        if np.isnan(values).any():
+            return f"{count} {self.parts} do not show its error"
         if not values.any():
             return f"none of {count} {self.parts} shows any of it"
         few = max(round(carriers), 1)

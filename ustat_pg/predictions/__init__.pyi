@@ -19,6 +19,11 @@ from .count_tables import best_table as best_table
 from .count_tables import count_table as count_table
 from .count_tables import frac_reward_zero_std as frac_reward_zero_std
 from .count_tables import mean_gradient as mean_gradient
+from .covariance import gradient_covariance as gradient_covariance
+from .critics import critic_error_at_par as critic_error_at_par
+from .critics import critic_excess as critic_excess
+from .critics import critic_rollouts_at_par as critic_rollouts_at_par
+from .critics import learned_values as learned_values
 from .group_size import MseConstants as MseConstants
 from .group_size import covariance_parts as covariance_parts
 from .group_size import gap_group_size as gap_group_size
@@ -46,14 +51,9 @@ from .limit_law import weight_derivatives as weight_derivatives
 from .limit_law import weight_form as weight_form
 from .mse import MsePrediction as MsePrediction
 from .mse import MsePredictions as MsePredictions
-from .mse import critic_error_at_par as critic_error_at_par
-from .mse import critic_excess as critic_excess
-from .mse import critic_rollouts_at_par as critic_rollouts_at_par
 from .mse import explicit_bound as explicit_bound
-from .mse import gradient_covariance as gradient_covariance
 from .mse import gradient_mse as gradient_mse
 from .mse import grpo_beats_vanilla as grpo_beats_vanilla
-from .mse import learned_values as learned_values
 from .mse import minimum_variance_gain as minimum_variance_gain
 from .mse import oracle_beats_vanilla as oracle_beats_vanilla
 from .mse import oracle_ratio as oracle_ratio

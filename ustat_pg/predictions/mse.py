@@ -24,7 +24,7 @@ from ..baselines import baseline as record_of
 from ..designs import require_design
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..shown import Shown, rows
-from ..validation import InputError, finite_array, integer, number
+from ..validation import InputError, finite_array, integer
 from .count_tables import CountTable, count_table, require_binary
 
 Array = NDArray[np.float64]
@@ -148,7 +148,7 @@ class MsePredictions:
         return cls(**{k: array.reshape(shape + array.shape[1:]) for k, array in arrays.items()})
 
 
-def _with_closed_form(baseline: str, group_size: int) -> Baseline:
+def with_closed_form(baseline: str, group_size: int) -> Baseline:
     """The record of a baseline whose error has a closed form, at a group that it can take."""
     record = record_of(baseline)
     if not (record.closed_form or record.by_count):
@@ -169,7 +169,7 @@ def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
     return (prompts - batch_size) / (prompts - 1) / batch_size
 
 
-def _baseline_values(
+def baseline_values(
     moments: Moments, record: Baseline, constant: float | None, critic: ArrayLike | None
 ) -> Array:
     """b(x) of a baseline that depends on the prompt only, else V(x), (X,)."""
@@ -203,7 +203,7 @@ def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
     return np.where(spread > _ROUNDING * (whole if made_of is None else made_of), spread, 0.0)
 
 
-def _each(
+def each_size(
     call: Callable[[Any, Any], T], group_size: int | Counts, batch_size: int | Counts
 ) -> tuple[list[T], tuple[int, ...]]:
     """What a function of a group and a batch size answers to each pair of them, and their shape."""
@@ -290,7 +290,7 @@ def gradient_mse(
     def one(size: int, prompts: int) -> MsePrediction:
         return _gradient_mse(known, baseline, size, prompts, design, constant, critic)
 
-    found, shape = _each(one, group_size, batch_size)
+    found, shape = each_size(one, group_size, batch_size)
     return MsePredictions.of(found, shape) if shape else found[0]
 
 
@@ -304,7 +304,7 @@ def _gradient_mse(
     critic: ArrayLike | None,
 ) -> MsePrediction:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    record = _with_closed_form(baseline, size)
+    record = with_closed_form(baseline, size)
     factor = prompt_factor(moments, prompts, design)
     mean = moments.context_probs
     spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
@@ -320,7 +320,7 @@ def _gradient_mse(
     second, bound, table = 0.0, None, None
     factors = np.ones(len(moments))
     if record.closed_form:
-        first = inner(_baseline_values(moments, record, constant, critic))
+        first = inner(baseline_values(moments, record, constant, critic))
         if record.of_pairs and size > 1:
             pairs = size * (size - 1) * prompts
             noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
@@ -332,7 +332,7 @@ def _gradient_mse(
             shrink = float(factors[0]) ** 2
             prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
     else:
-        _baseline_values(moments, record, constant, critic)
+        baseline_values(moments, record, constant, critic)
         require_binary(moments, record.name)
         table = count_table(baseline, size, moments)
         factors = table.weight(moments.value)
@@ -365,89 +365,6 @@ def _gradient_mse(
         cosine=inner_product / (square * target) ** 0.5 if square > 0 and target > 0 else None,
         table=table,
     )
-
-
-@takes_problems
-def gradient_covariance(
-    moments: Moments,
-    baseline: str,
-    group_size: int | Counts,
-    batch_size: int | Counts = 1,
-    design: str = "iid",
-    constant: float | None = None,
-    critic: ArrayLike | None = None,
-) -> Array:
-    """The exact covariance matrix of a minibatch gradient, (..., d, d) (Theorem 2; Proposition 3).
-
-    Its trace is the MSE, less the squared bias for group-mean. Arguments and errors as for
-    :func:`gradient_mse`, where (...) is the shape of the sizes; moments without matrices are refused too.
-    Contexts are read one by one, so that memory is a few d x d matrices beside what is returned.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
-    >>> gradient_covariance(coin, "grpo", group_size=2).tolist()
-    [[0.0625, -0.0625], [-0.0625, 0.0625]]
-    >>> gradient_covariance(coin, "grpo", group_size=[2, 4]).shape
-    (2, 2, 2)
-    """
-
-    def one(size: int, prompts: int) -> Array:
-        return _gradient_covariance(moments, baseline, size, prompts, design, constant, critic)
-
-    found, shape = _each(one, group_size, batch_size)
-    return np.stack(found).reshape(shape + found[0].shape)
-
-
-def _gradient_covariance(
-    moments: Moments,
-    baseline: str,
-    group_size: int,
-    batch_size: int,
-    design: str,
-    constant: float | None,
-    critic: ArrayLike | None,
-) -> Array:
-    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    record = _with_closed_form(baseline, size)
-    factor = prompt_factor(moments, prompts, design)
-    values = _baseline_values(moments, record, constant, critic)
-    if not record.closed_form:
-        return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)
-    between = within = mean = np.zeros(())
-    shifts = values - moments.value
-    for probability, shift, variance, context in zip(
-        moments.context_probs, shifts, moments.reward_variance, moments.matrices(), strict=True
-    ):
-        outer = np.outer(context.gradient, context.gradient)
-        single = (
-            context.squared_advantage
-            - 2 * shift * context.advantage
-            + shift**2 * context.fisher
-            - outer
-        ) / size
-        if record.of_pairs and size > 1:
-            single = single + (variance * context.fisher + outer) / (size * (size - 1))
-        within = within + probability * single
-        between = between + probability * outer
-        mean = mean + probability * context.gradient
-    covariance = factor * (between - np.outer(mean, mean)) + within / prompts
-    return covariance * ((size - 1) / size) ** 2 if record.whole_group else covariance
-
-
-def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_size: int) -> Array:
-    """The covariance of an estimator that is a table by counts, (d, d)."""
-    require_binary(moments, "a table by counts")
-    between = within = mean = np.zeros(())
-    of_contexts = table.second_moment_matrices(moments)
-    factors = table.weight(moments.value)
-    for probability, weight, (second, context) in zip(
-        moments.context_probs, factors, of_contexts, strict=True
-    ):
-        outer = weight**2 * np.outer(context.gradient, context.gradient)
-        within = within + probability * (second - outer)
-        between = between + probability * outer
-        mean = mean + probability * weight * context.gradient
-    return factor * (between - np.outer(mean, mean)) + within / batch_size
 
 
 @takes_problems
@@ -521,122 +438,3 @@ def minimum_variance_gain(moments: Moments, group_size: int, batch_size: int = 1
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     gap = (moments.value - moments.optimal_baseline) ** 2
     return float(moments.context_probs @ (moments.fisher_trace * gap)) / (size * prompts)
-
-
-@takes_problems
-def critic_excess(
-    moments: Moments,
-    critic: ArrayLike,
-    group_size: int,
-    batch_size: int = 1,
-    variance: ArrayLike | None = None,
-) -> float:
-    """MSE of a critic less MSE of the oracle: E[tr F (e² + v) - 2 e E(‖s‖² a | X)] / (B G), e = V_φ - V.
-
-    What an error e(x) of the learned value costs (A2C); the last term is 0 under Assumption 2
-    (Corollary 5, optimality), and without it a critic may do better than V. Values that are random,
-    as learned from earlier rewards, have e for their mean error and v for their variance.
-
-    Arguments:
-        moments: of the problem.
-        critic: V_φ(x), or its mean where it is random, (X,).
-        group_size, batch_size: G and B.
-        variance: v(x) >= 0, (X,), of values that do not depend on the outputs they are subtracted
-            from; 0 unless given. See :func:`learned_values`.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> critic_excess(coin.moments(), [1.0], group_size=2)
-    0.0625
-    """
-    size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    error = _baseline_values(moments, record_of("critic"), None, critic) - moments.value
-    spread = np.zeros(len(moments))
-    if variance is not None:
-        spread = finite_array("variance of predicted values", variance, 1)
-        if len(spread) != len(moments) or spread.min() < 0:
-            raise InputError(
-                f"the variance of predicted values is {spread.tolist()}: it must be at least 0, one "
-                f"per context ({len(moments)})"
-            )
-    excess = moments.fisher_trace * (error**2 + spread) - 2 * error * moments.norm_advantage
-    return float(moments.context_probs @ excess) / (size * prompts)
-
-
-@takes_problems
-def learned_values(
-    moments: Moments, rollouts: int, step_size: float | None = None, start: float = 0.0
-) -> tuple[Array, Array]:
-    """The mean and the variance of V_φ(x), learned from rewards of earlier outputs, prompt by prompt.
-
-    The mean of n rewards has mean V and variance σ²/n. A running average V_φ ← V_φ + α (z - V_φ) from
-    V_φ = b has mean V + (1-α)ⁿ (b - V) and variance σ² (1 - (1-α)²ⁿ) α/(2-α): it forgets its start,
-    and then knows as much as the mean of 2/α - 1 rewards. With :func:`critic_excess` the mean of n
-    rewards costs E[σ² tr F] / (n B G) (A2C; Corollary 5, optimality).
-
-    Arguments:
-        moments: of the problem, at the parameters at which the earlier outputs were drawn.
-        rollouts: n >= 1, the rewards of each prompt.
-        step_size: α, in (0, 1]; the plain mean unless given.
-        start: b, where a running average starts; the mean has none.
-
-    Returns:
-        mean and variance, (X,) each.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> mean, variance = learned_values(coin.moments(), rollouts=4)
-    >>> float(mean[0]), float(variance[0])
-    (0.5, 0.0625)
-    """
-    count = integer("rollouts", rollouts)
-    first = number("start", start)
-    if step_size is None:
-        return moments.value.copy(), moments.reward_variance / count
-    step = number("step size", step_size, above=0.0, maximum=1.0)
-    kept = (1 - step) ** count
-    return (
-        moments.value + kept * (first - moments.value),
-        moments.reward_variance * (1 - kept**2) * step / (2 - step),
-    )
-
-
-@takes_problems
-def critic_error_at_par(moments: Moments, group_size: int) -> float:
-    """The root mean square error of a critic, as likely too high as too low, that costs as much as not
-    knowing the value: √(E[σ² tr F + ‖g‖²] / ((G-1) E tr F)).
-
-    A critic with a larger error has a larger MSE than grpo. Where ‖g‖² is small and σ² the same
-    everywhere it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The error's
-    square is weighted by tr F(x); NaN where tr F is 0.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
-    >>> critic_error_at_par(coin.moments(), group_size=5)
-    0.25
-    """
-    size = integer("group size", group_size, 2)
-    noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
-    trace = float(moments.context_probs @ moments.fisher_trace)
-    square = float(moments.context_probs @ noise) / (size - 1)
-    return (square / trace) ** 0.5 if trace > 0 else float("nan")
-
-
-@takes_problems
-def critic_rollouts_at_par(moments: Moments, group_size: int) -> float:
-    """The number of earlier rewards of each prompt whose mean is as good a baseline as the group's other
-    outputs: (G-1) E[σ² tr F] / E[σ² tr F + ‖g‖²].
-
-    A critic that has seen more, at these parameters, has a smaller MSE than grpo. It is at most G - 1,
-    and at least half of that (‖g‖² <= σ² tr F): a mean of G - 1 earlier rewards is never worse than
-    that of the G - 1 others. NaN where σ² tr F is 0 everywhere.
-
-    >>> from ustat_pg.problems import SoftmaxBandit
-    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
-    >>> critic_rollouts_at_par(coin.moments(), group_size=5)
-    4.0
-    """
-    size = integer("group size", group_size, 2)
-    noise = moments.context_probs @ (moments.reward_variance * moments.fisher_trace)
-    squares = moments.context_probs @ moments.gradient_sq
-    return float((size - 1) * noise / (noise + squares)) if noise > 0 else float("nan")

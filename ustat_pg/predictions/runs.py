@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer
+from .covariance import gradient_covariance
 from .group_size import covariance_parts
 from .limit_law import mean_gap
-from .mse import gradient_covariance
 
 Array = NDArray[np.float64]
 
