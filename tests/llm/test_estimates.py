@@ -27,12 +27,14 @@ from tests.support.listed_pools import (
 from tests.support.pools import ARRAYS, of_rollouts
 from tests.support.refusals import refuses
 from ustat_pg.engines import Estimator
-from ustat_pg.llm import estimates, tables
+from ustat_pg.llm import estimates
+from ustat_pg.llm import weighted as weighted_module
 from ustat_pg.llm.commands import errors_of_pool
 from ustat_pg.llm.constants import constant_means
 from ustat_pg.llm.plans import adaptive_pool_advice
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.llm.tables import at_best_constant, group_errors, group_moments
+from ustat_pg.llm.tables import group_moments
+from ustat_pg.llm.weighted import at_best_constant, group_errors
 from ustat_pg.predictions import (
     gradient_mse,
     mse_constants,
@@ -114,8 +116,8 @@ def test_random_groups_depend_on_seed_and_name_only(monkeypatch):
     assert np.allclose(part[0, 0], whole[1, 1][[2, 0]], rtol=1e-12)
     assert not np.allclose(group_errors(pool, *asked, seed=6, **few)[0], whole)
     # Nor on how many prompts are taken at a time, or orders.
-    monkeypatch.setattr(tables, "_ENTRIES", 170)
-    monkeypatch.setattr(tables, "_ROUND", 2)
+    monkeypatch.setattr(weighted_module, "_ENTRIES", 170)
+    monkeypatch.setattr(weighted_module, "_ROUND", 2)
     assert np.allclose(group_errors(pool, *asked, seed=5, **few)[0], whole, rtol=1e-12)
 
 
@@ -132,7 +134,7 @@ def test_random_groups_are_as_many_as_their_own_error_asks_for(monkeypatch):
     assert (drawn["own_se"] <= 0.01 * drawn["mse"].abs()).all()
     # Its size is what other orders differ by.
     asked = pool, ["norm-weighted"], [4]
-    monkeypatch.setattr(tables, "_ROUND", 8)
+    monkeypatch.setattr(weighted_module, "_ROUND", 8)
     several = [group_errors(*asked, seed=k, permutations=8) for k in range(60)]
     apart = np.std([errors[0, 0].mean() for errors, _ in several], ddof=1)
     said = np.mean([np.linalg.norm(own) / pool.size for _, own in several])

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from tests.support.commands import jsonl
-from ustat_pg.llm.files import LogWarning, groups_of_log, load_rewards, load_rollouts
+from ustat_pg.llm.files import load_rewards, load_rollouts
+from ustat_pg.llm.logs import LogWarning, groups_of_log
 from ustat_pg.validation import InputError
 
 PASSED = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], float)

@@ -56,9 +56,7 @@ def test_whichever_look_is_the_last_its_interval_holds_its_level():
         pool = pool_of(500, run)
         for looks in missed:
             grown = replace(pool, config={"looks": looks})
-            ends = [
-                constants(grown.select_prompts(range(size))).g_star.interval for size in sizes
-            ]
+            ends = [constants(grown.select_prompts(range(size))).g_star.interval for size in sizes]
             missed[looks] += any(not low <= star <= high for low, high in ends)
     most = binom.isf(1e-4, RUNS, 0.05)
     assert 0 < missed[len(sizes)] <= most

@@ -16,10 +16,10 @@ from torch import nn
 from tests.support.models import output_by_hand, random_model
 from tests.support.refusals import refuses
 from ustat_pg.llm.scores import Asked, Scores, layers, tokens
-from ustat_pg.llm.scores.sums import Sketch, by_tokens, dot, squares
+from ustat_pg.llm.scores.sums import by_tokens, dot, squares
 from ustat_pg.memory import ChunkWarning
 from ustat_pg.noise import loops
-from ustat_pg.noise.sketch import by_windows
+from ustat_pg.noise.sketch import Sketch, by_windows
 from ustat_pg.noise.uses import Use
 
 VOCABULARY, WIDTH = 40, 24
@@ -94,7 +94,7 @@ def gram(scores, completions=COMPLETIONS):
 
 def by(monkeypatch, way):
     """Scores of matrices that are never formed, or always are."""
-    monkeypatch.setattr("ustat_pg.llm.scores.sums.by_tokens", lambda *_: way == "tokens")
+    monkeypatch.setattr("ustat_pg.llm.scores.kept.by_tokens", lambda *_: way == "tokens")
 
 
 WAYS = pytest.mark.parametrize("way", ["tokens", "formed"])
@@ -164,7 +164,7 @@ def test_both_ways_are_taken_and_agree_with_the_loop(tokens, monkeypatch):
         ways.add(by_tokens(*arguments))
         return by_tokens(*arguments)
 
-    monkeypatch.setattr("ustat_pg.llm.scores.sums.by_tokens", noted)
+    monkeypatch.setattr("ustat_pg.llm.scores.kept.by_tokens", noted)
     model, generator = built(), np.random.default_rng(1)
     completions = [tuple(generator.integers(0, VOCABULARY, tokens + i % 2)) for i in range(9)]
     hooks, loop = (
@@ -229,7 +229,7 @@ def test_prompts_that_memory_does_not_hold_at_once_are_split(needs, monkeypatch)
     (whole,) = each(Scores(model), prompts[:1], False)
     for held, blocks in ((24.5, [24]), (12.5, [12, 12]), (6.5, [6] * 4), (2.1, [2] * 12)):
         scores = Scores(model, memory=allowing(held * size + sums), sketch=16)
-        scores.norms(PROMPT, COMPLETIONS[:1])
+        scores.norms(PROMPT, COMPLETIONS[:2])
         with monkeypatch.context() as patch:
             tried = out_beyond(patch, 99)
             at_once(patch)
@@ -240,7 +240,7 @@ def test_prompts_that_memory_does_not_hold_at_once_are_split(needs, monkeypatch)
             assert off(one.products, whole.products) < 1e-12
     # Where it runs out all the same too.
     scores = Scores(model)
-    scores.norms(PROMPT, COMPLETIONS[:1])
+    scores.norms(PROMPT, COMPLETIONS[:2])
     tried = out_beyond(monkeypatch, 7)
     at_once(monkeypatch)
     with pytest.warns(ChunkWarning) as warned:
@@ -331,7 +331,7 @@ def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
     text = r"in model.embed_tokens.weight is .* method='loop'"
     refuses(text, Scores(model).of, PROMPT, COMPLETIONS)
     unchecked = Scores(model)
-    unchecked._checked = True
+    unchecked._checked = 2
     assert off(gram(unchecked), right) > 1e-3
     # Without two uses the same plant is no error.
     untied = built("Qwen2", dtype)
@@ -782,7 +782,10 @@ def test_a_model_in_which_a_prompt_sees_its_completion_is_refused(monkeypatch):
     monkeypatch.setattr(modeling_qwen2, "create_causal_mask", lambda *_, **__: None)
     # Of one length, since nothing masks padding either.
     refuses("method='loop'", Scores(model).of, PROMPT, [(1, 2, 3), (4, 5, 6)])
-    Scores(model).of(PROMPT, [(1, 2, 3)])
+    alone = Scores(model)
+    alone.of(PROMPT, [(1, 2, 3)])
+    # One completion shares its prompt with none: the first two are compared anew.
+    refuses("method='loop'", alone.of, PROMPT, [(1, 2, 3), (4, 5, 6)])
 
 
 def test_what_completions_share_is_multiplied_once(monkeypatch):

@@ -17,7 +17,7 @@ parameter by parameter.
 from ...validation import needed
 
 with needed("the gradient of a language model", "llm"):
+    from .kept import PromptScores
     from .passes import SKETCH, Asked, Scores
-    from .sums import PromptScores
 
 __all__ = ["SKETCH", "Asked", "PromptScores", "Scores"]

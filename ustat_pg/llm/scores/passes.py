@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from ...memory import slices
+from ...noise.sketch import Sketch
 from ...validation import InputError, integer, one_of
+from .kept import Kept, PromptScores, firsts
 from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, made_once, selected
-from .sums import Kept, PromptScores, Sketch, dot, firsts, squares
+from .sums import dot, squares
 from .tokens import Batch, Room, forward, of_tokens
 
 Array = NDArray[np.float64]
@@ -107,7 +109,7 @@ class Scores:
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
         self._accepted = set(inspect.signature(base.forward).parameters)
-        self._checked = False
+        self._checked = 0
 
     @property
     def d(self) -> int:
@@ -391,7 +393,7 @@ class Scores:
 
     def _check(self, batch: Batch) -> None:
         """Compare hooks and loop on one completion, parameter by parameter, the first time."""
-        if self._checked:
+        if self._checked >= min(batch.count, 2):
             return
         # The longest: an error that takes several tokens shows there. Weights may be 0, and then there
         # is nothing to compare. Another stands beside it, which may not change it.
@@ -429,7 +431,8 @@ class Scores:
                 f"{theirs[k]:.6g} by differentiation: this model uses the parameter in a way that "
                 "the hooks do not see; take method='loop'"
             )
-        self._checked = True
+        # One alone shares nothing: a prompt that is read once for several is compared with two.
+        self._checked = len(places)
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
         """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
