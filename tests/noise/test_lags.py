@@ -161,6 +161,47 @@ def test_a_meter_takes_them_where_it_knows_the_optimizer():
     assert found[True, 1].signal.value == pytest.approx(7.5, abs=4 * found[True, 1].signal.se)
 
 
+def take_step(theta, parts, meter, optimizer, counts=True):
+    """A step of some micro-batches."""
+    for part in range(parts):
+        with meter.micro_batch([part]):
+            theta.sum().backward()
+    meter.step(counts=counts)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("dropped_by", ["a step that does not count", "a step by itself"])
+def test_a_step_that_waits_for_the_next_and_is_dropped_has_no_pairs(dropped_by):
+    theta = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([theta], 1e-3, momentum=0.9)
+    meter = NoiseMeter([theta], optimizer=optimizer)
+    take_step(theta, 1, meter, optimizer)
+    if dropped_by == "a step that does not count":
+        take_step(theta, 2, meter, optimizer, counts=False)
+    take_step(theta, 2, meter, optimizer)
+    take_step(theta, 2, meter, optimizer)
+    (first, joined, none), (second, _, pairs) = meter.state_dict()["lagged"]
+    assert (first, second, joined, none) == (1, 2, False, [])
+    assert [pair[:2] for pair in pairs] == [[1, 1]]
+
+
+def test_pairs_that_tell_nothing_are_not_counted_where_steps_tell_nothing_either():
+    """One prompt for ever, and an optimizer without memory: neither parts the signal from the noise."""
+    theta = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SGD([theta], 1e-3)
+    meter = NoiseMeter([theta], optimizer=optimizer)
+    for _ in range(20):
+        with meter.micro_batch([0, 0]):
+            theta.sum().backward()
+        meter.step()
+        optimizer.step()
+    found = meter.estimate()
+    assert math.isnan(found.signal.value)
+    assert math.isfinite(found.common.value)
+    assert found.lagged_pairs == 0
+
+
 def test_an_optimizer_that_has_made_steps_is_taken_as_it_is():
     """A monitor may be put on a training that is resumed."""
     theta = torch.nn.Parameter(torch.zeros(1))

@@ -26,20 +26,18 @@ import torch
 
 from ..noise import Alarms, Alternative, NoiseEstimate, NoiseMeter
 from ..noise.alarms import SENTENCES
-from ..noise.meter import is_sharded
-from ..noise.onlooker import Guard, Onlooker
+from ..noise.layers import is_sharded
+from ..noise.onlooker import Guard, Onlooker, Replaced
 from ..validation import InputError, integer
 from . import checkpoints, generations
 from .head import Head
+from .monitor_plan import Plan
 from .trl_batches import (
     array,
     caller,
-    kinds,
-    mixes,
     movable,
     own_table,
     prompts_of,
-    refuse_shared_outputs,
     shares,
     sort,
 )
@@ -229,53 +227,22 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._meter = self._head = None
         self._size = trainer.num_generations
         self._table = own_table(trainer) if self.per_completion else None
-        batches = args.gradient_accumulation_steps
-        loss, loo = kinds(trainer)
-        refuse_shared_outputs(trainer)
-        euclidean, single = self.metric == "euclidean", args.per_device_train_batch_size == 1
         model = trainer.accelerator.unwrap_model(trainer.model)
         sharded = any(is_sharded(p) for p in model.parameters() if p.requires_grad)
-        if sharded and not euclidean:
-            raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
-        layered = self.detail and not args.torch_compile
-        self._measures = loo and self.phi_over_tau is None and self._size > 2 and euclidean
-        self._measures = self._measures and (layered or self.per_completion or single or sharded)
-        loo = loo and (self.detail or self._measures or self.phi_over_tau is not None)
-        # Sharded gradients are reduced at the last micro-batch of a step alone.
-        apart = self.per_completion or (self._measures and layered) or sharded
-        apart = apart and euclidean
-        if apart and args.torch_compile:
-            raise InputError(
-                "outputs are told apart by hooks on layers, which a compiled model does not run: set "
-                "torch_compile=False"
-            )
-        mixing = mixes(trainer)
-        passes, rest = divmod(batches, args.steps_per_generation)
-        # A sum over the completions of a step does not depend on their order.
-        self._sorts = not rest and loss != "bnpo" and not mixing
-        self._sorts = self._sorts and not apart
-        # As often a step passes over each of its completions, before the policy moves.
-        self._repeats = 1 if rest else max(1, min(args.num_iterations, passes))
-        self._rolls = loo and args.per_device_train_batch_size % self._size == 0
-        if self.per_completion and (mixing or (args.beta and loss != "rloo")):
-            raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
-        if self.per_completion and not apart and args.per_device_train_batch_size > 1:
-            raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
-        if sharded:
-            self._say(
-                "parameters are sharded, so outputs are told apart by hooks on layers, for 6% of the time of "
-                "passes of a model of 27 million parameters"
-            )
-        if batches * trainer.accelerator.num_processes < 2 and not apart:
-            self._say("a step is one micro-batch, so two steps in a row are measured as one")
+        self._plan = plan = Plan.of(
+            trainer, sharded, metric=self.metric, per_completion=self.per_completion, detail=self.detail,
+            phi_over_tau=self.phi_over_tau,
+        )  # fmt: skip
+        for line in plan.said:
+            self._say(line)
         optimizer = getattr(optimizer, "optimizer", optimizer)
         self._meter = NoiseMeter(
-            model if apart else model.parameters(), self.window, leave_one_out=loo,
-            phi_over_tau=None if self._measures else self.phi_over_tau or 1.0, metric=self.metric,
+            model if plan.apart else model.parameters(), self.window, leave_one_out=plan.leave_one_out,
+            phi_over_tau=None if plan.measures else self.phi_over_tau or 1.0, metric=self.metric,
             optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
             guard=self._guard,
         )  # fmt: skip
-        self._head = Head(trainer, model, self._guard) if apart else None
+        self._head = Head(trainer, model, self._guard) if plan.apart else None
         if folder is not None:
             self._resume(folder, (state.stateful_callbacks or {}).get(type(self).__name__))
         elif self.saved:
@@ -288,15 +255,16 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._begin_step()
         self._alarms.group_size = self._size
         self._selects = args.mask_truncated_completions
-        self._seers = seers = {
-            "compute_loss": self._computed,
-            "log": self._logged,
-            "_get_per_token_logps_and_entropies": self._scored,
-            "_generate_and_score_completions": self._generating,
-        }
-        self._before = {name: getattr(trainer, name) for name in seers if hasattr(trainer, name)}
-        for name in self._before:
-            setattr(trainer, name, seers[name])
+        self._replaced = Replaced(
+            trainer,
+            {
+                "compute_loss": self._computed,
+                "log": self._logged,
+                "_get_per_token_logps_and_entropies": self._scored,
+                "_generate_and_score_completions": self._generating,
+            },
+        )
+        self._before = self._replaced.before
         self._on = True
 
     def _say(self, line: str) -> None:
@@ -332,15 +300,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is not None:
             self._meter.remove()
         if self._on:
-            for name, before in self._before.items():
-                if getattr(self._trainer, name, None) != self._seers[name]:
-                    # Somebody put a method around ours, which only passes on from now.
-                    continue
-                # What the class has is seen again.
-                if getattr(before, "__func__", None) is getattr(type(self._trainer), name, None):
-                    vars(self._trainer).pop(name, None)
-                else:
-                    setattr(self._trainer, name, before)
+            self._replaced.restore()
         self._on = self._open = False
         self._head = self._inputs = self._share = None
         self._parts, self._passed = {}, deque()
@@ -412,10 +372,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         advantages = inputs["advantages"] if self.per_completion else None
-        self._meter.begin(prompts_of(inputs), scale / self._repeats, advantages)
+        self._meter.begin(prompts_of(inputs), scale / self._plan.repeats, advantages)
         fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._stale else None
-        self._share = self._parts.get(id(inputs)) if self._measures else None
+        self._share = self._parts.get(id(inputs)) if self._plan.measures else None
         self._open = True
 
     def _generated(self, output: dict[str, Any]) -> None:
@@ -428,9 +388,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
         prompts = np.concatenate([prompts_of(batch) for batch in batches])
-        if self._sorts and movable(batches):
+        if self._plan.sorts and movable(batches):
             # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
-            prompts = sort(batches, prompts, self._size // 2 if self._rolls else 0)
+            prompts = sort(batches, prompts, self._size // 2 if self._plan.rolls else 0)
         self._parts = {}
         if self._meter is None or not self._meter.leave_one_out:
             return
@@ -454,7 +414,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._meter is None:
             self._guard.gathered()
             return
-        uneven = any(times != self._repeats for times in self._times)
+        uneven = any(times != self._plan.repeats for times in self._times)
         counts = self._meter.step(self._shares, not (self._stale or uneven))
         if self._guard.reason is not None:
             return

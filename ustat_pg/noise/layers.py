@@ -245,3 +245,8 @@ class Layers:
                         right = self._projected(place, 1, right)
                 values = right if left is None else (left.mT @ right).flatten(1)
                 self._gradients[place] = self._gradients.get(place, 0) + values
+
+
+def is_sharded(parameter: torch.Tensor) -> bool:
+    """Whether processes hold parts of it, as FSDP2 has them."""
+    return hasattr(parameter, "to_local")

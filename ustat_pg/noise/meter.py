@@ -15,7 +15,7 @@ from ..validation import InputError, finite_array, integer, one_of, positive
 from .completions import Alternative
 from .estimate import NoiseEstimate
 from .lags import DRAWN
-from .layers import Layers
+from .layers import Layers, is_sharded
 from .onlooker import Guard
 from .sketch import Sketch, pieces
 from .window import Window, numbered
@@ -495,8 +495,3 @@ class NoiseMeter:
             start = min(rows, gradient.shape[0]) * (gradient.numel() // gradient.shape[0])
             self._add(table, place, start, gradient.to_local())
         return table[0, 0]
-
-
-def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether processes hold parts of it, as FSDP2 has them."""
-    return hasattr(parameter, "to_local")

@@ -80,6 +80,32 @@ def _exchanged(*parts: Any) -> list[Any]:
     return everything
 
 
+class Replaced:
+    """Methods of an object that others are put in place of, until they are given back.
+
+    Arguments:
+        owner: the object.
+        methods: what is put there, by name; a name that it does not have is passed over.
+    """
+
+    def __init__(self, owner: Any, methods: dict[str, Callable[..., Any]]) -> None:
+        self._owner, self._methods = owner, methods
+        self.before = {name: getattr(owner, name) for name in methods if hasattr(owner, name)}
+        for name in self.before:
+            setattr(owner, name, methods[name])
+
+    def restore(self) -> None:
+        """Give them back; where somebody put a method around ours, that only passes on from now."""
+        for name, before in self.before.items():
+            if getattr(self._owner, name, None) != self._methods[name]:
+                continue
+            # What the class has is seen again.
+            if getattr(before, "__func__", None) is getattr(type(self._owner), name, None):
+                vars(self._owner).pop(name, None)
+            else:
+                setattr(self._owner, name, before)
+
+
 class Onlooker:
     """A part of a training loop whose own acts run under a guard."""
 

@@ -1,0 +1,90 @@
+"""What a monitor does in a run, by the options of TRL's trainer and its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..validation import InputError
+from .trl_batches import kinds, mixes, refuse_shared_outputs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a monitor does in a run.
+
+    Arguments:
+        apart: whether outputs are told apart by hooks on layers.
+        measures: whether φ/τ is measured.
+        leave_one_out: whether advantages are leave-one-out up to a factor, and φ/τ is known for nothing.
+        sorts: whether outputs of a step may be sorted by their prompts.
+        rolls: whether whole groups are halved, so that pairs of one prompt lie in two micro-batches.
+        repeats: how often a step passes over each of its completions, before the policy moves.
+        said: what a user is told.
+    """
+
+    apart: bool
+    measures: bool
+    leave_one_out: bool
+    sorts: bool
+    rolls: bool
+    repeats: int
+    said: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        trainer: Any,
+        sharded: bool,
+        *,
+        metric: str,
+        per_completion: bool,
+        detail: bool,
+        phi_over_tau: float | None,
+    ) -> Plan:
+        """The plan for a trainer, whose parameters may be ``sharded``; the rest is the monitor's own.
+
+        Raises:
+            InputError: the run cannot be measured so.
+        """
+        refuse_shared_outputs(trainer)
+        args, size, mixing = trainer.args, trainer.num_generations, mixes(trainer)
+        batches, each = args.gradient_accumulation_steps, args.per_device_train_batch_size
+        euclidean, compiled = metric == "euclidean", args.torch_compile
+        loss, loo = kinds(trainer)
+        if sharded and not euclidean:
+            raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
+        layered = detail and not compiled
+        measures = loo and phi_over_tau is None and size > 2 and euclidean
+        measures = measures and (layered or per_completion or each == 1 or sharded)
+        # Sharded gradients are reduced at the last micro-batch of a step alone.
+        apart = euclidean and (per_completion or (measures and layered) or sharded)
+        if apart and compiled:
+            raise InputError(
+                "outputs are told apart by hooks on layers, which a compiled model does not run: set "
+                "torch_compile=False"
+            )
+        if per_completion and (mixing or (args.beta and loss != "rloo")):
+            raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
+        if per_completion and not apart and each > 1:
+            raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
+        said = []
+        if sharded:
+            said.append(
+                "parameters are sharded, so outputs are told apart by hooks on layers, for 6% of the time of "
+                "passes of a model of 27 million parameters"
+            )
+        if batches * trainer.accelerator.num_processes < 2 and not apart:
+            said.append("a step is one micro-batch, so two steps in a row are measured as one")
+        loo = loo and (detail or measures or phi_over_tau is not None)
+        passes, rest = divmod(batches, args.steps_per_generation)
+        return cls(
+            apart=apart,
+            measures=measures,
+            leave_one_out=loo,
+            # A sum over the completions of a step does not depend on their order.
+            sorts=not (rest or loss == "bnpo" or mixing or apart),
+            rolls=loo and each % size == 0,
+            repeats=1 if rest else max(1, min(args.num_iterations, passes)),
+            said=tuple(said),
+        )
