@@ -5,6 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.support.models import save_tiny
+from tests.support.optional import without
+
+collect_ignore = without(
+    {
+        "torch": "advice_words models pool_words",
+        "torch transformers": "commands looks rollouts scores scoring stale vllm_recipe",
+        "torch transformers gguf": "gguf",
+        "torch trl": (
+            "catalogue monitor_alarms monitor_guard noise sweep trl_trainers two_stage_trainer"
+        ),
+    }
+)
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from tests.support.commands import strict
 from ustat_pg.llm.advise import advise_pool
 from ustat_pg.llm.commands import errors_of_pool

@@ -6,12 +6,11 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
+import trl
 
 import ustat_pg
 from ustat_pg.catalogue import catalogue, resolve
-
-torch = pytest.importorskip("torch")
-trl = pytest.importorskip("trl")
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from tests.support import commands
 from tests.support.commands import strict
 from ustat_pg.cli import main

@@ -8,19 +8,15 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+import torch
 
 from tests.support.commands import jsonl, python, refusal_of
 from tests.support.models import CHARACTERS, save_gguf
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
+from ustat_pg.llm import gguf
+from ustat_pg.llm.models import load_model, precision, tokenise
 from ustat_pg.llm.prompts import Prompt
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("gguf")
-pytest.importorskip("transformers")
-
-from ustat_pg.llm import gguf  # noqa: E402
-from ustat_pg.llm.models import load_model, precision, tokenise  # noqa: E402
 
 
 @pytest.fixture

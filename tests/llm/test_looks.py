@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from tests.support import commands
 from tests.support.commands import strict
 from tests.support.listed_pools import many_contexts, sampled

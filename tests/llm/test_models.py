@@ -7,21 +7,19 @@ import os
 import shutil
 
 import pytest
+import torch
 
 from tests.support.commands import python
 from tests.support.hostile import Runs
 from tests.support.models import TEMPLATE, character_tokenizer
 from tests.support.refusals import refuses
-from ustat_pg.llm.prompts import Prompt
-
-torch = pytest.importorskip("torch")
-
-from ustat_pg.llm.models import (  # noqa: E402
+from ustat_pg.llm.models import (
     end_tokens,
     load_model,
     tokenise,
     weights_digest,
 )
+from ustat_pg.llm.prompts import Prompt
 
 
 def changed(folder, tmp_path, **tokenizer):

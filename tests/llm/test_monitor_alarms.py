@@ -9,20 +9,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support.models import fresh
+from tests.support.noise import WHOLE
+from tests.support.trainers import LONGEST, trl_trainer
+from ustat_pg.estimate import Estimate
+from ustat_pg.llm import NoiseMonitor
+from ustat_pg.llm.checkpoints import FILE, packed
 from ustat_pg.llm.prompts import Task
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from tests.support.noise import WHOLE  # noqa: E402
-from tests.support.trainers import LONGEST, trl_trainer  # noqa: E402
-from ustat_pg.estimate import Estimate  # noqa: E402
-from ustat_pg.llm import NoiseMonitor  # noqa: E402
-from ustat_pg.llm.checkpoints import FILE, packed  # noqa: E402
-from ustat_pg.noise import NoiseMeter  # noqa: E402
-from ustat_pg.noise.estimate import estimate_noise, step_sums  # noqa: E402
+from ustat_pg.noise import NoiseMeter
+from ustat_pg.noise.estimate import estimate_noise, step_sums
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

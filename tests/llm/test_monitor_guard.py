@@ -8,22 +8,18 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+import torch
+from transformers import TrainerCallback
 
 from tests.support.commands import two_processes
 from tests.support.models import fresh, random_model
+from tests.support.noise import WHOLE, by_hand, watched
 from tests.support.refusals import refuses
+from tests.support.trainers import LONGEST, letters, trl_trainer
+from ustat_pg.llm import NoiseMonitor
+from ustat_pg.llm.models import load_model
 from ustat_pg.llm.prompts import Prompt, Task
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from transformers import TrainerCallback  # noqa: E402
-
-from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
-from tests.support.trainers import LONGEST, letters, trl_trainer  # noqa: E402
-from ustat_pg.llm import NoiseMonitor  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.noise.onlooker import Guard  # noqa: E402
+from ustat_pg.noise.onlooker import Guard
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from tests.support.commands import two_processes
 from tests.support.models import fresh
+from tests.support.noise import WHOLE, by_hand, watched
 from tests.support.refusals import refuses
+from tests.support.trainers import LONGEST, flat, letters, trl_trainer
+from ustat_pg.llm import NoiseMonitor
+from ustat_pg.llm.models import load_model
 from ustat_pg.llm.prompts import Prompt, Task
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from tests.support.noise import WHOLE, by_hand, watched  # noqa: E402
-from tests.support.trainers import LONGEST, flat, letters, trl_trainer  # noqa: E402
-from ustat_pg.llm import NoiseMonitor  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.noise import NoiseMeter  # noqa: E402
+from ustat_pg.noise import NoiseMeter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-
 from ustat_pg.llm.commands import errors_of_pool
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.printing import noise_table

@@ -10,21 +10,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
 
 from tests.support.commands import jsonl
 from tests.support.models import fresh, random_model, save_tiny
 from tests.support.refusals import refuses
+from ustat_pg.llm import generation
+from ustat_pg.llm.files import load_rewards, load_rollouts
+from ustat_pg.llm.models import LanguageModel, load_model
 from ustat_pg.llm.prompts import Prompt, Task, load_verifier
+from ustat_pg.llm.rollouts import VerifierWarning, sample
+from ustat_pg.llm.tasks import load_task
 from ustat_pg.memory import ChunkWarning
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from ustat_pg.llm import generation  # noqa: E402
-from ustat_pg.llm.files import load_rewards, load_rollouts  # noqa: E402
-from ustat_pg.llm.models import LanguageModel, load_model  # noqa: E402
-from ustat_pg.llm.rollouts import VerifierWarning, sample  # noqa: E402
-from ustat_pg.llm.tasks import load_task  # noqa: E402
 
 
 def even(prompts, completions, **columns):

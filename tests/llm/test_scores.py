@@ -6,10 +6,6 @@ from itertools import combinations_with_replacement as pairs
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 import torch
 from torch import nn
 

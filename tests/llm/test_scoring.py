@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from tests.support.models import fresh
 from tests.support.pools import ARRAYS, drawn_tokens, of_rollouts, same
 from tests.support.refusals import refuses

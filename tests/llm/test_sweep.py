@@ -9,19 +9,14 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from trl import TrlParser
 
 from tests.support.commands import jsonl, refusal_of
 from tests.support.models import save_tiny
 from tests.support.refusals import refuses
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from trl import TrlParser  # noqa: E402
-
-from ustat_pg.cli import main  # noqa: E402
-from ustat_pg.llm import training  # noqa: E402
-from ustat_pg.llm.results import (  # noqa: E402
+from ustat_pg.cli import main
+from ustat_pg.llm import training
+from ustat_pg.llm.results import (
     TABLE_2,
     differences,
     figure5,
@@ -29,7 +24,7 @@ from ustat_pg.llm.results import (  # noqa: E402
     say_results,
     table2,
 )
-from ustat_pg.llm.sweep import PRESETS, Sweep  # noqa: E402
+from ustat_pg.llm.sweep import PRESETS, Sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.refusals import refuses
-from ustat_pg import estimators
-from ustat_pg.llm.prompts import Prompt, Task
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer  # noqa: E402
-
-from tests.support.trainers import (  # noqa: E402
+from tests.support.trainers import (
     LONGEST,
     advantages,
     gradient,
@@ -24,9 +18,11 @@ from tests.support.trainers import (  # noqa: E402
     one_step,
     trl_trainer,
 )
-from ustat_pg.llm import BaselineTrainer  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.llm.training import dataset  # noqa: E402
+from ustat_pg import estimators
+from ustat_pg.llm import BaselineTrainer
+from ustat_pg.llm.models import load_model
+from ustat_pg.llm.prompts import Prompt, Task
+from ustat_pg.llm.training import dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

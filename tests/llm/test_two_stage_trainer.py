@@ -6,23 +6,19 @@ import copy
 
 import numpy as np
 import pytest
+import torch
+from accelerate.utils import gather_object
+from trl import GRPOConfig
 
 from tests.support.commands import two_processes
 from tests.support.models import OUTPUTS, every_output, fresh, output_by_hand, save_tiny
 from tests.support.refusals import refuses
+from tests.support.trainers import flat, trl_trainer
 from ustat_pg import estimators
+from ustat_pg.llm import TwoStageTrainer
+from ustat_pg.llm.models import load_model
 from ustat_pg.llm.prompts import Prompt, Task
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-
-from accelerate.utils import gather_object  # noqa: E402
-from trl import GRPOConfig  # noqa: E402
-
-from tests.support.trainers import flat, trl_trainer  # noqa: E402
-from ustat_pg.llm import TwoStageTrainer  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.llm.training import dataset  # noqa: E402
+from ustat_pg.llm.training import dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -8,10 +8,6 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
-import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
 
 from tests.support.commands import ROOT
 from ustat_pg.llm.files import load_rollouts

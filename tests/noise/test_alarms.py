@@ -8,12 +8,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
-
-pytest.importorskip("torch")
-
 from benchmarks.alarms import FAULTS as KNOWN
 from benchmarks.alarms import SOUND, false_alarms, seen
+from tests.support.refusals import refuses
 from ustat_pg.noise import Alarms
 
 PROMPTS, GROUP, TOKENS = 16, 8, 32

@@ -8,15 +8,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support.refusals import refuses
-
-torch = pytest.importorskip("torch")
-
-from ustat_pg.noise import NoiseMeter  # noqa: E402
-from ustat_pg.noise.completions import coefficients, group_blocks  # noqa: E402
-from ustat_pg.noise.estimate import estimate_noise  # noqa: E402
-from ustat_pg.predictions import count_table  # noqa: E402
+from ustat_pg.noise import NoiseMeter
+from ustat_pg.noise.completions import coefficients, group_blocks
+from ustat_pg.noise.estimate import estimate_noise
+from ustat_pg.predictions import count_table
 
 GROUP, ARMS = 4, 3
 FEATURES = np.array([[[1.0, 0.2], [0.0, 0.7], [-1.0, 0.1]], [[0.8, 0.0], [0.3, 0.3], [-1.0, 1.0]]])

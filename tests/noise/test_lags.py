@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from benchmarks.lags import window  # noqa: E402
-from ustat_pg.noise import NoiseMeter  # noqa: E402
-from ustat_pg.noise.lags import LAGS, Trail  # noqa: E402
+from benchmarks.lags import window
+from ustat_pg.noise import NoiseMeter
+from ustat_pg.noise.lags import LAGS, Trail
 
 
 def moved(optimizer, theta, steps, rates, first):

@@ -7,16 +7,13 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from tests.support.models import random_model
 from tests.support.refusals import refuses
-
-torch = pytest.importorskip("torch")
-
-from torch import nn  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-from tests.support.models import random_model  # noqa: E402
-from ustat_pg.noise import NoiseMeter  # noqa: E402
+from ustat_pg.noise import NoiseMeter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 

@@ -13,19 +13,16 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from tests.support.commands import two_processes
+from tests.support.meters import one_step
 from tests.support.refusals import refuses
-
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-
-from tests.support.meters import one_step  # noqa: E402
-from ustat_pg.noise import NoiseMeter  # noqa: E402
-from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums  # noqa: E402
+from ustat_pg.noise import NoiseMeter
+from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums
 
 GROUP, PROMPTS, ARMS = 4, 2, 3
 LOGITS = torch.tensor([[0.3, -0.2, 0.1], [-0.5, 0.4, 0.0]], dtype=torch.float64)

@@ -7,20 +7,17 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.commands import two_processes
 from tests.support.meters import one_step
 from tests.support.refusals import refuses
-
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from torch import nn  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-from torch.utils import _pytree as pytree  # noqa: E402
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
-from ustat_pg.noise import NoiseMeter, sketch  # noqa: E402
+from ustat_pg.noise import NoiseMeter, sketch
 
 WHOLE = {"width": 10**3, "numbers": 10**6}
 

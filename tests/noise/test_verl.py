@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 
 from tests.support.commands import two_processes
-
-torch = pytest.importorskip("torch")
-
-import torch.distributed as dist  # noqa: E402
-from torch.distributed.fsdp import fully_shard  # noqa: E402
-
-from ustat_pg.noise import NoiseMeter  # noqa: E402
-from ustat_pg.noise.verl import measured  # noqa: E402
+from ustat_pg.noise import NoiseMeter
+from ustat_pg.noise.verl import measured
 
 
 class Engine:
