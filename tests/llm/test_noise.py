@@ -7,13 +7,11 @@ import math
 import pytest
 import torch
 
-from tests.support.commands import two_processes
 from tests.support.models import fresh
 from tests.support.noise import WHOLE, by_hand, watched
 from tests.support.refusals import refuses
 from tests.support.trainers import LONGEST, flat, letters, trl_trainer
 from ustat_pg.llm import NoiseMonitor
-from ustat_pg.llm.models import load_model
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.noise import NoiseMeter
 
@@ -143,30 +141,6 @@ def test_what_is_logged_is_the_estimate(small, task, tmp_path):
     assert logged[-1] == monitor.estimate().metrics(detail=False)
 
 
-def test_it_never_stops_a_run(small, task, tmp_path, monkeypatch):
-    monkeypatch.setattr("ustat_pg.llm.monitor.prompts_of", lambda inputs: 1 / 0)
-    with pytest.warns(
-        UserWarning, match="the training goes on: ZeroDivisionError: division by zero"
-    ):
-        _, trainer, _ = watched(small, task, tmp_path)
-    assert trainer.state.global_step == 3
-
-
-def measured(model, folder):
-    """By one of two processes."""
-    task = Task("sums", tuple(Prompt(f"q{i}", f"{i}+{i}=") for i in range(8)), letters, LONGEST)
-    options = {"num_generations": 8, "budget": 32, "per_device_train_batch_size": 4}
-    monitor, _, _ = watched(load_model(model), task, folder, **options)
-    return monitor.estimate().metrics()
-
-
-def test_two_processes(small, tmp_path):
-    """Both have the same estimate; the numbers are the meter's (tests/noise)."""
-    first, second = two_processes(measured, tmp_path, small.name, tmp_path / "run")
-    assert first == second
-    assert first["steps"] == 3
-
-
 def test_equal_and_nearly_equal_rewards_are_alarms(small, task, tmp_path, capsys):
     def equal(*, completions, **columns):
         return [0.1] * len(completions)
@@ -252,7 +226,7 @@ def test_the_best_group_size_stands_beside_the_rest_where_rewards_are_0_and_1(
 
 
 def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
-    """Sampling of few tokens, a verifier that gives up on short outputs, advantages of others."""
+    """Sampling of few tokens, a verifier that gives up on short outputs."""
 
     def picky(*, completions, **columns):
         """No reward for outputs that are short."""
@@ -275,21 +249,3 @@ def test_faults_of_a_run_raise_their_alarms(small, task, tmp_path):
         **options | GRPO | {"scale_rewards": "none"},
     )
     assert monitor.alarms & sound == {"survivors"}
-    monitor = NoiseMonitor(3)
-    trainer = trl_trainer(
-        fresh(small),
-        task,
-        tmp_path,
-        callbacks=[monitor],
-        max_steps=3,
-        per_device_train_batch_size=4,
-    )
-    generate = trainer._generate_and_score_completions
-
-    def mixed(inputs):
-        given = generate(inputs)
-        return given | {"advantages": given["advantages"].roll(1)}
-
-    trainer._generate_and_score_completions = mixed
-    trainer.train()
-    assert monitor.alarms & sound == {"groups"}

@@ -372,18 +372,6 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
     assert set(single.estimate().metrics()) <= {"phi_over_tau", "steps"} | set(estimate.metrics())
 
 
-def test_groups_of_several_sizes_have_signal_and_noise_and_no_constants():
-    theta = torch.nn.Parameter(torch.ones(2))
-    meter = NoiseMeter([theta], 3, leave_one_out=True)
-    one_step(meter, theta, prompts=(0, 0, 0, 1))
-    one_step(meter, theta, prompts=(0, 1, 2, 3))
-    assert math.isfinite(meter.estimate().signal.value)
-    assert math.isnan(meter.estimate().c1.value)
-    for _ in range(3):
-        one_step(meter, theta)
-    assert math.isfinite(meter.estimate().c1.value)
-
-
 def test_hooks_see_nothing_outside_blocks_and_go_when_removed():
     theta = torch.nn.Parameter(torch.ones(2))
     meter, other = NoiseMeter([theta]), NoiseMeter([theta])
