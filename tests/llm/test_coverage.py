@@ -19,11 +19,12 @@ TIMES = 120
     [
         # Student's law has 65 to 80% of c1 to c3 here, and 78% of ‖g‖².
         (Pool("rare", 60, 16), ["c1", "c2", "c3", "‖g‖²", "silent, G = 2", "K_crit"]),
-        (Pool("uneven", 30, 8), ["c1", "c3", "‖g‖²", "K_crit", "grpo noise", "G*"]),
-        (Pool("iris", 40, 8), ["‖g‖²", "std/grpo", "maxrl/grpo", "K_crit"]),
+        (Pool("uneven", 30, 8), ["c1", "c3", "‖g‖²", "K_crit", "grpo noise", "G*", "grpo/oracle"]),
+        (Pool("iris", 40, 8), ["‖g‖²", "std/grpo", "maxrl/grpo", "maxrl noise", "K_crit"]),
         # As 120 prompts they have 73% of ‖g‖², 78% of c3.
         (Pool("usual", 30, 8, steps=4), ["c1", "c2", "c3", "‖g‖²", "K_crit", "std noise", "MSE"]),
         (Meter("rare", 12, 4, 8), ["c2", "c3", "K_crit"]),
+        (Meter("t of 3 degrees", 50, 8, 4, tails=3.0), ["signal", "K_crit"]),
     ],
     ids=str,
 )

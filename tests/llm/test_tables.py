@@ -140,29 +140,6 @@ def test_tables_and_moments_are_one_estimate():
     assert rows.loc[("grpo", 2), "relative_low"] == pytest.approx(1, rel=1e-12)
 
 
-def test_intervals_of_noise_to_signal_cover():
-    """Fewer than 89% of 200 intervals have a chance below 1e-3; most are finite at a weak signal."""
-    problem = token_problem()
-    right = {
-        name: gradient_mse(problem.moments(), name, 4).noise_to_signal
-        for name in ("grpo", "std", "maxrl", "bayes:1,1")
-    }
-    hits, pools, finite = dict.fromkeys([*right, "relative"], 0), 200, 0
-    for seed in range(pools):
-        pool = sampled(problem, 150, 8, seed=5000 + seed)
-        result = estimates.noise_to_signal(pool, [4], list(right))
-        rows = result.set_index("baseline")
-        for name, true in right.items():
-            hits[name] += rows.loc[name, "low"] <= true <= rows.loc[name, "high"]
-        std = rows.loc["std"]
-        finite += np.isfinite(rows.loc["grpo", "high"])
-        ratio = right["std"] / right["grpo"]
-        hits["relative"] += std["relative_low"] <= ratio <= std["relative_high"]
-    assert min(hits.values()) >= 0.89 * pools, hits
-    assert hits["relative"] <= 0.995 * pools, hits
-    assert finite >= 0.5 * pools, finite
-
-
 def test_without_a_signal_there_is_no_ratio():
     rng = np.random.default_rng(0)
     pool = ScoredPool.from_scores(np.ones((6, 8)), rng.normal(size=(6, 8, 3)))

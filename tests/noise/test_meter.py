@@ -196,35 +196,15 @@ def test_constants_of_leave_one_out_are_those_of_enumeration():
     assert estimate.g_star.value == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
 
 
-def drawn(rng, steps, signal=1.0, tails=0.0):
+def drawn(rng, steps, signal=1.0):
     """Sums of steps of 8 prompts and 4 completions in 20 dimensions."""
     sums = []
     for _ in range(steps):
-        scales = [1.0, 1.0]
-        if tails:
-            scales = [
-                np.exp(tails * rng.standard_normal(shape) - tails**2)
-                for shape in ((8, 1, 1), (8, 4, 1))
-            ]
-        v = 0.7 * scales[0] * rng.standard_normal((8, 1, 20))
-        v = v + 1.5 * scales[1] * rng.standard_normal((8, 4, 20))
+        v = 0.7 * rng.standard_normal((8, 1, 20)) + 1.5 * rng.standard_normal((8, 4, 20))
         v[..., 0] += signal
         h = v.reshape(-1, 2, 20).sum(1)
         sums.append(step_sums(h @ h.T, list(np.repeat(np.arange(8), 2)[:, None].repeat(2, 1))))
     return np.array(sums)
-
-
-@pytest.mark.parametrize("tails", [0.0, 0.7, 1.0])
-def test_intervals_cover(tails):
-    """95% intervals of 300 windows of 50 steps, where the largest 1% of ‖v‖² hold 2%, 14% and 29%."""
-    rng, missed = np.random.default_rng(1), np.zeros(2)
-    crit = 20 * (0.49 + 2.25 + 3 * 0.49)
-    for _ in range(300):
-        estimate = estimate_noise(drawn(rng, 50, tails=tails))
-        intervals = estimate.signal.interval, estimate.k_crit.interval
-        missed += [not low <= true <= high for (low, high), true in zip(intervals, (1, crit))]  # noqa: B905
-    # 15 of 300 are meant; beyond 29 has a chance of 5e-4, below 4 one of 5e-4.
-    assert ((missed >= 4) & (missed <= 29)).all(), missed
 
 
 def test_a_resumed_run_goes_on():
