@@ -1,7 +1,7 @@
 """Estimates of c1, c2, c3, the best group size and the critical budget, from means of independent parts.
 
-The prompts of a pool and the steps of a training have their own ways to these means. What is made of them is
-here, so that both say it alike.
+A pool averages over prompts, the meter over the steps of a training. Both call these functions, so that one
+quantity has one name, one error and one interval.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .trl_batches import array
+
 Array = NDArray[np.float64]
 
 
@@ -33,25 +35,21 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
         return None
     if not whole.any():
         return None
-    kept = _array(output["completion_mask"].sum(dim=1)) > 0
+    kept = array(output["completion_mask"].sum(dim=1)) > 0
     advantages = output["advantages"]
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
     # A mask may leave out outputs, whose tokens are still there: they end where padding alone is left.
-    tokens = _array(output["completion_ids"]) != tokenizer.pad_token_id
+    tokens = array(output["completion_ids"]) != tokenizer.pad_token_id
     lengths = (tokens * np.arange(1, tokens.shape[1] + 1)).max(axis=1)
     columns = {
         "prompts": groups,
         "rewards": z,
-        "advantages": _array(advantages) if advantages.ndim == 1 else None,
+        "advantages": array(advantages) if advantages.ndim == 1 else None,
         "lengths": lengths,
         "kept": kept if z is None else kept & np.isfinite(z),
     }
     chosen = {name: row if row is None else row[whole] for name, row in columns.items()}
     return chosen | {"ranked": _ranked(trainer)}
-
-
-def _array(values: Any) -> Array:
-    return np.asarray(values.detach().cpu().double().numpy())
 
 
 def _rewards(trainer: Any) -> Array:
