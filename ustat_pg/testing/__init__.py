@@ -33,18 +33,11 @@ How the function is called is its *layout*:
 ``"group"``
     one group (G,) at a time.
 
-What is too large to enumerate, or random by itself, is sampled. Each assertion on the mean of draws stands
-beside the smallest gap that it detects, and the replications that it needs to detect one:
-
-=============================  ==============================  ============================
-assertion                      detects                         needs
-=============================  ==============================  ============================
-:func:`assert_mean_equal`      :func:`mean_equal_detects`      :func:`mean_equal_needs`
-:func:`assert_mean_at_most`    :func:`mean_at_most_detects`    :func:`mean_at_most_needs`
-=============================  ==============================  ============================
-
-The others enumerate or try fixed cases: they take no replications, and what :func:`assert_unbiased` and
-:func:`assert_is` detect is ``rtol``, in the units that they name.
+What is too large to enumerate, or random by itself, is sampled: :func:`assert_mean` stands beside
+the smallest gap that it detects, :func:`mean_detects`, and the replications that it needs for one,
+:func:`mean_needs`. The other assertions enumerate, or try fixed cases: they need no replications,
+and what :func:`assert_unbiased` and :func:`assert_is` detect is ``rtol``, in the units that they
+name.
 
 A function of the signature that verl and SkyRL register becomes one of groups by :func:`registered`.
 
@@ -67,14 +60,7 @@ from .function import INPUTS, LAYOUTS
 from .invariances import INVARIANCES, assert_finite, assert_invariances
 from .registered import registered
 from .row import assert_is
-from .sampled import (
-    assert_mean_at_most,
-    assert_mean_equal,
-    mean_at_most_detects,
-    mean_at_most_needs,
-    mean_equal_detects,
-    mean_equal_needs,
-)
+from .sampled import assert_mean, mean_detects, mean_needs
 from .strategies import problems, rewards, scores
 from .unbiased import assert_unbiased, climbed_reward, default_problems
 
@@ -85,15 +71,12 @@ __all__ = [
     "assert_finite",
     "assert_invariances",
     "assert_is",
-    "assert_mean_at_most",
-    "assert_mean_equal",
+    "assert_mean",
     "assert_unbiased",
     "climbed_reward",
     "default_problems",
-    "mean_at_most_detects",
-    "mean_at_most_needs",
-    "mean_equal_detects",
-    "mean_equal_needs",
+    "mean_detects",
+    "mean_needs",
     "problems",
     "registered",
     "rewards",
