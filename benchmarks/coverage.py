@@ -137,6 +137,8 @@ class Pool:
             names.get(row["name"], row["name"]): ((row["low"], row["high"]), width * row["se"])
             for row in frame.to_dict("records")
         }
+        # Student's law is of means.
+        found |= {name: (found[name][0], math.nan) for name in ("G*", "K_crit")}
         (row,) = curves(pool, [4], ["grpo"]).itertuples(index=False)
         found["MSE"] = (row.low, row.high), width * row.se
         (row,) = oracle_ratio(pool, [4]).itertuples(index=False)
