@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 from ..validation import InputError
+from ..whole_files import whole_file
 
 FILE = "noise_monitor.json.gz"
 """Its name."""
@@ -29,11 +29,9 @@ def digest(data: bytes) -> str:
 
 def write(folder: Path, data: bytes) -> None:
     """Write the file whole, or not at all; nothing where the trainer has taken the checkpoint away again."""
-    if not folder.is_dir():
-        return
-    part = folder / f"{FILE}.part"
-    part.write_bytes(data)
-    os.replace(part, folder / FILE)
+    if folder.is_dir():
+        with whole_file(folder / FILE, lasting=False) as file:
+            file.write(data)
 
 
 def read(folder: Path, wanted: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, paired
-from ..jackknife import SQUARE, means, ratio
+from ..jackknife import SQUARE, Means, means, ratio
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
 
@@ -205,21 +205,9 @@ def estimate_noise(
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count, mean = len(steps), steps[:, 8].mean()
     parts = means(steps, parts="steps")
-    both, used, shared = parts.apply(noise_and_signal), 0, Estimate()
-    if lagged is not None and lagged.told():
-        sums, pairs = line_sums(lagged)
-        shared = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]).estimate(0)
-        own = parts.apply(_within)
-        # A product of two steps that are measured as one is a pair of neighbouring steps.
-        own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
-        gamma = combined(own, sums, pairs)
-        if gamma is not None:
-            used = len(pairs)
-            both = replace(
-                both,
-                full=_noise_of(parts.full, gamma.full[0]),
-                without=_noise_of(parts.without, gamma.without[:, 0]),
-            )
+    both, shared, used = parts.apply(noise_and_signal), Estimate(), 0
+    if lagged is not None:
+        both, shared, used = _with_pairs(parts, both, lagged)
     signal = both.estimate(1, SQUARE)
     critical = ratio(both, signal.interval)
     # Errors are NaN where the signal is not above 0.
@@ -246,6 +234,24 @@ def estimate_noise(
         lagged_pairs=used,
         top_share=_top_share(np.sort(squares)),
     )
+
+
+def _with_pairs(parts: Means, both: Means, lagged: Lagged) -> tuple[Means, Estimate, int]:
+    """Noise and signal from pairs of steps too, the mean product of these, and how many are made use of."""
+    sums, pairs = line_sums(lagged)
+    if not (sums.without[:, 0] > 0).all():
+        # Without some step there are none.
+        return both, Estimate(), 0
+    shared = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]).estimate(0)
+    own = parts.apply(_within)
+    # A product of two steps that are measured as one is a pair of neighbouring steps.
+    own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
+    gamma = combined(own, sums, pairs)
+    if gamma is None:
+        return both, shared, 0
+    full, without = gamma.full[0], gamma.without[:, 0]
+    found = _noise_of(parts.full, full), _noise_of(parts.without, without)
+    return replace(both, full=found[0], without=found[1]), shared, len(pairs)
 
 
 def _of_one_size(steps: Array) -> tuple[float, Array]:

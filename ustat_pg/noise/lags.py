@@ -61,10 +61,6 @@ class Lagged(NamedTuple):
     joined: tuple[bool, ...]
     pairs: tuple[Array, ...]
 
-    def told(self) -> bool:
-        """Whether there are pairs without any of the steps."""
-        return bool((line_sums(self)[0].without[:, 0] > 0).all())
-
 
 class Trail:
     """The gradients of the last steps, and their products with the newest.
