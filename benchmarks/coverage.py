@@ -116,7 +116,7 @@ class Pool:
         for name in [*at][1:]:
             values[f"{name}/grpo"] = values[f"{name} noise"] / values["grpo noise"]
         for size in (2, 4, 8):
-            share = float(made.context_probs @ made.zero_signal_share(size))
+            share = float(made.context_probs @ made.frac_reward_zero_std(size))
             values[f"silent, G = {size}"] = share
         return values
 

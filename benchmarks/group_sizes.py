@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from ustat_pg.llm.advise import advise_model
+from ustat_pg import ModelPool, advise
 from ustat_pg.llm.constants import ConstantsEstimate
 from ustat_pg.llm.tasks import settings
 
@@ -56,9 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in options.names or every:
         asked = {"limit": options.prompts, "samples": options.samples, "out": options.out / name}
-        advice = advise_model(
-            options.model, BUDGET, until="all", prompts=f"{OF}:{name}", device="cpu", **asked
-        )
+        pool = ModelPool(model=options.model, prompts=f"{OF}:{name}", device="cpu", **asked)
+        advice = advise(pool, BUDGET, until="all")
         print(row(name, advice.pool.rewards.mean(), advice.constants), flush=True)
     return 0
 

@@ -257,7 +257,7 @@ def _mixed(entry: BanditEntry, group_size: int) -> Check:
     """The share of groups whose rewards are not all equal."""
 
     def statement() -> Statement:
-        return equal(1 - float(entry.problem.zero_signal_share(group_size)[0]), scale=1.0)
+        return equal(1 - float(entry.problem.frac_reward_zero_std(group_size)[0]), scale=1.0)
 
     at = Setting(entry, group_size)
     return at.check("groups with unequal rewards", Mixed(), statement)

@@ -138,7 +138,7 @@ def test_group_sizes_in_json_have_the_documented_keys_and_the_librarys_numbers(
     expected = group_size_advice(
         moments,
         int(number) if number.is_integer() else number,
-        frac_reward_zero_std=PROBLEM.zero_signal_share,
+        frac_reward_zero_std=PROBLEM.frac_reward_zero_std,
         **arguments,
     )
     for key in ("g_star_paper", "g_star_exact", "group_size"):

@@ -13,8 +13,8 @@ from scipy.stats import binom
 
 from tests.conformance.record import BATCHES, DATA, SEVERAL, WEIGHTS, lengths
 from ustat_pg.catalogue import Meaning, catalogue, resolve
-from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages, standardised
+from ustat_pg.explanations import explain
 
 RECORDS = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(DATA.glob("*.json"))}
 SINGLE = 1e-5

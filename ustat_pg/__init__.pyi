@@ -1,9 +1,9 @@
 from ._version import __version__ as __version__
-from .commands.advise import advise_problem as advise_problem
-from .commands.explain import explain as explain
+from .advice import advise as advise
 from .comparison import compare as compare
-from .llm.advise import advise_model as advise_model
-from .llm.advise import advise_pool as advise_pool
+from .explanations import explain as explain
+from .llm.model_pool import ModelPool as ModelPool
+from .llm.pool import ScoredPool as ScoredPool
 from .moments import Moments as Moments
 from .predictions import gradient_covariance as gradient_covariance
 from .predictions import gradient_mse as gradient_mse

@@ -12,6 +12,8 @@ from html import escape
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from .validation import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ VERDICTS = {"CONFIRMED": GOOD, "HELD": GOOD, "REFUTED": BAD, "FAILED": BAD, "INC
 
 RIVALS = {"REFUTED": GOOD, "SURVIVED": BAD, "NOT DISTINGUISHABLE": OPEN, "NOT TESTED": OPEN}
 """The colour of a wrong formula's verdict."""
+
+_MOST_SHOWN = 16
+"""Numbers of a field that a person reads; of more than these, how many there are."""
 
 COLOURED = re.compile("(\x1b\\[3[123]m[A-Z ]+\x1b\\[0m)")
 """A verdict in its colour."""
@@ -65,8 +70,8 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, Shown):
         return value.to_dict()
-    if is_dataclass(value):
-        return {entry.name: plain(getattr(value, entry.name)) for entry in fields(value)}
+    if is_dataclass(value) or attrs.has(type(value)):
+        return {name: plain(getattr(value, name)) for name in _names(value)}
     if isinstance(value, Mapping):
         return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -76,6 +81,14 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _names(record: Any) -> list[str]:
+    """The fields of a record."""
+    return [
+        entry.name
+        for entry in (fields(record) if is_dataclass(record) else attrs.fields(type(record)))
+    ]
 
 
 def rows(values: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -100,12 +113,38 @@ def axes_or_new(axes: Axes | None = None) -> Axes:
     return pyplot.figure(figsize=(6, 3.6), layout="constrained").add_subplot()
 
 
+def _written(value: Any) -> str:
+    """A field as a person reads it; of many numbers how many they are."""
+    value, shape = plain(value), []
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    inner = value
+    while isinstance(inner, list) and inner:
+        shape.append(len(inner))
+        inner = inner[0]
+    if math.prod(shape) > _MOST_SHOWN:
+        return f"{' x '.join(map(str, shape))} numbers"
+    return " ".join(map(_short, value)) if shape else str(value)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{' '.join(map(_short, value))}]"
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)
+
+
 class Shown:
-    """A result: ``str`` is what its command prints, a notebook too; ``to_dict`` is what ``--json`` prints."""
+    """A result: ``str`` is what its command prints, a notebook too; ``to_dict`` is what ``--json`` prints.
+
+    A record without a command has a line for each field.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:20} {_written(getattr(self, name))}" for name in _names(self))
 
     def to_dict(self) -> dict[str, Any]:
         """The record as JSON has it."""
-        return {entry.name: plain(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+        return {name: plain(getattr(self, name)) for name in _names(self)}
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ustat_pg.shown import Shown
 from ustat_pg.validation import InputError, finite_array, integer
 from ustat_pg.validation import probabilities as checked_probabilities
 
@@ -41,7 +42,7 @@ CHUNK_ENTRIES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class Hoeffding:
+class Hoeffding(Shown):
     """The parts of one value of a U-statistic of order 2, of which only ``mean`` is not random.
 
     Attributes:
@@ -61,7 +62,7 @@ class Hoeffding:
 
 
 @dataclass(frozen=True, eq=False)
-class VarianceComponents:
+class VarianceComponents(Shown):
     """Unbiased estimates of the variances behind a U-statistic of order 2; they may be negative.
 
     Attributes:

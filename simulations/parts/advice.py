@@ -225,7 +225,7 @@ def prompts_agree(entry: LandscapeEntry) -> Check:
 def silent_groups(entry: LandscapeEntry) -> Iterator[Check]:
     """The share of groups that teach nothing, which advice gives for each group size."""
     problem = _away(entry)
-    silent = problem.zero_signal_share
+    silent = problem.frac_reward_zero_std
     for row in group_size_advice(problem.moments(), BUDGET, frac_reward_zero_std=silent).table:
         share = row.frac_reward_zero_std
         yield entry.check(

@@ -10,7 +10,7 @@ import pytest
 from tests.support import commands
 from tests.support.commands import strict
 from tests.support.refusals import refuses
-from ustat_pg import advise_problem
+from ustat_pg import advise
 from ustat_pg.catalogue import resolve
 from ustat_pg.catalogue.choice import choose
 from ustat_pg.cli import main
@@ -21,7 +21,7 @@ SPEC = "trl scale_rewards=group num_generations=8"
 
 
 def test_a_problems_choice_is_of_exact_noise_over_signal():
-    choice = advise_problem("ustat:uneven", 64, spec=SPEC).choice
+    choice = advise("ustat:uneven", 64, spec=SPEC).choice
     moments = load_problem("ustat:uneven").moments()
 
     def noise(name, size):
@@ -82,13 +82,12 @@ def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
     ],
 )
 def test_options_without_a_closed_form_are_refused(spec, said):
-    refuses(said, advise_problem, "ustat:uneven", 64, spec=spec)
+    refuses(said, advise, "ustat:uneven", 64, spec=spec)
 
 
 def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
     pytest.importorskip("torch")
     from tests.support.listed_pools import many_contexts, sampled
-    from ustat_pg.llm.advise import advise_pool
     from ustat_pg.llm.estimates import compared, noise_to_signal
 
     bandit = many_contexts()
@@ -105,7 +104,7 @@ def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
     assert smaller[0] == pytest.approx(exact[0], rel=0.5)
     assert smaller[2] < exact[1] < smaller[3]
     assert np.isnan(missing[0])
-    advice = advise_pool(pool, 64, spec="trl num_generations=4")
+    advice = advise(pool, 64, spec="trl num_generations=4")
     assert advice.to_dict()["as"]["table"][0]["group_size"] == 4
     assert {each.group_size for each in advice.choice.candidates} == {2, 4}
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from html import escape
 
+import numpy as np
 import pytest
 
-from ustat_pg import advise_pool, advise_problem, explain, gradient_mse, load_problem
+from ustat_pg import ScoredPool, advise, explain, gradient_mse, load_problem
 from ustat_pg.cli import main
-from ustat_pg.commands.differences import Differences
-from ustat_pg.commands.schemes import explain_scheme
+from ustat_pg.engines import enumerate_mse
+from ustat_pg.explanations import Differences, explain_scheme
 from ustat_pg.llm.commands import errors_of_pool
-from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.rewards import summarise_rewards
-from ustat_pg.predictions import plan_mse
+from ustat_pg.predictions import count_table, limit_law, mse_constants, plan_mse
 
 POOL, LOG = "tests/data/pools/scored.npz", "tests/data/pools/rollouts.jsonl"
 PROBLEM = load_problem("ustat:uneven")
@@ -24,10 +24,8 @@ COMMANDS = {
     "explain trl --group-size 4": lambda: explain("trl", group_size=4),
     "explain trl --against verl": lambda: Differences(explain("trl"), explain("verl")),
     "explain dapo": lambda: explain_scheme("dapo"),
-    "advise ustat:uneven --budget 64 --adaptive": lambda: advise_problem(
-        "ustat:uneven", 64, adaptive=True
-    ),
-    f"advise --scored {POOL} --budget 64": lambda: advise_pool(POOL, 64),
+    "advise ustat:uneven --budget 64 --adaptive": lambda: advise("ustat:uneven", 64, adaptive=True),
+    f"advise --scored {POOL} --budget 64": lambda: advise(POOL, 64),
     f"llm mse --scored {POOL}": lambda: errors_of_pool(ScoredPool.load(POOL)),
     f"rewards {LOG}": lambda: summarise_rewards(LOG),
 }
@@ -45,6 +43,33 @@ def test_a_command_prints_its_record(capsys, command):
     assert result._repr_html_() == f"<pre>{escape(str(result))}</pre>"
 
 
+RECORDS = {
+    "a law": (
+        lambda: limit_law([1.0, 2.0], [[0.5, 0], [0, 0.6]], c=1.0),
+        "mean 0.45, variance 0.205",
+    ),
+    "constants": (lambda: mse_constants(PROBLEM), "c3                   0.2595740079\n"),
+    "a table": (lambda: count_table("grpo", 3), "failures             0 -0.5 -1 0"),
+    "an enumerated error": (
+        lambda: enumerate_mse(PROBLEM, "std", 3),
+        "mean_factor          1.414 1.414",
+    ),
+    "a minibatch": (
+        lambda: PROBLEM.sample(np.random.default_rng(0), 32),
+        "rewards              1 x 32 numbers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_without_a_command_prints_its_fields(name):
+    make, line = RECORDS[name]
+    result = make()
+    assert line in str(result)
+    assert json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert result._repr_html_() == f"<pre>{escape(str(result))}</pre>"
+
+
 def test_a_plan_prints_its_record_and_the_unbiased_one_beside(capsys):
     command = ["predict", "ustat:uneven", "--plan", "3+2 if mixed", "--baseline", "grpo"]
     result = plan_mse(PROBLEM, "3+2 if mixed", "grpo")
@@ -58,12 +83,12 @@ def test_a_plan_prints_its_record_and_the_unbiased_one_beside(capsys):
 
 def test_pictures_are_drawn_on_axes_that_are_given():
     axes = pytest.importorskip("matplotlib.figure").Figure().add_subplot()
-    for result in (explain("trl"), advise_problem("ustat:uneven", 64)):
+    for result in (explain("trl"), explain_scheme("dapo"), advise("ustat:uneven", 64)):
         assert result.plot(axes) is axes
 
 
 def test_the_answer_of_advice_is_its_group_size():
-    problem, pool = advise_problem("ustat:uneven", 64, adaptive=True), advise_pool(POOL, 64)
+    problem, pool = advise("ustat:uneven", 64, adaptive=True), advise(POOL, 64)
     assert problem.group_size == problem.to_dict()["group_size"] == problem.sizes.group_size
     assert problem.adaptive.group_size == problem.to_dict()["adaptive"]["group_size"]
     assert pool.group_size == pool.to_dict()["group_size"]

@@ -72,7 +72,7 @@ def test_an_advice_says_what_it_is():
     assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
     unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
-    assert "The prompts are used up, and not enough is known for --until" in str(unsettled)
+    assert "The prompts are used up, and not enough is known to stop" in str(unsettled)
     settled = replace(ADVICE, looks=({"settled": False}, {"settled": True}))
     assert "used up" not in str(settled)
 

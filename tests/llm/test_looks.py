@@ -241,7 +241,7 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
     assert found["gradient_sq"] != pytest.approx(as_many.signal.value)
     text = str(decide(pool, 48))
     assert "7 prompts in 21 groups of 6 rollouts; mean reward" in text
-    assert "a prompt's groups are averaged and count as one prompt; --group-by with" in text
+    assert "a prompt's groups are averaged and count as one prompt; grouped by" in text
     assert "(95%, 7 prompts)" in text
     # A prompt is drawn with its groups, which lie in the folder already.
     some = advice(capsys, *kept, "--limit", "5", of=(*LOGGED, log))["pool"]

@@ -12,8 +12,8 @@ from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support.commands import python
 from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
-from ustat_pg.commands.advise import advise_problem
-from ustat_pg.commands.explain import explain
+from ustat_pg.advice import advise
+from ustat_pg.explanations import explain
 from ustat_pg.predictions import (
     AdaptiveAdvice,
     MseConstants,
@@ -50,7 +50,7 @@ def test_a_problem_stands_for_its_moments():
 def test_an_advice_on_a_problem_knows_its_silent_groups():
     of_problem = group_size_advice(PROBLEM, 64)
     assert of_problem == group_size_advice(
-        PROBLEM.moments(), 64, frac_reward_zero_std=PROBLEM.zero_signal_share
+        PROBLEM.moments(), 64, frac_reward_zero_std=PROBLEM.frac_reward_zero_std
     )
     assert all(row.frac_reward_zero_std is not None for row in of_problem.table)
     assert group_size_advice(PROBLEM, 64, frac_reward_zero_std=lambda size: 0.25).table[
@@ -140,13 +140,13 @@ def test_a_picture_names_missing_matplotlib():
 
 def test_table_and_sentence_use_the_same_least_error():
     """The best real G where none that fits is near it; the best of the table otherwise."""
-    far = advise_problem("ustat:uneven", 64).sizes
+    far = advise("ustat:uneven", 64).sizes
     assert far.far
     rows = [line.split() for line in str(far).splitlines()[2:4]]
     assert [float(row[3]) for row in rows] == [
         pytest.approx(far.ratio_to_real * row.ratio_to_best, abs=5e-4) for row in far.table[:2]
     ]
     assert f"{float(rows[0][3]):.3g} times its" in str(far)
-    near = advise_problem("ustat:uneven", 63).sizes
+    near = advise("ustat:uneven", 63).sizes
     assert not near.far
     assert min(float(line.split()[3]) for line in str(near).splitlines()[2:5]) == 1

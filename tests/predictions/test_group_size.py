@@ -251,7 +251,7 @@ def test_a_small_spread_that_is_real_is_kept():
 def test_the_share_of_groups_without_a_signal():
     moments = EXAMPLE.moments()
     assert group_size_advice(moments, 8).table[0].frac_reward_zero_std is None
-    table = group_size_advice(moments, 8, frac_reward_zero_std=EXAMPLE.zero_signal_share).table
+    table = group_size_advice(moments, 8, frac_reward_zero_std=EXAMPLE.frac_reward_zero_std).table
     # Prompt 1: solved with probability 1/2. Prompt 2: 1, -.5, .5, .3 and 0, from arms (.2, .4, .4).
     for row in table:
         laws = ((0.6, (0.5, 0.5)), (0.4, (0.2, 0.24, 0.16, 0.24, 0.16)))
@@ -314,14 +314,16 @@ test_refused = refusals(
 
 def test_constants_stand_for_their_moments():
     moments = EXAMPLE.moments()
-    whole = EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(8)
-    by_moments = group_size_advice(moments, 64, frac_reward_zero_std=EXAMPLE.zero_signal_share)
+    whole = EXAMPLE.context_probs @ EXAMPLE.frac_reward_zero_std(8)
+    by_moments = group_size_advice(moments, 64, frac_reward_zero_std=EXAMPLE.frac_reward_zero_std)
     by_constants = group_size_advice(
         mse_constants(moments),
         64,
-        frac_reward_zero_std=lambda size: EXAMPLE.context_probs @ EXAMPLE.zero_signal_share(size),
+        frac_reward_zero_std=lambda size: (
+            EXAMPLE.context_probs @ EXAMPLE.frac_reward_zero_std(size)
+        ),
     )
     assert by_constants == by_moments
     assert by_constants.table[2].frac_reward_zero_std == pytest.approx(whole)
-    wrong = {"frac_reward_zero_std": EXAMPLE.zero_signal_share}
+    wrong = {"frac_reward_zero_std": EXAMPLE.frac_reward_zero_std}
     refuses(r"one per context \(0\)", group_size_advice, mse_constants(moments), 64, **wrong)

@@ -82,5 +82,7 @@ def test_the_shell_lists_prints_and_takes_them(capsys, tmp_path):
 def test_a_log_is_sent_to_its_own_command(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("{}")
-    refuses("a log goes to ustat-pg rewards, or to advise_model as rollouts", load_problem, log)
+    refuses(
+        "a log goes to ustat-pg rewards, or to advise as rollouts of a ModelPool", load_problem, log
+    )
     assert "rewards" not in str(refuses("must end in", load_problem, tmp_path / "gone.jsonl"))

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ustat_pg.catalogue import Framework, Row, catalogue, short_name
 from ustat_pg.catalogue.records import as_text
-from ustat_pg.commands.explain import explain
+from ustat_pg.explanations import explain
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -1,1 +1,1 @@
-"""Commands of ``ustat-pg`` that have a module of their own: predict and explain."""
+"""Commands of ``ustat-pg``: each reads words, calls a function of the library and prints its record."""

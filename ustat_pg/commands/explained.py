@@ -1,4 +1,4 @@
-"""``ustat-pg explain``: an explanation as text, as JSON and as a picture."""
+"""``ustat-pg explain``: what is asked, printed as text or as JSON, or drawn."""
 
 from __future__ import annotations
 
@@ -7,49 +7,60 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..explanations import (
+    Differences,
+    Explanation,
+    RewardGradients,
+    SchemeExplanation,
+    explain,
+    explain_rewards,
+    explain_scheme,
+)
+from ..explanations.effects import whose
 from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
-from ..shown import Shown
 from ..validation import InputError
-from . import several_rewards
-from .differences import Differences
-from .explain import explain, whose
-from .explanation import Explanation
 from .plots import refuse_plot, save
-from .schemes import explain_scheme
+
+Found = Explanation | Differences | SchemeExplanation | RewardGradients
 
 
 def run(options: argparse.Namespace) -> None:
     """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
     found = _asked(options)
-    if options.plot is not None and isinstance(found, Explanation):
+    if options.plot is not None and isinstance(found, Explanation | SchemeExplanation):
         path = Path(options.plot)
         refuse_plot(path)
         save(found.plot(), path)
     print(json.dumps(found.to_dict(), allow_nan=False) if options.json else found)
 
 
-def _asked(options: argparse.Namespace) -> Shown:
+def _asked(options: argparse.Namespace) -> Found:
     """What is asked: of options, of two of them, of a way of sampling, or of several rewards."""
+    size = options.group_size
     if options.reward_rates is not None:
-        return several_rewards.of_options(options)
+        others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
+        if given := [_flag(name) for name in others if getattr(options, name)]:
+            raise InputError(
+                f"{given[0]} is of one reward, --reward-rates of several: give one of the two"
+            )
+        asked = {"name": options.name, "group_size": size, "weights": options.weights}
+        return explain_rewards(options.reward_rates, options.spec or None, **asked)
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)
     else:
         _refuse_unread(options, "there is no log to read", "group_by", "reward")
     if len(options.spec) == 1 and options.spec[0] in SCHEMES:
-        unread = ("against", "name", "group_size", "problem", "plot")
+        unread = ("against", "name", "group_size", "problem")
         _refuse_unread(options, f"{options.spec[0]} is a way of sampling", *unread)
         return explain_scheme(options.spec[0], rates or None)
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
     }
-    explanation = explain(
-        options.spec or None, name=options.name, group_size=options.group_size, **prompts
-    )
+    explanation = explain(options.spec or None, name=options.name, group_size=size, **prompts)
     if options.against is None:
         return explanation
     _refuse_unread(options, "--against compares two", "plot")
@@ -60,9 +71,14 @@ def _asked(options: argparse.Namespace) -> Shown:
 
 def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
     """Refuse options that are given and that nothing would read."""
-    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name)]
+    given = [_flag(name) for name in names if getattr(options, name)]
     if given:
         raise InputError(f"{why}: leave out {', '.join(given)}, which would be ignored")
+
+
+def _flag(name: str) -> str:
+    """An option as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:

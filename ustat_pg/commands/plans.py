@@ -10,8 +10,8 @@ import numpy as np
 
 from ..engines import GroupSize, PlanCell, Projection, SquaredError, of_plan
 from ..engines.gradients.cell import direction
-from ..predictions import PlanPrediction, plan_mse
-from ..predictions.adaptive import ROWS
+from ..predictions import plan_mse
+from ..predictions.adaptive import ROWS, unbiased_plan
 from ..problems import SoftmaxBandit
 from ..sampling import SCHEMES, Plan
 from ..shown import rows
@@ -61,11 +61,3 @@ def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -
         "mse": float((mse - square) / batch_size + square) if known else None,
         "squared_bias": square if known else None,
     }
-
-
-def unbiased_plan(problem: Any, plan: str, batch_size: int = 1) -> PlanPrediction | None:
-    """The sequential estimator of all groups that the plan draws; None where it may stop at one output."""
-    try:
-        return plan_mse(problem, Plan.parse(plan).keeping_all, "sequential", batch_size)
-    except InputError:
-        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from ..baselines import parse
 from ..moments import Moments
 from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
-from ..predictions.count_tables import is_binary
+from ..predictions.count_tables import centred, is_binary
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
 from ..validation import InputError
@@ -55,13 +54,6 @@ def run(options: argparse.Namespace) -> None:
         print("covariance")
         for row in covariance:
             print(" ".join(f"{value: .6e}" for value in row))
-
-
-def centred(name: str, moments: Moments) -> str:
-    """The baseline's name, with the problem's mean reward where shrinkage is given no centre."""
-    if isinstance(name, str) and re.fullmatch("shrinkage:[^,]+", name):
-        return f"{name},{float(moments.context_probs @ moments.value)!r}"
-    return name
 
 
 def _enumerated(

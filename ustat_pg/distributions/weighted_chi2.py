@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..shown import Shown
 from ..validation import InputError, finite_array, frozen, integer
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -55,7 +56,7 @@ def _shaped(result: FloatArray) -> Any:
     return result[()]
 
 
-class WeightedChi2:
+class WeightedChi2(Shown):
     """The law of Q = Σₖ wₖ χ²₁, independent terms, positive weights; used like a SciPy law.
 
     E exp(s Q) = Πₖ (1 - 2 wₖ s)^{-1/2}
@@ -82,8 +83,8 @@ class WeightedChi2:
     >>> law = WeightedChi2([3.0, 1.0, 0.5])
     >>> f"{law.cdf(2.0):.12f} {law.sf(60.0):.6e} {law.ppf(0.5):.12f}"
     '0.339921637001 1.056682e-05 3.097588591833'
-    >>> law.mean(), law.var()
-    (4.5, 20.5)
+    >>> print(law)
+    WeightedChi2([3. , 1. , 0.5]): mean 4.5, variance 20.5
     """
 
     def __init__(self, weights: ArrayLike) -> None:
@@ -108,6 +109,13 @@ class WeightedChi2:
     def __repr__(self) -> str:
         text = np.array2string(self._weights, threshold=8, separator=", ")
         return f"WeightedChi2({text})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The law as JSON has it."""
+        return {"weights": self._weights.tolist(), "mean": self.mean(), "var": self.var()}
+
+    def __str__(self) -> str:
+        return f"{self!r}: mean {self.mean():.6g}, variance {self.var():.6g}"
 
     def __eq__(self, other: object) -> bool:
         """Equal where the weights are the same in any order."""

@@ -266,6 +266,11 @@ class MomentSums:
         """Unbiased covariance of the quantities, (Q, Q); 0 where the means are exact."""
         return self.products / max(self.n - 1, 1)
 
+    @property
+    def standard_error(self) -> Array:
+        """Standard errors of the means, (Q,); 0 where these are exact."""
+        return np.asarray(np.sqrt(self.covariance.diagonal() / max(self.n, 1)))
+
 
 class Quantity(Protocol):
     """What is measured on a cell, one number a replication."""

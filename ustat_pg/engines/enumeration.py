@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..problems import SoftmaxBandit
+from ..shown import Shown
 from .base import Array, Estimator, Replications, expected_reward
 from .gradients.cell import GradientCell, SquaredError
 from .gradients.exact import measure, minibatches, prompts_of
@@ -25,7 +26,7 @@ _ROUNDING = 1e-24
 
 
 @dataclass(frozen=True, eq=False)
-class EnumeratedMse:
+class EnumeratedMse(Shown):
     """The MSE E‖ĝ - g‖² of a minibatch gradient and what it is made of, every outcome enumerated.
 
     Terms as in :class:`~ustat_pg.predictions.MsePrediction`, which closed forms fill.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
 from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
-from ..predictions.advice import OfSizes
+from ..predictions.advice import Advice
 from ..shown import plain
 from ..validation import InputError, number
 from .constants import constants
@@ -39,7 +39,7 @@ _LOG = logging.getLogger("ustat_pg.llm")
 
 
 @dataclass(frozen=True)
-class PoolAdvice(OfSizes):
+class PoolAdvice(Advice):
     """The advice of a scored pool.
 
     Arguments:
@@ -177,7 +177,7 @@ class PoolAdvice(OfSizes):
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "The prompts are used up, and not enough is known for --until: give more of them."
+                "The prompts are used up, and not enough is known to stop: give more of them."
             )
         lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
         return "\n".join(lines)
@@ -248,7 +248,7 @@ def advise_pool(
 
 
 def advise_model(
-    model: str,
+    source: ModelPool,
     budget: float,
     *,
     until: str | float | None = None,
@@ -259,24 +259,21 @@ def advise_model(
     stage_cost: float = 0.0,
     spec: Any = None,
     progress: Progress | None = None,
-    **pool: Any,
 ) -> PoolAdvice:
     """Which group size for a language model and its prompts: samples, scores and asks the pool.
 
     Arguments:
-        model: as :func:`~ustat_pg.llm.models.model_source` takes it.
+        source: model, prompts and how they are sampled or read.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         until: take more and more prompts until the advised G costs at most this share over the least error,
             or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts`` say how many.
         adaptive, stage_cost, spec: as for :func:`advise_pool`.
         progress: called after each prompt.
-        pool: prompts, samples and the other settings of :class:`~ustat_pg.llm.model_pool.ModelPool`.
 
     Raises:
         InputError: as these say.
     """
-    source = ModelPool(model=model, **pool)
     # What no pool could answer is refused before anything is sampled.
     number("cost of a stage", stage_cost, minimum=0.0)
     group_size_advice(
@@ -362,7 +359,7 @@ def _announce(source: ModelPool, until: float | None) -> None:
         return
     if len(sizes := look_sizes(len(task.prompts))) > 1:
         _LOG.info(
-            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known (--until)",
+            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known",
             *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
         )
 

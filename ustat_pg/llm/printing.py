@@ -148,8 +148,8 @@ def _returning(pool: ScoredPool) -> list[str]:
     if pool.distinct == pool.size:
         return []
     return [
-        "a prompt's groups are averaged and count as one prompt; --group-by with the prompt's column alone\n"
-        "pools their rollouts, for a policy that did not move"
+        "a prompt's groups are averaged and count as one prompt; grouped by the prompt's column alone\n"
+        "its rollouts are pooled, for a policy that did not move"
     ]
 
 

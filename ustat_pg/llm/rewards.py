@@ -85,8 +85,8 @@ class RewardSummary(Shown):
         if len(levels) > 2:
             raise InputError(
                 f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass rate takes two. "
-                "Write a success of your own as 0 or 1, or ask advise_model, ustat-pg advise, which takes "
-                "rewards as they are"
+                "Write a success of your own as 0 or 1, or ask advise, with the model that wrote the "
+                "outputs, which takes rewards as they are"
             )
         # Of one value above 0 all succeed.
         success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf
@@ -146,7 +146,7 @@ class RewardSummary(Shown):
             f"{record['prompts']} prompts, {rollouts} rollouts of each; {known}; "
             f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n{said}"
             f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
-            "A group size takes the scores of these rollouts: ustat-pg advise --model M --rollouts FILE."
+            "A group size takes the scores of these rollouts: ask advise, with the model that wrote them."
         )
 
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
 from ..baselines import parse, require_group
-from ..moments import Moments, takes_problems
+from ..moments import HasMoments, Moments, takes_problems
 from ..sampling import Plan
 from ..shown import Shown, rows
 from ..validation import InputError, integer, nearest, number, shares
@@ -275,6 +275,16 @@ def plan_mse(
         sizes = sizes / share
     found = _predicted(moments, weight, second, sizes, batch)
     return replace(found, plan=scheme.text, baseline=estimator)
+
+
+def unbiased_plan(
+    moments: Moments | HasMoments, plan: str, batch_size: int = 1
+) -> PlanPrediction | None:
+    """The sequential estimator of all groups that the plan draws; None where it may stop at one output."""
+    try:
+        return plan_mse(moments, Plan.parse(plan).keeping_all, "sequential", batch_size)
+    except InputError:
+        return None
 
 
 def _predicted(

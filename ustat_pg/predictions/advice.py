@@ -141,7 +141,7 @@ class GroupSizeAdvice(Shown):
         align = ("right",) * 5 + ("left",)
         lines = [tabulate(rows, header, disable_numparse=True, colalign=align)]
         if len(rows) < len(self.table):
-            lines.append(f"({len(rows)} of {len(self.table)} group sizes; --json gives all)")
+            lines.append(f"({len(rows)} of {len(self.table)} group sizes; JSON has all)")
         lines.append("")
         for text, star in (
             ("best real G", self.g_star_exact),
@@ -191,8 +191,8 @@ class GroupSizeAdvice(Shown):
 
 
 @dataclass(frozen=True)
-class OfSizes(Shown):
-    """Advice that rests on a table of group sizes."""
+class Advice(Shown):
+    """The advice on a group size, ``group_size``, which rests on a table of group sizes."""
 
     sizes: GroupSizeAdvice
 

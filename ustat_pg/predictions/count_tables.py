@@ -21,6 +21,7 @@ squared norm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from math import sqrt
 from typing import Any
@@ -32,6 +33,7 @@ from scipy.stats import binom
 
 from ..baselines import BASELINES, parse, require_group
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
+from ..shown import Shown
 from ..validation import (
     InputError,
     field,
@@ -56,7 +58,7 @@ _ROUNDING = 1e-14
 
 
 @record()
-class CountTable:
+class CountTable(Shown):
     """The advantages of a group of G by the number of its successes.
 
     Arguments:
@@ -186,6 +188,13 @@ def require_binary(moments: Moments, what: str) -> None:
             f"{what} has a closed form for rewards that are 0 or 1: these lie in [{low:g}, {high:g}] "
             "and are not; ustat_pg.engines.enumerate_mse takes any"
         )
+
+
+def centred(name: str, moments: Moments) -> str:
+    """The estimator's name, with the problem's mean reward where shrinkage is given no centre."""
+    if isinstance(name, str) and re.fullmatch("shrinkage:[^,]+", name):
+        return f"{name},{float(moments.context_probs @ moments.value)!r}"
+    return name
 
 
 @takes_problems

@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..baselines import baseline as record_of
 from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
+from ..shown import Shown
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import GroupSizeAdvice, GroupSizeRow
 from .mse import gradient_mse
@@ -48,7 +49,7 @@ _LARGEST = 10**6
 
 
 @record(eq=True)
-class MseConstants:
+class MseConstants(Shown):
     """The constants of the MSE: (1/B)(c1 + c2/G + c3/(G(G-1))) (Proposition 3, minibatch).
 
     Arguments:
@@ -298,7 +299,7 @@ def group_size_advice(
             all N, of which ρ(x) is the share that looks like x.
         frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
             all; in all where constants are given; None of a G of which it is not known. A problem's
-            own :meth:`~ustat_pg.problems.SoftmaxBandit.zero_signal_share` unless given.
+            own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
@@ -308,7 +309,9 @@ def group_size_advice(
     3.6903
     """
     if not isinstance(moments, MseConstants):
-        frac_reward_zero_std = frac_reward_zero_std or getattr(moments, "zero_signal_share", None)
+        frac_reward_zero_std = frac_reward_zero_std or getattr(
+            moments, "frac_reward_zero_std", None
+        )
         moments = moments_of(moments)
     constants = moments if isinstance(moments, MseConstants) else mse_constants(moments)
     costly = output_cost is not None or prompt_cost != 0

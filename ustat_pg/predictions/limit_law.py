@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..distributions import WeightedChi2
 from ..memory import slices
 from ..moments import Moments, takes_problems
+from ..shown import Shown
 from ..validation import InputError, finite_array
 
 Array = NDArray[np.float64]
@@ -403,7 +404,7 @@ class _Law(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureLaw:
+class MixtureLaw(Shown):
     """The law of T gap_T where the covariance depends on the endpoint (Theorem 8, Assumption 8).
 
     P(Q <= x) = Σ_m p_m P(Q_m <= x)

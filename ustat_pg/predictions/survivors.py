@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..moments import SurvivorMoments
+from ..shown import Shown
 from ..validation import integer, one_of
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class SurvivorPrediction:
+class SurvivorPrediction(Shown):
     """What leave-one-out over survivors does, in a batch of B groups.
 
     Arguments:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..moments import WeightedMoments
+from ..shown import Shown
 from ..validation import integer
 from .count_tables import CountTable, binomial, count_table
 
@@ -29,7 +30,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class WeightedPrediction:
+class WeightedPrediction(Shown):
     """The mean of a minibatch gradient that sums weighted scores, and its error.
 
     Arguments:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +16,12 @@ from .named import PREFIX, named_problem
 from .softmax_bandit import SoftmaxBandit
 
 
-def load_problem(path: str | Path) -> SoftmaxBandit:
-    """Read a problem from a ``.json`` or ``.npz`` file, or one that ships with the library.
+def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> SoftmaxBandit:
+    """Read a problem: a ``.json`` or ``.npz`` file, named arrays, or one that ships with the library.
 
     Arguments:
-        path: file, or a name of :func:`named_problems` behind ``ustat:``.
+        source: file, or a name of :func:`named_problems` behind ``ustat:``; arrays as
+            :func:`problem_from_mapping` takes them; a problem is left as it is.
 
     Raises:
         InputError: the file cannot be read, is of another kind, or its problem is refused; the
@@ -27,14 +30,26 @@ def load_problem(path: str | Path) -> SoftmaxBandit:
     >>> load_problem("ustat:skewed").moments().value
     array([0.8])
     """
-    if str(path).startswith(PREFIX):
-        return named_problem(str(path)).problem
-    path = Path(path)
+    if isinstance(source, SoftmaxBandit):
+        return source
+    if isinstance(source, Mapping):
+        return problem_from_mapping(source)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"problem is a {type(source).__name__}: it must be a problem, named arrays, a file or ustat:NAME"
+        )
+    if str(source).startswith(PREFIX):
+        return named_problem(str(source)).problem
+    path = Path(source)
     if path.suffix not in _READERS:
         log = path.suffix in _LOGS and path.is_file()
         raise InputError(
             f"{path}: its name must end in .json or .npz, or begin with ustat:"
-            + ("; a log goes to ustat-pg rewards, or to advise_model as rollouts" if log else "")
+            + (
+                "; a log goes to ustat-pg rewards, or to advise as rollouts of a ModelPool"
+                if log
+                else ""
+            )
         )
     data = _READERS[path.suffix](path)
     if not isinstance(data, dict):

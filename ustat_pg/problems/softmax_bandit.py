@@ -13,6 +13,7 @@ from ..baselines import baseline
 from ..digests import digest
 from ..moments import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from ..shown import Shown
 from ..validation import (
     InputError,
     changed,
@@ -58,7 +59,7 @@ class Outcomes:
 
 
 @record()
-class Minibatch:
+class Minibatch(Shown):
     """A minibatch of B prompts with G outputs each, and the advantages that an estimator gives them.
 
     Arguments:
@@ -501,14 +502,14 @@ class SoftmaxBandit:
                 raise InputError(f"{argument} is given, which {name} does not take")
         return np.asarray(advantages(name, rewards, **{need: known[need] for need in needs}))
 
-    def zero_signal_share(self, group_size: int) -> Array:
+    def frac_reward_zero_std(self, group_size: int) -> Array:
         """P(all G rewards of a group are equal | x) = Σ_v P(z = v | x)^G, (X,).
 
         Such a group has advantages of 0 with the leave-one-out baseline and teaches nothing. Only
         rewards that are exactly equal count as one.
 
         >>> bandit = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-        >>> bandit.zero_signal_share(4)
+        >>> bandit.frac_reward_zero_std(4)
         array([0.125])
         """
         size = integer("group size", group_size)

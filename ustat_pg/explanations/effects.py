@@ -19,9 +19,10 @@ from ..baselines import ALIASES, BASELINES, parse
 from ..catalogue import Meaning, catalogue, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, frac_reward_zero_std, gradient_mse
+from ..predictions.count_tables import centred
+from ..sampling import SCHEMES
 from ..validation import InputError, integer, shares
 from .explanation import Explanation
-from .predict import centred
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
 """The prompts of those who name none."""
@@ -99,6 +100,10 @@ def explain(
     >>> str(mine.alike), mine.mean_factor[0]
     ('group-mean', 0.75)
     """
+    if isinstance(spec, str) and spec in SCHEMES:
+        raise InputError(
+            f"{spec} is a way of sampling: ustat_pg.explanations.explain_scheme is of it"
+        )
     spec, name = whose(spec, name)
     if moments is not None and pass_rates is not None:
         raise InputError("a problem has its own pass rates: give one of the two")

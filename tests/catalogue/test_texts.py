@@ -12,8 +12,8 @@ from scipy.special import comb
 from tests.conformance.record import BATCHES, DATA, lengths
 from tests.support.estimators import spelled
 from ustat_pg.catalogue import catalogue, resolve
-from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages
+from ustat_pg.explanations import explain
 from ustat_pg.validation import InputError
 
 FAMILIES, OTHERS = catalogue().families, catalogue().others

@@ -18,8 +18,8 @@ from tests.support.refusals import refuses
 from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.catalogue.records import bare
-from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import advantages
+from ustat_pg.explanations import explain
 from ustat_pg.predictions import count_table
 from ustat_pg.reading import read_pickle
 
@@ -278,7 +278,7 @@ def test_a_verl_file(source, before):
 
 
 def test_the_file_that_the_page_of_files_shows(source):
-    page = Path(__file__).resolve().parents[1] / "theory" / "files.md"
+    page = Path(__file__).resolve().parents[2] / "theory" / "files.md"
     (text,) = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     assert resolve(source("run.yaml", text)).group_size == 4
 

@@ -1,4 +1,4 @@
-"""What differs between two specifications in effect, not in words: ``ustat-pg explain A --against B``."""
+"""What differs between two specifications in effect, not in words."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Differences(Shown):
 
     def __post_init__(self) -> None:
         if self.one.meaning is None or self.other.meaning is None:
-            raise InputError("--against compares options of trainers: write SPEC, not --name")
+            raise InputError(
+                "differences are of two trainers' options: write SPEC, not an estimator"
+            )
 
     @property
     def rows(self) -> dict[str, tuple[str, str]]:

@@ -1,19 +1,23 @@
-"""``ustat-pg explain`` of a published way of sampling."""
+"""A published way of sampling: what it climbs, and what it costs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..predictions import plan_mse, plan_weight
+from ..predictions.adaptive import unbiased_plan
 from ..sampling import SCHEMES, Plan, Scheme
 from ..shown import Shown
 from ..validation import one_of
-from .explain import GRID, PASS_RATES, moments_of_pass_rates
-from .explanation import curve, wrapped
-from .plans import unbiased_plan
+from .effects import GRID, PASS_RATES, moments_of_pass_rates
+from .explanation import curve, plot_weight, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,14 @@ class SchemeExplanation(Shown):
             rest,
         ]
         return "\n".join(map(wrapped, lines))
+
+    def plot(self, axes: Axes | None = None) -> Axes:
+        """A picture of w over the pass rates, with the prompts' own marked.
+
+        Arguments:
+            axes: to draw on; new ones unless given.
+        """
+        return plot_weight(axes, self.name, self.weight, self.pass_rates, self.mean_factor)
 
 
 def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExplanation:

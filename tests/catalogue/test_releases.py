@@ -15,9 +15,9 @@ from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.catalogue.choice import choose
 from ustat_pg.catalogue.records import release_numbers
 from ustat_pg.cli import main
-from ustat_pg.commands.explain import explain
+from ustat_pg.explanations import explain
 
-READ = json.loads((Path(__file__).parent / "data" / "releases.json").read_text("utf-8"))
+READ = json.loads((Path(__file__).parents[1] / "data" / "releases.json").read_text("utf-8"))
 """By framework and release, what was otherwise than in the release before: the defaults of the package's
 config, the values that its code knows, and what the code of TRL's GRPOTrainer gave on groups of rewards 0 and
 1; null for what was gone.

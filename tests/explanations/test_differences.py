@@ -10,7 +10,7 @@ from tests.support.refusals import refuses
 from ustat_pg import explain
 from ustat_pg.catalogue import resolve
 from ustat_pg.cli import main
-from ustat_pg.commands.differences import Differences
+from ustat_pg.explanations import Differences
 
 
 def between(one, other):

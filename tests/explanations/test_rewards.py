@@ -12,7 +12,7 @@ import pytest
 from tests.support import commands
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
-from ustat_pg.commands.several_rewards import explain_rewards
+from ustat_pg.explanations import explain_rewards
 from ustat_pg.predictions import count_table
 
 ARMS = np.array([[0, 0, 1], [1, 0, 0], [1, 1, 0], [0, 1, 1], [1, 1, 1], [0, 0, 0], [1, 0, 1]])

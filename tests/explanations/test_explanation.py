@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.commands import jsonl, out_of, refusal_of, strict
 from ustat_pg.cli import main
-from ustat_pg.commands.explain import GRID, PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.engines import enumerate_mse
+from ustat_pg.explanations.effects import GRID, PASS_RATES, explain, moments_of_pass_rates
 from ustat_pg.predictions import best_table, frac_reward_zero_std, gradient_mse
 from ustat_pg.problems import SoftmaxBandit, named_problem
 
@@ -210,7 +210,7 @@ def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
     [
         ("trl --reward right", "there is no log to read: leave out --reward"),
         ("trl --pass-rates RATES --group-by uid", "is no log: leave out --group-by"),
-        ("dapo --name std --plot x.svg", "dapo is a way of sampling: leave out --name, --plot"),
+        ("dapo --name std", "dapo is a way of sampling: leave out --name"),
         ("dapo --against trl --group-size 4", "leave out --against, --group-size"),
         ("trl --against verl --plot x.svg", "--against compares two: leave out --plot"),
     ],

@@ -1,4 +1,4 @@
-"""Several rewards, each 0 or 1, and what their weighted sum climbs at a prompt: ``explain --reward-rates``.
+"""Several rewards, each 0 or 1, and what their weighted sum climbs at a prompt.
 
 An output is in one of the 2ᴷ cells c, by which of its rewards are 1, with probability π_c. In a group with
 counts n of the cells its advantage is A_c(n). Whatever that is,
@@ -16,7 +16,6 @@ together. The sum over its deviation has a w of every S, made of all P.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,7 @@ from ..estimators import advantages
 from ..reading import read_json
 from ..shown import Shown
 from ..validation import InputError, integer, number
-from .explain import group_size_of, whose
+from .effects import group_size_of, whose
 from .explanation import wrapped
 
 Array = NDArray[np.float64]
@@ -121,23 +120,6 @@ class RewardGradients(Shown):
         return f"  {label:{max(width, 11)}}{rate:>8}{''.join(columns)}"
 
 
-def of_options(options: argparse.Namespace) -> RewardGradients:
-    """The explanation that a command asks for."""
-    others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
-    if given := [name for name in others if getattr(options, name)]:
-        asked = given[0].replace("_", "-")
-        raise InputError(
-            f"--{asked} is of one reward, --reward-rates of several: give one of the two"
-        )
-    return explain_rewards(
-        options.reward_rates,
-        options.spec or None,
-        name=options.name,
-        group_size=options.group_size,
-        weights=options.weights,
-    )
-
-
 def explain_rewards(
     rates: Mapping[str, float] | str,
     spec: Any = None,
@@ -151,7 +133,7 @@ def explain_rewards(
     Arguments:
         rates: P(S) at a prompt by the names of S, ``{"format": 0.9, "correct": 0.2}`` or as text; of each
             reward, and of none or of all sets of more, ``"format+correct": 0.2``. A JSON file of these too.
-        spec, name, group_size: as :func:`~ustat_pg.commands.explain.explain` takes them.
+        spec, name, group_size: as :func:`~ustat_pg.explain` takes them.
         weights: of the rewards in this order; those of ``spec``, or 1, unless given.
 
     Raises:
@@ -277,7 +259,7 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
     if not 2 <= len(names) <= _MOST_REWARDS:
         raise InputError(
             f"reward rates are of {len(names)} rewards: write from 2 to {_MOST_REWARDS}, "
-            "format=.9,correct=.2; of one write --pass-rate"
+            "format=.9,correct=.2; of one write pass_rates=RATES"
         )
     bits = _cells(len(names))
     labels = [_name(names, each) for each in bits]

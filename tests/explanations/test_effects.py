@@ -13,8 +13,8 @@ from tests.support.refusals import refuses
 from ustat_pg.baselines import ALIASES
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
-from ustat_pg.commands.explain import explain
 from ustat_pg.engines import Estimator, GradientCell, SquaredError, enumerate_mse
+from ustat_pg.explanations import explain
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import (
     SoftmaxBandit,

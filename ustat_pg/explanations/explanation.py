@@ -98,7 +98,7 @@ class Explanation(shown.Shown):
             parts.append(
                 [
                     "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
-                    "units of E‖s‖². --problem FILE takes your own.)"
+                    "units of E‖s‖². With a problem of your own they are its own.)"
                 ]
             )
         return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
@@ -126,14 +126,8 @@ class Explanation(shown.Shown):
         """
         if self.weight is None or self.mean_factor is None:
             raise InputError(f"{self.name} has no closed form here: there is nothing to draw")
-        axes = shown.axes_or_new(axes)
-        axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
-        rates, w = self.weight["pass_rate"], self.weight["w"]
-        axes.plot(rates, w, label=f"{self.name}, G = {self.group_size}")
-        axes.plot(self.pass_rates, self.mean_factor, "o", markersize=4)
-        axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(min(0, *w), None))
-        axes.legend(frameon=False)
-        return axes
+        prompts = self.pass_rates, self.mean_factor
+        return plot_weight(axes, f"{self.name}, G = {self.group_size}", self.weight, *prompts)
 
     @property
     def family(self) -> Family:
@@ -313,6 +307,24 @@ def curve(weight: dict[str, list[float]], pass_rates: Sequence[float]) -> list[s
     lines.append(f"     w(p)  {''.join(ticks)}")
     lines.append(f"           0{'p':^{width - 2}}1")
     return lines
+
+
+def plot_weight(
+    axes: Axes | None,
+    label: str,
+    weight: dict[str, list[float]],
+    pass_rates: list[float],
+    factors: list[float],
+) -> Axes:
+    """A picture of w over the pass rates, with the prompts' own marked."""
+    axes = shown.axes_or_new(axes)
+    axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
+    rates, w = weight["pass_rate"], weight["w"]
+    axes.plot(rates, w, label=label)
+    axes.plot(pass_rates, factors, "o", markersize=4)
+    axes.set(xlabel="pass rate p", ylabel="weight w(p)", xlim=(0, 1), ylim=(min(0, *w), None))
+    axes.legend(frameon=False)
+    return axes
 
 
 def wrapped(line: str) -> str:

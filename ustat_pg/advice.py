@@ -1,0 +1,211 @@
+"""Advice on the group size, whatever is known: a problem, a scored pool, or a language model to sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile, is_zipfile
+
+from .catalogue.choice import Choice, Ratio, choose
+from .moments import Moments, moments_of
+from .predictions import (
+    AdaptiveAdvice,
+    MseConstants,
+    adaptive_advice,
+    critical_budget,
+    gradient_mse,
+    group_size_advice,
+    mse_constants,
+    near_budget,
+)
+from .predictions.advice import Advice
+from .predictions.count_tables import centred
+from .problems import load_problem
+from .validation import InputError, number
+
+if TYPE_CHECKING:
+    from .llm.advise import PoolAdvice
+    from .llm.rollouts import Progress
+
+
+@dataclass(frozen=True)
+class ProblemAdvice(Advice):
+    """The advice of a problem whose moments are known.
+
+    Arguments:
+        sizes: the table of group sizes, and the best.
+        constants: c1, c2 and c3.
+        gradient_sq: ‖∇J‖².
+        k_crit: the budget at which the least error is that; None where the gradient is 0.
+        adaptive: groups in two stages beside fixed ones, where that is asked.
+        choice: group size and baseline together, beside a trainer's options, where these are named.
+    """
+
+    constants: MseConstants
+    gradient_sq: float
+    k_crit: float | None
+    adaptive: AdaptiveAdvice | None = None
+    choice: Choice | None = None
+
+    @property
+    def group_size(self) -> int:
+        """The feasible group size of least error."""
+        return self.sizes.group_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {
+            **self.sizes.to_dict(),
+            **{name: getattr(self.constants, name) for name in ("c1", "c2", "c3")},
+            "gradient_sq": self.gradient_sq,
+            "k_crit": self.k_crit,
+            **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
+            **({} if self.choice is None else {"as": self.choice.to_dict()}),
+        }
+
+    def __str__(self) -> str:
+        parts = (self.sizes, self.choice, self.adaptive)
+        return "\n\n".join(str(part) for part in parts if part is not None)
+
+
+def advise(
+    what: Any,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+    adaptive: bool = False,
+    stage_cost: float | None = None,
+    spec: Any = None,
+    off_policy: bool = False,
+    until: str | float | None = None,
+    progress: Progress | None = None,
+) -> ProblemAdvice | PoolAdvice:
+    """Which group size gives grpo's gradient the least error at a budget, and how sure that is.
+
+    Arguments:
+        what: a problem, its moments, its file or named arrays, or ``ustat:NAME``; a
+            :class:`~ustat_pg.llm.pool.ScoredPool` or its file; or a
+            :class:`~ustat_pg.llm.model_pool.ModelPool`, a language model with prompts or rollouts, which is
+            then sampled and scored. Rewards need scores: ``ScoredPool.from_scores(rewards, scores)``.
+        budget, prompt_cost, output_cost, population: those of
+            :func:`~ustat_pg.predictions.group_size_advice`.
+        adaptive: whether to compare groups in two stages; rewards 0 and 1.
+        stage_cost: what a second stage costs, in outputs; 0 unless given.
+        spec: a trainer's options in use: group size and baseline are chosen together beside them; of a
+            problem rewards 0 and 1.
+        off_policy: of a pool: go on with rollouts that another policy seems to have drawn.
+        until: of a model: take more and more prompts until the advised G costs at most this share over the
+            least error, or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts``
+            say how many.
+        progress: of a model: called after each prompt.
+
+    Raises:
+        InputError: none of these; what they and that function refuse; an argument that is of another of them;
+            options without a closed form.
+
+    >>> found = advise("ustat:uneven", 64)
+    >>> found.group_size, round(found.k_crit, 1)
+    (2, 68.7)
+    """
+    if stage_cost is not None and not adaptive:
+        raise InputError(
+            "stage_cost=N is of groups in two stages: write adaptive=True too, or leave it out"
+        )
+    known: dict[str, Any] = {
+        "prompt_cost": prompt_cost,
+        "output_cost": output_cost,
+        "population": population,
+        "adaptive": adaptive,
+        "stage_cost": number("cost of a stage", stage_cost or 0.0, minimum=0.0),
+        "spec": spec,
+    }
+    apart = {"off_policy": off_policy or None, "until": until, "progress": progress}
+    given: dict[str, Any] = {name: value for name, value in apart.items() if value is not None}
+
+    def refuse(kind: str, *taken: str) -> None:
+        if unread := [name for name in given if name not in taken]:
+            raise InputError(f"advice of {kind} does not take {', '.join(unread)}: leave it out")
+
+    if (isinstance(what, str | Path) and not _is_pool(what)) or isinstance(what, Mapping):
+        what = load_problem(what)
+    if hasattr(what, "moments") or isinstance(what, Moments):
+        refuse("a problem")
+        return _of_moments(what, budget, **known)
+    from .llm.advise import advise_model, advise_pool
+    from .llm.model_pool import ModelPool
+    from .llm.pool import ScoredPool
+
+    if isinstance(what, ModelPool):
+        refuse("a model", "until", "progress")
+        return advise_model(what, budget, **known, **given)
+    if isinstance(what, ScoredPool | str | Path):
+        refuse("a scored pool", "off_policy")
+        return advise_pool(what, budget, **known, **given)
+    raise InputError(
+        f"advice is asked of a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. Rewards "
+        "alone have no noise of a gradient: ScoredPool.from_scores(rewards, scores) takes both"
+    )
+
+
+def _is_pool(source: str | Path) -> bool:
+    """Whether a file holds a scored pool, which has the ending of a problem's."""
+    path = Path(source)
+    if path.suffix != ".npz" or not path.is_file() or not is_zipfile(path):
+        return False
+    with ZipFile(path) as archive:
+        return "rewards.npy" in archive.namelist()
+
+
+def _of_moments(
+    problem: Any,
+    budget: float,
+    *,
+    prompt_cost: float,
+    output_cost: float | None,
+    population: int | None,
+    adaptive: bool,
+    stage_cost: float,
+    spec: Any,
+) -> ProblemAdvice:
+    moments = moments_of(problem)
+    known, signal = mse_constants(moments), moments.mean_gradient_sq
+    advice = group_size_advice(
+        problem,
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+    )
+    if not prompt_cost and output_cost is None and population is None:
+        advice = replace(advice, better_budget=near_budget(known, int(budget)))
+    sizes = [row.group_size for row in advice.table]
+    return ProblemAdvice(
+        advice,
+        known,
+        signal,
+        critical_budget(known, signal) if signal > 0 else None,
+        adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
+        None if spec is None else _choice(spec, budget, sizes, moments),
+    )
+
+
+def _choice(spec: Any, budget: float, sizes: list[int], moments: Moments) -> Choice:
+    def measure(named: list[tuple[str, int]]) -> list[Ratio]:
+        ratios: list[float] = []
+        for name, size in named:
+            try:
+                ratio = gradient_mse(moments, centred(name, moments), size).noise_to_signal
+            except InputError:
+                # What is in use must be known; what is not is no rival.
+                if not ratios:
+                    raise
+                ratio = None
+            ratios.append(float("nan") if ratio is None else ratio * size)
+        over = [ratio / ratios[0] for ratio in ratios]
+        return [(ratio, one, one, one) for ratio, one in zip(ratios, over, strict=True)]
+
+    return choose(spec, budget, sizes, measure)
