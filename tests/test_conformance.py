@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from tests.conformance.record import BATCHES, DATA, SEVERAL, WEIGHTS, lengths
-from ustat_pg.catalogue import Meaning, catalogue, resolve
+from ustat_pg.catalogue import Meaning, Row, catalogue, resolve
 from ustat_pg.estimators import advantages, standardised
 from ustat_pg.explanations import explain
 
@@ -38,23 +39,58 @@ class Answer:
             [self.framework, *(f"{name}={value}" for name, value in self.options.items())]
         )
 
+    @cached_property
+    def row(self) -> Row:
+        return self.meaning(4).row
+
     def meaning(self, size: int) -> Meaning:
         return resolve(self.written, group_size=size)
 
+    def batch(self, label: str) -> Any:
+        """Groups of rewards and the framework's advantages, one group where the row pools them; none where
+        the framework refuses the batch.
+        """
+        theirs = self.batches[label]
+        if isinstance(theirs, str):
+            return ()
+        parts = BATCHES[label], theirs
+        if label == "unequal groups" and self.row.pooled:
+            parts = tuple([[*chain(*groups)]] for groups in parts)
+        return zip(*parts, strict=True)
 
-ANSWERS = [
-    Answer(name, options, run.get("tables"), run["batches"], run.get("several"))
-    for name, record in RECORDS.items()
-    for run in record["runs"]
-    for options in run["options"]
-]
 
-
-def named(answers):
-    return [
-        pytest.param(each, id=" ".join([each.framework, *each.options.values()]))
-        for each in answers
+ANSWERS = {
+    name: [
+        Answer(name, options, run.get("tables"), run["batches"], run.get("several"))
+        for run in record["runs"]
+        for options in run["options"]
     ]
+    for name, record in RECORDS.items()
+}
+
+
+def of_each(kept):
+    """A test of one answer, run on all those of a framework's record that are kept, if there are any."""
+
+    def wrap(check):
+        chosen = {name: [*filter(kept, answers)] for name, answers in ANSWERS.items()}
+
+        @pytest.mark.parametrize("name", [name for name in chosen if chosen[name]])
+        def test(name):
+            for answer in chosen[name]:
+                try:
+                    check(answer)
+                except AssertionError as error:
+                    error.add_note(f"under {answer.written}")
+                    raise
+
+        test.__doc__ = check.__doc__
+        return test
+
+    return wrap
+
+
+with_tables = of_each(lambda answer: answer.tables)
 
 
 def others_deviations(group):
@@ -83,14 +119,6 @@ def own(meaning: Meaning, group: np.ndarray) -> np.ndarray:
     return result
 
 
-def grouped(answer, label):
-    """A batch's groups of rewards and of the framework's advantages: one, where the row pools them."""
-    parts = BATCHES[label], answer.batches[label]
-    if label == "unequal groups" and answer.meaning(4).row.pooled:
-        return [[[*chain(*groups)]] for groups in parts]
-    return parts
-
-
 def close(ours, theirs):
     """Up to single precision."""
     largest = max(1.0, np.abs(ours).max())
@@ -116,18 +144,15 @@ def test_every_framework_was_run_at_its_commit_or_says_that_it_was_read():
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_row_that_was_not_read_alone_was_run(name):
     ran = [
-        each.meaning(4).row
-        for each in ANSWERS
-        if each.framework == name
-        and (
-            each.tables or any(isinstance(v, list) for v in (each.several, *each.batches.values()))
-        )
+        each.row
+        for each in ANSWERS[name]
+        if each.tables or any(isinstance(v, list) for v in (each.several, *each.batches.values()))
     ]
     for row in catalogue().frameworks[name].rows:
         assert row.read != (row in ran), row.name
 
 
-@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+@with_tables
 def test_a_row_is_the_frameworks_own_function_on_every_binary_group(answer):
     for size, (ones, zeros) in answer.tables.items():
         meaning = answer.meaning(int(size))
@@ -137,7 +162,7 @@ def test_a_row_is_the_frameworks_own_function_on_every_binary_group(answer):
             close(own(meaning, group), theirs)
 
 
-@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+@with_tables
 def test_a_row_climbs_what_is_said(answer):
     """E ĝ by the framework's own numbers."""
     rates, size = [0.1, 0.35, 0.8], 4
@@ -151,22 +176,15 @@ def test_a_row_climbs_what_is_said(answer):
         assert w == pytest.approx(climbed, rel=10 * SINGLE + 6 * answer.meaning(size).row.epsilon)
 
 
-@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
-@pytest.mark.parametrize(
-    "label", ["mixed", "equal rewards", "graded", "negative", "unequal groups"]
-)
-def test_a_row_is_the_frameworks_own_function_on_a_batch(answer, label):
-    theirs = answer.batches[label]
-    if isinstance(theirs, str):
-        pytest.skip(f"the framework refuses it: {theirs}")
-    for group, values in zip(*grouped(answer, label), strict=True):
-        meaning = answer.meaning(len(group))
-        if label in ("graded", "negative") and meaning.row.binary:
-            pytest.skip("a table for rewards 0 and 1 alone")
-        close(own(meaning, np.array(group, dtype=float)), values)
+@with_tables
+def test_a_row_is_the_frameworks_own_function_on_a_batch(answer):
+    graded = () if answer.row.binary else ("graded", "negative")
+    for label in ("mixed", "equal rewards", "unequal groups", *graded):
+        for group, values in answer.batch(label):
+            close(own(answer.meaning(len(group)), np.array(group, dtype=float)), values)
 
 
-@pytest.mark.parametrize("answer", named(each for each in ANSWERS if each.tables))
+@with_tables
 def test_groups_of_one_and_of_equal_rewards_are_as_the_row_says(answer):
     theirs = answer.batches["one output"]
     if isinstance(theirs, str):
@@ -183,11 +201,11 @@ def test_groups_of_one_and_of_equal_rewards_are_as_the_row_says(answer):
 
 def of_several(each):
     """Whether a row says what becomes of several rewards, and its framework was asked for it."""
-    row = each.meaning(4).row
+    row = each.row
     return isinstance(each.several, list) and (row.each or (row.estimator and not row.binary))
 
 
-@pytest.mark.parametrize("answer", named(filter(of_several, ANSWERS)))
+@of_each(of_several)
 def test_several_rewards_are_summed_or_normalised_apart_as_the_row_says(answer):
     meaning = answer.meaning(4)
     groups, theirs = np.array(SEVERAL, dtype=float), np.array(answer.several)
@@ -243,26 +261,29 @@ BY_GROUP = ("group-tokens", "group-scale")
 """What is a line of the rewards in each group, with a slope and a height of the group's own."""
 
 
-@pytest.mark.parametrize("answer", named(each for each in ANSWERS if not each.tables))
-@pytest.mark.parametrize("label", ["mixed", "graded", "unequal groups"])
-def test_what_is_no_table_has_the_form_that_is_said(answer, label):
-    if isinstance(answer.batches[label], str):
-        pytest.skip(f"not run: {answer.batches[label]}")
-    batch, theirs = grouped(answer, label)
-    kept = [left(answer.meaning(4).row, group) for group in batch]
+@of_each(lambda answer: not answer.tables)
+def test_what_is_no_table_has_the_form_that_is_said(answer):
+    for label in ("mixed", "graded", "unequal groups"):
+        if parts := [*answer.batch(label)]:
+            has_its_form(answer.row, *zip(*parts, strict=True))
+
+
+def has_its_form(row, batch, theirs):
+    """The advantages of a batch are a sum of the terms of the row."""
+    kept = [left(row, group) for group in batch]
     groups = [np.array(group, dtype=float)[stays] for group, stays in zip(batch, kept, strict=True)]
     tokens = [np.array(many)[stays] for many, stays in zip(lengths(batch), kept, strict=True)]
     rewards = np.concatenate(groups)
     means = by_group(np.mean, groups)
     weighted = by_group(lambda group, many: np.average(group, weights=many), groups, tokens)
     scaled = by_group(lambda group: standardised(group, ddof=1), groups)
-    if answer.meaning(4).row.other in BY_GROUP:
+    if row.other in BY_GROUP:
         for group, values in zip(groups, theirs, strict=True):
             slope, height = np.polyfit(group, values, 1)
             assert slope > 0
             np.testing.assert_allclose(slope * group + height, values, atol=2 * SINGLE)
         return
-    term = TERMS[answer.meaning(4).row.other]
+    term = TERMS[row.other]
     terms = np.array(term(rewards, means, weighted, scaled)).T
     stays = np.concatenate(kept)
     values = np.concatenate([np.array(group, dtype=float) for group in theirs])
@@ -270,5 +291,5 @@ def test_what_is_no_table_has_the_form_that_is_said(answer, label):
     values = values[stays]
     factors, *_ = np.linalg.lstsq(terms, values, rcond=None)
     assert factors[0] > 0
-    off = SINGLE * 2 + 6 * answer.meaning(4).row.epsilon
+    off = SINGLE * 2 + 6 * row.epsilon
     np.testing.assert_allclose(terms @ factors, values, atol=off)
