@@ -13,7 +13,7 @@ from tests.support.commands import out_of, strict
 from tests.support.refusals import refusals, refuses
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.catalogue.choice import choose
-from ustat_pg.catalogue.records import release_numbers
+from ustat_pg.catalogue.framework import release_numbers
 from ustat_pg.cli import main
 from ustat_pg.explanations import explain
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ustat_pg.catalogue import Framework, Row, catalogue, short_name
-from ustat_pg.catalogue.records import as_text
+from ustat_pg.catalogue.options import as_text
 from ustat_pg.explanations import explain
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from ..baselines import BASELINES
 from ..predictions import count_table
 from ..shown import Shown, plain
 from ..validation import InputError
+from .framework import Row
 from .meaning import Meaning
-from .records import Row, short_name
+from .options import short_name
 from .specs import resolve
 
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ import numpy as np
 
 from ..predictions import CountTable, count_table
 from ..validation import InputError, integer, positive
-from .records import Aggregation, Framework, Option, Row, bare, catalogue, short_name
+from .framework import Framework, Row
+from .options import Option, short_name
+from .records import Aggregation, bare, catalogue
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "1": lambda size: 1.0,

@@ -12,20 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..validation import InputError, integer, nearest
+from .files import is_file, of_commands, of_file
+from .framework import Framework, release_numbers
 from .meaning import Meaning
-from .records import Framework, Option, catalogue, release_numbers, short_name
-from .sources import (
-    FILES,
-    Named,
-    Source,
-    is_file,
-    is_there,
-    of_commands,
-    of_config,
-    of_file,
-    options_of,
-    plain,
-)
+from .options import Option, short_name
+from .records import catalogue
+from .sources import FILES, Named, Source, is_there, of_config, options_of, plain
 
 
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:

@@ -6,10 +6,10 @@ from .labelled import digits_problem as digits_problem
 from .labelled import labelled_problem as labelled_problem
 from .mappings import example_problem as example_problem
 from .mappings import problem_from_mapping as problem_from_mapping
+from .minibatch import Minibatch as Minibatch
 from .named import NamedProblem as NamedProblem
 from .named import named_problem as named_problem
 from .named import named_problems as named_problems
-from .softmax_bandit import Minibatch as Minibatch
 from .softmax_bandit import Outcomes as Outcomes
 from .softmax_bandit import SoftmaxBandit as SoftmaxBandit
 from .survivors import survivor_moments as survivor_moments

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import baseline
 from ..digests import digest
 from ..moments import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
-from ..shown import Shown
 from ..validation import (
     InputError,
     changed,
@@ -21,24 +19,16 @@ from ..validation import (
     finite_array,
     frozen,
     integer,
-    number,
     probabilities,
     record,
     shares,
 )
+from .minibatch import Minibatch, draw
 
 Array = NDArray[np.float64]
 
 _LARGEST_MAGNITUDE = 1e50
 """Rewards and logits above this are refused: variances of squared errors take fourth powers."""
-
-
-_GIVEN = {
-    "constant": "write constant=0.5",
-    "predicted_value": "write critic=[...], a value for each context",
-    "best_table": "write estimator=best_table(problem, group_size).spec, of ustat_pg.predictions",
-}
-"""How what an estimator needs, and no problem knows, is given."""
 
 
 @record()
@@ -56,30 +46,6 @@ class Outcomes:
     arms: NDArray[np.int64]
     rewards: Array
     probs: Array
-
-
-@record()
-class Minibatch(Shown):
-    """A minibatch of B prompts with G outputs each, and the advantages that an estimator gives them.
-
-    Arguments:
-        contexts: x, (B,).
-        actions: the arm of each output, (B, G).
-        rewards: z, (B, G).
-        scores: s = ∇_θ log π(action | x), (B, G, d).
-        advantages: A, (B, G).
-    """
-
-    contexts: NDArray[np.int64]
-    actions: NDArray[np.int64]
-    rewards: Array
-    scores: Array
-    advantages: Array
-
-    @property
-    def gradient(self) -> Array:
-        """ĝ = (1/BG) Σ_b Σᵢ s_{b,i} A_{b,i}, (d,)."""
-        return np.einsum("bgd,bg->d", self.scores, self.advantages) / self.rewards.size
 
 
 def _by_arm(name: str, probs: ArrayLike, numbers: Array) -> tuple[Array, Array]:
@@ -433,74 +399,7 @@ class SoftmaxBandit:
         >>> drawn.advantages.round(3), drawn.gradient.round(3)
         (array([[ 0.333,  0.333,  0.333, -1.   ]]), array([ 0.25, -0.25]))
         """
-        if not isinstance(rng, np.random.Generator):
-            raise InputError(
-                f"rng is {rng!r}: it must be a NumPy Generator, np.random.default_rng(0)"
-            )
-        size, batch = integer("group size", group_size), integer("batch size", batch_size)
-        contexts = rng.choice(self.contexts, size=batch, p=self.context_probs)
-        drawn = np.stack(
-            [rng.choice(len(p), size=size, p=p) for p in self.outcomes.probs[contexts]]
-        )
-        rows = contexts[:, None]
-        actions, rewards = self.outcomes.arms[rows, drawn], self.outcomes.rewards[rows, drawn]
-        if callable(estimator):
-            advantages = finite_array("advantages", estimator(rewards))
-            if advantages.shape != rewards.shape:
-                raise InputError(
-                    f"advantages have shape {advantages.shape} for rewards {rewards.shape}: "
-                    "they must be equal"
-                )
-        else:
-            advantages = self._advantages(estimator, contexts, actions, rewards, constant, critic)
-        scores = {x: self.policy.scores(x) for x in np.unique(contexts).tolist()}
-        return Minibatch(
-            contexts,
-            actions,
-            rewards,
-            np.stack([scores[x][arms] for x, arms in zip(contexts.tolist(), actions, strict=True)]),
-            advantages,
-        )
-
-    def _advantages(
-        self,
-        name: str,
-        contexts: NDArray[np.int64],
-        actions: NDArray[np.int64],
-        rewards: Array,
-        constant: float | None,
-        critic: ArrayLike | None,
-    ) -> Array:
-        """Advantages of an estimator that has a name, (B, G), with what it needs beside the rewards."""
-        from ..estimators import advantages
-
-        norms = self.policy.squared_norms
-        trace = (self.policy.probs * norms).sum(axis=-1)
-        shift = (norms * self._advantage_weights).sum(axis=-1) / np.where(trace > 0, trace, 1.0)
-        known: dict[str, Any] = {
-            "value": self._value[contexts],
-            "optimal_baseline": (self._value + shift)[contexts],
-            "squared_norms": norms[contexts[:, None], actions],
-        }
-        if constant is not None:
-            known["constant"] = number("constant", constant)
-        if critic is not None:
-            values = finite_array("critic", critic, 1)
-            if len(values) != self.contexts:
-                raise InputError(
-                    f"critic has {len(values)} values: one per context ({self.contexts}) is needed"
-                )
-            known["predicted_value"] = values[contexts]
-        needs = baseline(name).needs
-        missing = [need for need in needs if need not in known]
-        if missing:
-            raise InputError(
-                f"{name} needs its {missing[0]}, which is not given: {_GIVEN[missing[0]]}"
-            )
-        for argument, need in (("constant", "constant"), ("critic", "predicted_value")):
-            if need in known and need not in needs:
-                raise InputError(f"{argument} is given, which {name} does not take")
-        return np.asarray(advantages(name, rewards, **{need: known[need] for need in needs}))
+        return draw(self, rng, group_size, batch_size, estimator, constant, critic)
 
     def frac_reward_zero_std(self, group_size: int) -> Array:
         """P(all G rewards of a group are equal | x) = Σ_v P(z = v | x)^G, (X,).
