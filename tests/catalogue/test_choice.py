@@ -1,10 +1,121 @@
-"""Which pair of a baseline and a group size is taken, and how it is said."""
+"""Group size and baseline together, beside a trainer's options: exact on a problem, estimated on a pool."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support import commands
+from tests.support.commands import strict
+from tests.support.refusals import refuses
+from ustat_pg import advise
+from ustat_pg.catalogue import resolve
 from ustat_pg.catalogue.choice import choose
+from ustat_pg.cli import main
+from ustat_pg.predictions import gradient_mse
+from ustat_pg.problems import load_problem
 
 SPEC = "trl scale_rewards=group num_generations=8"
+
+
+def test_a_problems_choice_is_of_exact_noise_over_signal():
+    choice = advise("ustat:uneven", 64, spec=SPEC).choice
+    moments = load_problem("ustat:uneven").moments()
+
+    def noise(name, size):
+        return size * gradient_mse(moments, name, size).noise_to_signal
+
+    current = choice.candidates[0]
+    assert (current.baseline, current.group_size, current.relative) == ("std-ddof1", 8, 1)
+    assert current.noise_to_signal == pytest.approx(noise("std-ddof1", 8) / 64)
+    for each in choice.candidates:
+        ratio = noise(each.baseline, each.group_size) / noise("std-ddof1", 8)
+        assert each.relative == each.low == each.high == pytest.approx(ratio, rel=1e-9)
+        assert each.unbiased == (each.baseline != "std-ddof1")
+    assert {each.label for each in choice.candidates} == {
+        "scale_rewards=group",
+        "scale_rewards=none",
+        "bayes:1,1",
+    }
+    assert choice.best.relative == min(each.relative for each in choice.candidates)
+    assert choice.best_in_use.options == "scale_rewards=group"
+
+
+def measured(best):
+    """All as noisy as what is in use, but for one pair, with intervals of a tenth."""
+    return lambda pairs: [
+        (8.0, 1.0, 1.0, 1.0)
+        if pair == pairs[0]
+        else (8 * r, r, r - 0.1, r + 0.1)
+        if (r := best.get(pair, 1.0))
+        else (np.nan,) * 4
+        for pair in pairs
+    ]
+
+
+def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
+    kept = choose(SPEC, 64, [2, 8], measured({("group-mean", 2): 0.95}))
+    assert kept.best == kept.best_in_use == kept.candidates[0]
+    assert "Keep it" in str(kept)
+    better = choose(SPEC, 64, [2, 8], measured({("group-mean", 2): 0.5, ("std-ddof1", 2): 0.7}))
+    assert (better.best.baseline, better.best_in_use.baseline) == ("group-mean", "std-ddof1")
+    text = "Take scale_rewards=none with G = 2: 0.5 (95%: 0.4 to 0.6) times the noise over signal."
+    assert text in str(better)
+    # Another objective is never advised, and what is not known is left out.
+    rloo = choose(
+        "verl adv_estimator=rloo n=4",
+        64,
+        [4],
+        measured({("std-ddof1", 4): 0.1, ("bayes:1,1", 4): 0}),
+    )
+    assert rloo.best == rloo.candidates[0]
+    assert "bayes:1,1" not in str(rloo)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("verl", "group size of the options in use is 1: write rollout.n=G"),
+        ("trl scale_rewards=batch", "depends on more than a group's rewards"),
+    ],
+)
+def test_options_without_a_closed_form_are_refused(spec, said):
+    refuses(said, advise, "ustat:uneven", 64, spec=spec)
+
+
+def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
+    pytest.importorskip("torch")
+    from tests.support.listed_pools import many_contexts, sampled
+    from ustat_pg.llm.estimates import compared, noise_to_signal
+
+    bandit = many_contexts()
+    pool = replace(sampled(bandit, 200, 6, 0), gram=None)
+    frame = noise_to_signal(pool, [4], ["std-ddof1", "grpo"]).iloc[1]
+    first, same, smaller, missing = compared(
+        pool, [("std-ddof1", 4), ("grpo", 4), ("grpo", 2), ("norm-weighted", 2)]
+    )
+    assert first[1:] == (1, 1, 1)
+    wanted = frame[["relative", "relative_low", "relative_high"]].tolist()
+    assert same == pytest.approx((4 * frame["ratio"], *wanted))
+    exact = [2 * gradient_mse(bandit.moments(), "grpo", 2).noise_to_signal]
+    exact += [exact[0] / (4 * gradient_mse(bandit.moments(), "std-ddof1", 4).noise_to_signal)]
+    assert smaller[0] == pytest.approx(exact[0], rel=0.5)
+    assert smaller[2] < exact[1] < smaller[3]
+    assert np.isnan(missing[0])
+    advice = advise(pool, 64, spec="trl num_generations=4")
+    assert advice.to_dict()["as"]["table"][0]["group_size"] == 4
+    assert {each.group_size for each in advice.choice.candidates} == {2, 4}
+
+
+def test_the_command_says_it(capsys):
+    words = ("advise", "ustat:uneven", "--budget", "64", "--as", SPEC)
+    text = commands.out_of(capsys, main, *words)
+    assert "As TRL, GRPOTrainer, scale_rewards=group with G = 8 (std-ddof1)" in text
+    result = strict(commands.out_of(capsys, main, *words, "--json"))["as"]
+    assert result["framework"] == resolve(SPEC).framework.name
+    assert result["best"]["relative"] < result["best_in_use"]["relative"] < 1
 
 
 def test_the_worst_case_of_an_interval_decides_not_the_estimate():

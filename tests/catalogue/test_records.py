@@ -250,18 +250,6 @@ def source(tmp_path):
     return write
 
 
-VERL = """
-algorithm:
-  adv_estimator: rloo
-  norm_adv_by_std_in_grpo: true
-actor_rollout_ref:
-  model: {path: some/model}
-  rollout:
-    n: 4
-    temperature: 1.0
-trainer: {total_epochs: 3}
-"""
-
 TRL = """
 model_name_or_path: some/model
 learning_rate: 1.0e-6
@@ -269,12 +257,6 @@ num_generations: 16
 scale_rewards: false
 loss_type: dr_grpo
 """
-
-
-@pytest.mark.parametrize("before", ["", "verl "])
-def test_a_verl_file(source, before):
-    meaning = resolve(before + source("run.yaml", VERL))
-    assert short(meaning) == ("verl", "grpo", 4)
 
 
 def test_the_file_that_the_page_of_files_shows(source):
@@ -289,22 +271,6 @@ def test_a_trl_file_and_options_that_hold_before_it(source):
     assert meaning.scale == 1 / 512
     meaning = resolve(f"trl {source('run.yaml', TRL)} scale_rewards=group num_generations=2")
     assert (meaning.estimator, meaning.group_size) == ("std-ddof1", 2)
-
-
-NEMO = """
-grpo:
-  normalize_rewards: false
-  use_leave_one_out_baseline: true
-  adv_estimator:
-    name: grpo
-    normalize_rewards: ${grpo.normalize_rewards}
-    use_leave_one_out_baseline: ${grpo.use_leave_one_out_baseline}
-"""
-
-
-def test_a_file_that_refers_to_its_own_options(source):
-    meaning = resolve("nemo " + source("run.yaml", NEMO))
-    assert meaning.estimator == "grpo"
 
 
 SCRIPT = """#!/bin/bash

@@ -23,7 +23,6 @@ class File:
     text: str
     means: tuple[str, str, int | None]
     beside: dict[str, str] | None = None
-    before: str = ""
 
 
 NEMO_PARENT = """
@@ -51,6 +50,19 @@ CELLS = [
 ]
 
 FILES = {
+    "names of one framework": File(
+        "run.yaml",
+        "algorithm: {adv_estimator: rloo, norm_adv_by_std_in_grpo: true}\n"
+        "actor_rollout_ref: {model: {path: m}, rollout: {n: 4, temperature: 1.0}}\n",
+        ("verl", "grpo", 4),
+    ),
+    "a file that refers to its own options": File(
+        "run.yaml",
+        NEMO_PARENT.replace("normalize_rewards: true", "normalize_rewards: false").replace(
+            "leave_one_out_baseline: false", "leave_one_out_baseline: true"
+        ),
+        ("nemo-rl", "grpo", 32),
+    ),
     "several rewards have weights": File(
         "run.yaml",
         "num_generations: 16\nmax_completion_length: 9\nreward_weights: [1.0, 0.5]\n",
