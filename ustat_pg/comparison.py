@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from math import nan, sqrt
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class _Row:
 
 
 def compare(
-    problem: SoftmaxBandit | str,
+    problem: SoftmaxBandit | Mapping[str, Any] | str | Path,
     baselines: Sequence[Baseline] | Mapping[str, Baseline],
     group_sizes: int | Iterable[int],
     *,
@@ -75,8 +76,7 @@ def compare(
     estimators are measured on the same draws.
 
     Arguments:
-        problem: what the policy is trained on, or its name or file, as for
-            :func:`~ustat_pg.problems.load_problem`.
+        problem: what the policy is trained on, as :func:`~ustat_pg.problems.load_problem` takes it.
         baselines: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions of one's own,
             or :class:`~ustat_pg.engines.Estimator` where a constant or a critic is wanted; a mapping
             gives them names.
@@ -110,7 +110,7 @@ def compare(
     """
     import pandas as pd
 
-    chosen = load_problem(problem) if isinstance(problem, str) else problem
+    chosen = load_problem(problem)
     named = _estimators(baselines, layout, inputs, array)
     sizes = whole_numbers("group size", group_sizes, 1)
     drawn = integer("replications", replications, 2)
@@ -196,10 +196,10 @@ def _measured(
     if left:
         sums = _drawn(cell, [SquaredError(named[name]) for name in left], replications, seed)
         for place, name in enumerate(left):
-            error = sqrt(sums.covariance[place, place] / sums.n)
             mean = None
             with suppress(InfeasibleError):
                 mean = enumerate_mean(problem, named[name], size, *(batch if across else ()))
+            error = float(sums.standard_error[place])
             rows[name] = _Row(float(sums.mean[place]), error, mean, sums, place)
     return {name: rows[name] for name in named}
 
