@@ -228,6 +228,8 @@ class MomentSums:
     >>> merged = one.merge(two)
     >>> merged.n, merged.mean, merged.products
     (3, array([3.]), array([[8.]]))
+    >>> merged.standard_error.round(4)
+    array([1.1547])
     """
 
     n: int
