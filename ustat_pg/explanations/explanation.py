@@ -77,6 +77,13 @@ class Explanation(shown.Shown):
         known = self.weight is not None
         drawn = curve(self.weight, self.pass_rates) if self.weight else []
         silent = f"{self.frac_reward_zero_std:.1%} of groups of {self.group_size}"
+        unchanged = {} if meaning is None else meaning.unchanged()
+        still = [f"  {', '.join(names)}: {reason}." for reason, names in unchanged.items()]
+        elsewhere = [f"  {line}" for line in self.called]
+        assumptions = [
+            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
+            "units of E‖s‖². With a problem of your own they are its own.)"
+        ]
         parts = [
             _heading(self),
             ["What it climbs", f"  {family.climbs}", *drawn],
@@ -84,23 +91,11 @@ class Explanation(shown.Shown):
             ["Noise", f"  {family.noise}", *(_noise(self) if known else ())],
             ["Silent groups", f"  {silent} have equal rewards here. {family.silent}"],
             [] if meaning is None else ["The rest of the loss", *_rest(self, meaning)],
-            ["What changes nothing", f"  {family.nothing}"],
-            [],
+            ["What changes nothing", f"  {family.nothing}", *still],
+            ["The same elsewhere", *elsewhere] if elsewhere else [],
             [f"Advice: {family.advice}"],
+            assumptions if self.assumed and known else [],
         ]
-        if meaning is not None:
-            parts[6] += [
-                f"  {', '.join(names)}: {reason}." for reason, names in meaning.unchanged().items()
-            ]
-        if self.called:
-            parts[7] = ["The same elsewhere", *(f"  {line}" for line in self.called)]
-        if self.assumed and known:
-            parts.append(
-                [
-                    "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
-                    "units of E‖s‖². With a problem of your own they are its own.)"
-                ]
-            )
         return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
