@@ -55,6 +55,6 @@ test_what_it_does_not_take = refusals(
     (lambda: advise("ustat:uneven", 64, adaptive=True, stage_cost=-1), "cost of a stage is -1"),
     (
         lambda: load_problem(3),
-        "problem is a int: it must be a problem, named arrays, a file or ustat:NAME",
+        "problem is 3: it must be a SoftmaxBandit, named arrays, a file or ustat:NAME",
     ),
 )

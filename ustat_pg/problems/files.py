@@ -36,7 +36,7 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
         return problem_from_mapping(source)
     if not isinstance(source, str | Path):
         raise InputError(
-            f"problem is a {type(source).__name__}: it must be a problem, named arrays, a file or ustat:NAME"
+            f"problem is {source!r:.80}: it must be a SoftmaxBandit, named arrays, a file or ustat:NAME"
         )
     if str(source).startswith(PREFIX):
         return named_problem(str(source)).problem

@@ -60,14 +60,10 @@ def draw(
 ) -> Minibatch:
     """The minibatch of :meth:`~ustat_pg.problems.SoftmaxBandit.sample`."""
     if not isinstance(rng, np.random.Generator):
-        raise InputError(
-            f"rng is {rng!r}: it must be a NumPy Generator, np.random.default_rng(0)"
-        )
+        raise InputError(f"rng is {rng!r}: it must be a NumPy Generator, np.random.default_rng(0)")
     size, batch = integer("group size", group_size), integer("batch size", batch_size)
     contexts = rng.choice(problem.contexts, size=batch, p=problem.context_probs)
-    drawn = np.stack(
-        [rng.choice(len(p), size=size, p=p) for p in problem.outcomes.probs[contexts]]
-    )
+    drawn = np.stack([rng.choice(len(p), size=size, p=p) for p in problem.outcomes.probs[contexts]])
     rows = contexts[:, None]
     actions, rewards = problem.outcomes.arms[rows, drawn], problem.outcomes.rewards[rows, drawn]
     if callable(estimator):
@@ -101,11 +97,15 @@ def _advantages(
     """Advantages of an estimator that has a name, (B, G), with what it needs beside the rewards."""
     from ..estimators import advantages
 
-    moments = problem.moments()
+    probs, norms = problem.policy.probs, problem.policy.squared_norms
+    # Not by its moments, which a problem of weighted scores has none of.
+    value, trace = (probs * problem.mean_rewards).sum(axis=-1), (probs * norms).sum(axis=-1)
+    deviations = problem.mean_rewards - value[:, None]
+    shift = (probs * norms * deviations).sum(axis=-1) / np.where(trace > 0, trace, 1.0)
     known: dict[str, Any] = {
-        "value": moments.value[contexts],
-        "optimal_baseline": moments.optimal_baseline[contexts],
-        "squared_norms": problem.policy.squared_norms[contexts[:, None], actions],
+        "value": value[contexts],
+        "optimal_baseline": (value + shift)[contexts],
+        "squared_norms": norms[contexts[:, None], actions],
     }
     if constant is not None:
         known["constant"] = number("constant", constant)
@@ -119,9 +119,7 @@ def _advantages(
     needs = baseline(name).needs
     missing = [need for need in needs if need not in known]
     if missing:
-        raise InputError(
-            f"{name} needs its {missing[0]}, which is not given: {_GIVEN[missing[0]]}"
-        )
+        raise InputError(f"{name} needs its {missing[0]}, which is not given: {_GIVEN[missing[0]]}")
     for argument, need in (("constant", "constant"), ("critic", "predicted_value")):
         if need in known and need not in needs:
             raise InputError(f"{argument} is given, which {name} does not take")
