@@ -17,3 +17,5 @@ from .gradients.cell import Mixed as Mixed
 from .gradients.cell import Projection as Projection
 from .gradients.cell import SquaredError as SquaredError
 from .gradients.cell import SquaredProjection as SquaredProjection
+from .turns import EnumeratedTurns as EnumeratedTurns
+from .turns import enumerate_turns as enumerate_turns

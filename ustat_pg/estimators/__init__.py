@@ -25,6 +25,7 @@ from ..validation import InputError
 from . import linear, shaped
 from .aggregation import AGGREGATIONS, token_weights
 from .arrays import Array, floating
+from .episodes import TURN_SCHEMES, turns
 from .linear import *  # noqa: F403
 from .penalties import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
 from .ratios import RATIOS, clipped_weights, importance_weights
@@ -38,6 +39,7 @@ __all__ = [
     "KL_KINDS",
     "KL_PLACES",
     "RATIOS",
+    "TURN_SCHEMES",
     "RunningTable",
     "advantages",
     "balanced",
@@ -48,6 +50,7 @@ __all__ = [
     "kl_values",
     "sequential",
     "token_weights",
+    "turns",
     "two_stage",
 ]
 __all__ += linear.__all__

@@ -78,5 +78,8 @@ from .suboptimality import constant_floor as constant_floor
 from .suboptimality import decay_constant as decay_constant
 from .survivors import SurvivorPrediction as SurvivorPrediction
 from .survivors import survivor_mse as survivor_mse
+from .turns import TurnMean as TurnMean
+from .turns import turn_mean as turn_mean
+from .turns import turn_noise as turn_noise
 from .weighted import WeightedPrediction as WeightedPrediction
 from .weighted import weighted_mse as weighted_mse

@@ -1,3 +1,8 @@
+from .episodes import EpisodeProblem as EpisodeProblem
+from .episodes import Episodes as Episodes
+from .episodes import episode_problem as episode_problem
+from .episodes import episode_problems as episode_problems
+from .episodes import load_episodes as load_episodes
 from .files import load_problem as load_problem
 from .files import save_problem as save_problem
 from .generator import KINDS as KINDS

@@ -1,0 +1,113 @@
+"""Exact means and errors of estimators over turns: every group of episodes is enumerated.
+
+Groups are enumerated as multisets, since no scheme looks at the order of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations_with_replacement, islice
+from math import comb, factorial
+from typing import Any
+
+import numpy as np
+
+from ..estimators.episodes import turns
+from ..problems.episodes import EpisodeProblem, Episodes
+from ..validation import integer, record
+from .base import Array, InfeasibleError
+
+MOST_GROUPS = 2_000_000
+"""More groups than this are not enumerated."""
+
+_NUMBERS = 4_000_000
+"""Numbers in an array of a chunk of groups."""
+
+
+@record()
+class EnumeratedTurns:
+    """The mean and the error of one group's gradient, by enumeration.
+
+    Arguments:
+        mean: E ĝ, (d,).
+        squared_bias: ‖E ĝ - ∇J‖².
+        mse: E‖ĝ - ∇J‖².
+        turn_squares: E‖ĝₜ‖² of each turn's part ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ, (T,).
+    """
+
+    mean: Array
+    squared_bias: float
+    mse: float
+    turn_squares: Array
+
+
+Advantage = Callable[..., Any]
+"""Advantages (n, G, T) of rewards and reached turns, and of ``states``, all (n, G, T)."""
+
+
+def enumerate_turns(
+    problem: EpisodeProblem,
+    scheme: str | Advantage,
+    group_size: int,
+    *,
+    by_state: bool = False,
+    **options: Any,
+) -> EnumeratedTurns:
+    """The exact mean and error of an estimator over turns, at one prompt's group.
+
+    Arguments:
+        problem: what the policy is trained on.
+        scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`, or a function of rewards and reached
+            turns (n, G, T) that gives advantages of that shape and does not look at the order of a group.
+        group_size: G >= 1.
+        by_state: whether the scheme is given the states of turns.
+        options: of :func:`~ustat_pg.estimators.turns`, or of the function.
+
+    Raises:
+        InfeasibleError: there are more than :data:`MOST_GROUPS` groups.
+
+    >>> from ustat_pg.problems import load_episodes
+    >>> problem = load_episodes("ustat:tool")
+    >>> found = enumerate_turns(problem, "to-go", 3)
+    >>> bool(found.squared_bias < 1e-30), enumerate_turns(problem, "summed", 3).squared_bias > 0.01
+    (True, True)
+    """
+    group_size = integer("group_size", group_size, minimum=1)
+    function = partial(turns, scheme=scheme) if isinstance(scheme, str) else scheme
+    target = problem.gradient()
+    mean, square, parts = np.zeros(problem.d), 0.0, np.zeros(problem.episodes.rewards.shape[1])
+    for start, chance in enumerate(problem.start_probs):
+        if chance == 0:
+            continue
+        part = problem.episodes.of(start)
+        for chances, rows in _groups(part, group_size):
+            given = {"states": part.states[rows]} if by_state else {}
+            arrays = part.rewards[rows], part.reached[rows]
+            advantages = np.asarray(function(*arrays, **given, **options))
+            by_turn = np.einsum("ngt,ngtd->ntd", advantages, part.scores[rows]) / group_size
+            whole = by_turn.sum(axis=1)
+            weights = chance * chances
+            mean += weights @ whole
+            square += float(weights @ ((whole - target) ** 2).sum(axis=1))
+            parts += weights @ (by_turn**2).sum(axis=2)
+    return EnumeratedTurns(mean, float(((mean - target) ** 2).sum()), square, parts)
+
+
+def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, Array]]:
+    """The groups of a prompt's episodes: their chances, and the numbers of their episodes, (n, G)."""
+    count = len(part.probs)
+    if (groups := comb(count + size - 1, size)) > MOST_GROUPS:
+        raise InfeasibleError(
+            f"{count} episodes make {groups:.3g} groups of {size}, more than {MOST_GROUPS:,}: "
+            "take a smaller group or problem"
+        )
+    logs = np.log(part.probs)
+    chunk = max(1, _NUMBERS // (size * part.scores[0].size))
+    every = combinations_with_replacement(range(count), size)
+    while rows := list(islice(every, chunk)):
+        members = np.array(rows)
+        # An episode that stands m times counts 1, 2, ..., m: the product is m!.
+        equal = members[:, :, None] == members[:, None, :]
+        orders = factorial(size) / np.prod(np.tril(equal).sum(axis=2), axis=1)
+        yield orders * np.exp(logs[members].sum(axis=1)), members

@@ -1,0 +1,212 @@
+"""Credit over turns: advantages of each turn of episodes that take several.
+
+An episode takes turns 1, 2, ... until it ends; with rₜ the reward of turn t and γ the discount,
+Rₜ = rₜ + γ rₜ₊₁ + ... is its return from turn t on. A group is G episodes of one prompt, and the gradient is
+(1/G) Σᵢ Σₜ sᵢₜ Aᵢₜ with sᵢₜ the score of turn t. The schemes differ in the baseline of a turn:
+
+    episode        R₁ less the mean of R₁ of the other episodes (RLOO on the whole episode)
+    episode-mean   R₁ less the mean of R₁ of all episodes
+    to-go          Rₜ less the mean of Rₜ of the other episodes that reach turn t
+    to-go-mean     Rₜ less the mean of Rₜ of all episodes that reach turn t
+    summed         Σ_{u≥t} of rᵤ less the mean of rᵤ of the other episodes that reach turn u
+    pooled         R₁ less the mean over the turns of the other episodes, each a sample of its R₁
+    pooled-mean    R₁ less the mean over all turns of all episodes
+
+What the mean of each climbs, :func:`ustat_pg.predictions.turn_mean` says (result turns): episode, to-go and
+pooled are unbiased, and a baseline that reads what a turn's decision makes happen is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..validation import InputError, number, one_of
+from .arrays import Array, beside, floating, require
+
+Sums = Callable[[Array], Array]
+"""Sums over the samples that a baseline of each turn may read, (..., G, T) to an array like it."""
+
+
+class _Scheme(NamedTuple):
+    """Which samples stand together, whether the own episode is among them, and what a sample is."""
+
+    among: str
+    own: bool
+    whole: bool = False
+    summed: bool = False
+
+
+_SCHEMES = {
+    "episode": _Scheme("episodes", own=False, whole=True),
+    "episode-mean": _Scheme("episodes", own=True, whole=True),
+    "to-go": _Scheme("turn", own=False),
+    "to-go-mean": _Scheme("turn", own=True),
+    "summed": _Scheme("turn", own=False, summed=True),
+    "pooled": _Scheme("turns", own=False, whole=True),
+    "pooled-mean": _Scheme("turns", own=True, whole=True),
+}
+
+TURN_SCHEMES = tuple(_SCHEMES)
+"""Names of schemes."""
+
+
+def turns(
+    rewards: Array,
+    reached: Array,
+    scheme: str = "episode",
+    *,
+    discount: float = 1.0,
+    states: Array | None = None,
+    ddof: int | None = None,
+) -> Array:
+    """Advantages of the turns of groups of episodes.
+
+    Where no other episode is there to compare with, the baseline is 0 and the return is kept.
+
+    Arguments:
+        rewards: rₜ of each turn, (..., G, T); what is past an episode's end is not read.
+        reached: 1 for a turn of the episode and 0 past its end, (..., G, T). An episode of no turn is absent:
+            groups may be ragged.
+        scheme: one of :data:`TURN_SCHEMES`.
+        discount: γ, in [0, 1].
+        states: whole numbers that name the state a turn is taken in, (..., G, T): "to-go" and "to-go-mean"
+            then compare with visits of an equal state in place of the same turn (anchor states).
+        ddof: divides each advantage by the deviation of all the samples that stand together, its own among
+            them, with this many degrees of freedom taken off, 0 or 1; advantages are 0 where that is 0. It
+            is not divided unless given.
+
+    Returns:
+        (..., G, T), 0 past an episode's end.
+
+    >>> import numpy as np
+    >>> rewards, reached = np.array([[0.0, 1.0], [0.5, 9.0]]), np.array([[1, 1], [1, 0]])
+    >>> turns(rewards, reached, "episode")
+    array([[ 0.5,  0.5],
+           [-0.5,  0. ]])
+    >>> turns(rewards, reached, "to-go")
+    array([[ 0.5,  1. ],
+           [-0.5,  0. ]])
+    >>> turns(rewards, reached, "summed")
+    array([[0.5, 1. ],
+           [0.5, 0. ]])
+    """
+    one_of("scheme", scheme, TURN_SCHEMES)
+    discount = number("discount", discount, minimum=0.0, maximum=1.0)
+    if ddof not in (None, 0, 1):
+        raise InputError(f"ddof is {ddof!r}: it must be 0, 1 or None")
+    how = _SCHEMES[scheme]
+    xp, rewards, inside = _episodes(rewards, reached)
+    if states is None:
+        everyone, own = _by_place(xp, how.among)
+    elif how.among == "turn" and not how.summed:
+        everyone, own = _by_state(xp, states, inside)
+    else:
+        raise InputError(
+            f"states: scheme {scheme!r} does not take them; 'to-go' and 'to-go-mean' do"
+        )
+    kept = xp.astype(inside, rewards.dtype)
+    rewards = xp.where(inside, rewards, xp.zeros_like(rewards))
+    to_go = summed_from(xp, rewards, discount)
+    if how.among == "episodes":
+        # An episode is one sample, its first turn.
+        samples = xp.concat([kept[..., :1], xp.zeros_like(kept[..., 1:])], axis=-1)
+    else:
+        samples = kept
+    values = rewards if how.summed else to_go
+    if how.whole:
+        values = values[..., :1] * xp.ones_like(kept)
+
+    advantages = values - _mean(xp, values, samples, everyone, None if how.own else own)
+    if ddof is not None:
+        mean = _mean(xp, values, samples, everyone, None)
+        count = everyone(samples) - ddof
+        squares = everyone(samples * (values - mean) ** 2)
+        variance = xp.where(
+            count > 0, squares / xp.where(count > 0, count, xp.ones_like(count)), 0.0
+        )
+        spread = xp.sqrt(variance)
+        level = spread <= 1e-12 * xp.max(xp.abs(values), axis=(-2, -1), keepdims=True)
+        safe = xp.where(level, xp.ones_like(spread), spread)
+        advantages = xp.where(level, xp.zeros_like(advantages), advantages / safe)
+    advantages = xp.where(inside, advantages, xp.zeros_like(advantages))
+    return summed_from(xp, advantages, discount) * kept if how.summed else advantages
+
+
+def _episodes(rewards: Any, reached: Any) -> tuple[Any, Array, Array]:
+    """The rewards' namespace, the rewards, and which turns are reached."""
+    xp, rewards = floating("rewards", rewards)
+    reached = beside("reached", reached, rewards, xp)
+    shape = tuple(rewards.shape)
+    if len(shape) < 2 or 0 in shape[-2:]:
+        raise InputError(f"rewards have shape {shape}: it must be (..., G, T), G and T at least 1")
+    if tuple(reached.shape) != shape:
+        raise InputError(
+            f"reached has shape {tuple(reached.shape)}: it must have the rewards' shape {shape}"
+        )
+    require(
+        lambda: xp.all((reached == 0) | (reached == 1)),
+        "reached must be 1 for a turn, 0 past the end",
+    )
+    inside = reached > 0
+    require(
+        lambda: xp.all(inside[..., :-1] | ~inside[..., 1:]),
+        "reached has a turn after the end of its episode: each row must be 1s, then 0s",
+    )
+    return xp, rewards, inside
+
+
+def summed_from(xp: Any, values: Array, discount: float) -> Array:
+    """Each turn's value and the discounted ones after it."""
+    sums = [values[..., -1]]
+    for turn in range(values.shape[-1] - 2, -1, -1):
+        sums.append(values[..., turn] + discount * sums[-1])
+    return xp.stack(sums[::-1], axis=-1)
+
+
+def _by_place(xp: Any, among: str) -> tuple[Sums, Sums]:
+    """Sums over all episodes and over the own one, of a turn's place or of all places."""
+    axes = (-2,) if among == "turn" else (-2, -1)
+
+    def everyone(values: Array) -> Array:
+        return xp.sum(values, axis=axes, keepdims=True) + xp.zeros_like(values)
+
+    def own(values: Array) -> Array:
+        if among == "turn":
+            return values
+        return xp.sum(values, axis=-1, keepdims=True) + xp.zeros_like(values)
+
+    return everyone, own
+
+
+def _by_state(xp: Any, states: Any, inside: Array) -> tuple[Sums, Sums]:
+    """Sums over all visits of a turn's state, and over those of the own episode."""
+    shape = tuple(inside.shape)
+    if tuple(getattr(states, "shape", ())) != shape:
+        states = xp.asarray(states)
+        if tuple(states.shape) != shape:
+            raise InputError(f"states have shape {tuple(states.shape)}: it must be {shape}")
+    visits = (*shape[:-2], shape[-2] * shape[-1])
+    flat = xp.reshape(states, visits)
+    equal = flat[..., :, None] == flat[..., None, :]
+    episode = xp.arange(visits[-1]) // shape[-1]
+    same = equal & (episode[:, None] == episode[None, :])
+
+    def of(pairs: Array) -> Sums:
+        def sums(values: Array) -> Array:
+            column = xp.reshape(values, (*visits, 1))
+            return xp.reshape(xp.matmul(xp.astype(pairs, values.dtype), column), shape)
+
+        return sums
+
+    return of(equal), of(same)
+
+
+def _mean(xp: Any, values: Array, samples: Array, everyone: Sums, own: Sums | None) -> Array:
+    """The mean of the samples that stand together, 0 where there is none; without the own episode's."""
+    total, count = everyone(values * samples), everyone(samples)
+    if own is not None:
+        total, count = total - own(values * samples), count - own(samples)
+    present = count > 0.5
+    mean = total / xp.where(present, count, xp.ones_like(count))
+    return xp.where(present, mean, xp.zeros_like(mean))

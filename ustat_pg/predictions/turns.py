@@ -1,0 +1,225 @@
+"""What estimators over turns climb, and their noise: closed forms of the means and of a turn's own noise.
+
+With qₜ the chance that turn t is reached, gₜ = E[sₜ Rₜ], μₜ = E[rₜ | reached] and wₜ = 1 - E[1/nₜ | reached]
+for the nₜ episodes of a group of G that reach turn t,
+
+    episode, to-go, pooled   ∇J = Σₜ gₜ
+    episode-mean             (G-1)/G ∇J
+    to-go-mean               Σₜ wₜ gₜ,   wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ)
+    summed                   ∇J - Σᵤ μᵤ (1 - (1-qᵤ)^(G-1)) ∇qᵤ, μᵤ held still
+    pooled-mean              ∇(J - E[ρ]/G), ρ the group's mean over turns
+
+(result turns). The reason in one line: the baseline of a turn may depend on the other episodes and on what
+happened before the turn, and on nothing that its decision makes happen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from ..estimators.episodes import TURN_SCHEMES, summed_from
+from ..problems.episodes import EpisodeProblem, Episodes
+from ..validation import InputError, integer, number, one_of, record
+
+Array = NDArray[np.float64]
+
+_MEANS = {
+    "episode": "J, the expected return: unbiased",
+    "episode-mean": "J, the expected return, by (G-1)/G: the learning rate is rescaled",
+    "to-go": "J, the expected return: unbiased",
+    "to-go-mean": (
+        "each turn's part of J by a weight of its own: later turns, which fewer episodes reach, weigh less"
+    ),
+    "summed": (
+        "in large groups the sum of each turn's mean reward among the episodes that reach it, with the "
+        "chance to reach it held still: it does not see that a decision keeps an episode alive"
+    ),
+    "pooled": "J, the expected return: unbiased",
+    "pooled-mean": "J less 1/G of the expected mean over the group's turns: a bias that falls as 1/G",
+}
+"""What the mean of each scheme climbs, in words."""
+
+
+@record()
+class TurnMean:
+    """The mean of an estimator over turns.
+
+    Arguments:
+        scheme: its name.
+        group_size: G.
+        mean: E ĝ, (d,).
+        multiple: c where the mean is c ∇J on this problem; None where it is no multiple, or ∇J is 0.
+        cosine: of the angle between the mean and ∇J; None where either is 0.
+        climbs: what it climbs, in words.
+    """
+
+    scheme: str
+    group_size: int
+    mean: Array
+    multiple: float | None
+    cosine: float | None
+    climbs: str
+
+    def __str__(self) -> str:
+        much = "no multiple of ∇J" if self.multiple is None else f"{self.multiple:.4g} ∇J"
+        return f"{self.scheme}, G = {self.group_size}: {much}. It climbs {self.climbs}."
+
+
+def turn_mean(
+    problem: EpisodeProblem, scheme: str, group_size: int, *, discount: float = 1.0
+) -> TurnMean:
+    """The mean of an estimator over turns, in closed form, and what it climbs (result turns).
+
+    Arguments:
+        problem: what the policy is trained on.
+        scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
+        group_size: G >= 1.
+        discount: γ of the returns, in [0, 1]; J stays the undiscounted return.
+
+    >>> from ustat_pg.problems import load_episodes
+    >>> problem = load_episodes("ustat:tool")
+    >>> turn_mean(problem, "to-go", 4).multiple
+    1.0
+    >>> problem.gradient()[:2], turn_mean(problem, "summed", 64).mean[:2]
+    (array([-0.144,  0.144]), array([ 0.072, -0.072]))
+    """
+    one_of("scheme", scheme, TURN_SCHEMES)
+    size = integer("group_size", group_size, minimum=1)
+    discount = number("discount", discount, minimum=0.0, maximum=1.0)
+    mean = np.zeros(problem.d)
+    for start, chance in enumerate(problem.start_probs):
+        if chance > 0:
+            mean += chance * _mean(problem.episodes.of(start), scheme, size, discount)
+    target = problem.gradient()
+    square, length = float(target @ target), float(mean @ mean)
+    least = 1e-24 * max(square, length)
+    multiple = float(mean @ target) / square if square > 0 else None
+    if multiple is not None and float(((mean - multiple * target) ** 2).sum()) > least:
+        multiple = None
+    known = square > 0 and length > 0
+    cosine = float(mean @ target) / (square * length) ** 0.5 if known else None
+    rounded = None if multiple is None else round(multiple, 12)
+    return TurnMean(scheme, size, mean, rounded, cosine, _MEANS[scheme])
+
+
+def _mean(part: Episodes, scheme: str, size: int, discount: float) -> Array:
+    """E ĝ at one prompt, (d,)."""
+    returns = summed_from(np, part.rewards, discount) * part.reached
+    if scheme.startswith(("episode", "pooled")):
+        returns = returns[:, :1] * part.reached
+    by_turn = np.einsum("e,et,etd->td", part.probs, returns, part.scores)
+    whole: Array = by_turn.sum(axis=0)
+    reach = _reach(part)
+    # Where no other episode is there the baseline is 0.
+    others = 1 - (1 - reach) ** (size - 1)
+    if scheme == "episode-mean":
+        whole = whole * (size - 1) / size
+    elif scheme == "to-go-mean":
+        whole = (1 - (1 - (1 - reach) ** size) / (size * reach)) @ by_turn
+    elif scheme == "summed":
+        means = part.probs @ part.rewards / reach
+        turns = np.arange(len(reach))
+        fading = np.where(
+            turns[:, None] <= turns, discount ** np.maximum(turns - turns[:, None], 0), 0
+        )
+        survival = np.einsum("e,eu,tu,etd->ud", part.probs, part.reached, fading, part.scores)
+        whole = whole - (means * others) @ survival
+    elif scheme == "pooled-mean":
+        whole = whole - _of_group_mean(part, returns[:, 0], size)
+    return whole
+
+
+def _reach(part: Episodes) -> Array:
+    """qₜ, the chance that a prompt's episode reaches turn t, (T,); 1 where none does, which weighs nothing."""
+    reach = part.probs @ part.reached
+    return np.where(reach > 0, reach, 1.0)
+
+
+def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
+    """E[s ρ] of one episode's score and the group's mean over turns, (d,): ∇E[ρ]/G."""
+    lengths = part.reached.sum(axis=1)
+    kinds, which = np.unique(
+        np.stack([lengths, lengths * returns], axis=1), axis=0, return_inverse=True
+    )
+    which = which.ravel()
+    chances = np.bincount(which, part.probs)
+    scores = part.probs[:, None] * part.scores.sum(axis=1)
+    pulls = np.stack([np.bincount(which, column) for column in scores.T], axis=1)
+    sums: dict[tuple[float, float], float] = {(0.0, 0.0): 1.0}
+    for _ in range(size - 1):
+        longer: dict[tuple[float, float], float] = defaultdict(float)
+        for (turns, total), chance in sums.items():
+            for (more, added), likely in zip(kinds, chances, strict=True):
+                longer[turns + more, round(total + added, 12)] += chance * likely
+        sums = longer
+        if len(sums) > 10**6:
+            raise InputError(
+                f"pooled-mean at G = {size}: the group's mean takes too many values; take a smaller group"
+            )
+    counts = np.array([turns for turns, _ in sums])
+    totals, weights = np.array([total for _, total in sums]), np.array(list(sums.values()))
+    expected = [weights @ ((total + totals) / (turns + counts)) for turns, total in kinds]
+    return np.array(expected) @ pulls
+
+
+def turn_noise(problem: EpisodeProblem, scheme: str, group_size: int) -> Array:
+    """E‖ĝₜ‖² of each turn's part of one group's gradient, (T,), in closed form (result turns).
+
+    ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ is the estimate in turn t's own parameters, where turns share none.
+
+    Arguments:
+        problem: what the policy is trained on.
+        scheme: "none" (returns Rₜ without a baseline), "to-go" or "episode".
+        group_size: G >= 1; at least 2 of "episode".
+
+    >>> from ustat_pg.problems import load_episodes
+    >>> problem = load_episodes("ustat:tool")
+    >>> [turn_noise(problem, scheme, 8).round(4) for scheme in ("to-go", "episode")]
+    [array([0.0535, 0.0094]), array([0.0535, 0.0052])]
+    """
+    one_of("scheme", scheme, ("none", "to-go", "episode"))
+    size = integer("group_size", group_size, minimum=2 if scheme == "episode" else 1)
+    noise = np.zeros(problem.episodes.rewards.shape[1])
+    for start, chance in enumerate(problem.start_probs):
+        if chance > 0:
+            noise += chance * _noise(problem.episodes.of(start), scheme, size)
+    return noise
+
+
+def _noise(part: Episodes, scheme: str, size: int) -> Array:
+    probs, to_go = part.probs, part.to_go
+    norms = (part.scores**2).sum(axis=2)
+    reach = _reach(part)
+    value = (probs @ to_go) / reach
+    variance = (probs @ to_go**2) / reach - value**2
+    f0 = probs @ norms
+    gradients = np.einsum("e,et,etd->td", probs, to_go, part.scores)
+    cross = (size - 1) * (gradients**2).sum(axis=1)
+    if scheme == "episode":
+        whole = to_go[:, :1]
+        mean = float(probs @ whole[:, 0])
+        spread = float(probs @ whole[:, 0] ** 2) - mean**2
+        own = probs @ (norms * (whole - mean) ** 2) + f0 * spread / (size - 1)
+        return (own + cross * (1 + (size - 1) ** -2)) / size
+    f1 = probs @ (norms * (to_go - value))
+    f2 = probs @ (norms * (to_go - value) ** 2)
+    if scheme == "none":
+        return (f2 + 2 * value * f1 + value**2 * f0 + cross) / size
+    alone = (1 - reach) ** (size - 1)
+    one_over = _mean_of(size - 1, reach, lambda k: np.where(k > 0, 1 / np.maximum(k, 1), 0.0))
+    own = f2 + 2 * value * alone * f1 + f0 * (variance * one_over + value**2 * alone)
+    if size > 1:
+        cross = cross * (1 + _mean_of(size - 2, reach, lambda k: 1 / (k + 1.0) ** 2))
+    return (own + cross) / size
+
+
+def _mean_of(count: int, chance: Array, of: Callable[[NDArray[np.int64]], Array]) -> Array:
+    """E f(k), k binomial, of each chance."""
+    k = np.arange(count + 1, dtype=np.int64)
+    mean: Array = binom.pmf(k, count, chance[:, None]) @ of(k)
+    return mean

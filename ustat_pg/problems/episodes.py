@@ -1,0 +1,356 @@
+"""Problems with turns: small episodes that can be listed, of a policy whose decisions end them.
+
+States, the actions of each with their logits, and where each action leads: rewards, and the next state or the
+end. States may meet again along different ways. At fixed parameters such a problem is a softmax bandit whose
+outputs are the episodes, with a score for each turn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..reading import read_json
+from ..validation import InputError, finite_array, integer, nearest, number, probabilities, record
+from .named import PREFIX
+from .softmax_bandit import SoftmaxBandit
+
+Array = NDArray[np.float64]
+
+MOST_EPISODES = 100_000
+"""A problem of more episodes is refused."""
+
+_NEVER = -1e4
+"""Logit of an arm that pads the rows of a bandit: its probability is 0."""
+
+
+class Move(NamedTuple):
+    """One thing that an action can lead to.
+
+    Arguments:
+        prob: its probability given state and action.
+        reward: reward of the turn.
+        to: number of the next state; None at the end of the episode.
+    """
+
+    prob: float
+    reward: float
+    to: int | None
+
+
+class Action(NamedTuple):
+    """An action of a state: its name, its logit and what it can lead to."""
+
+    name: str
+    logit: float
+    moves: tuple[Move, ...]
+
+
+@record()
+class Episodes:
+    """The list of what can happen: E episodes of at most T turns, with d parameters.
+
+    Arguments:
+        probs: of each, (E,); they sum to 1.
+        starts: number of the state that each begins in, its prompt, (E,).
+        rewards: rₜ, (E, T), 0 past the end.
+        reached: whether the episode has turn t, (E, T).
+        states: the state that turn t is taken in, (E, T), -1 past the end.
+        scores: sₜ = ∇ log π(action | state), (E, T, d), 0 past the end.
+    """
+
+    probs: Array
+    starts: NDArray[np.int64]
+    rewards: Array
+    reached: NDArray[np.bool_]
+    states: NDArray[np.int64]
+    scores: Array
+
+    @cached_property
+    def to_go(self) -> Array:
+        """Rₜ = Σ_{u≥t} rᵤ, (E, T)."""
+        return np.cumsum(self.rewards[:, ::-1], axis=1)[:, ::-1] * self.reached
+
+    def of(self, start: int) -> Episodes:
+        """The episodes of one prompt, with their probabilities given it."""
+        rows = self.starts == start
+        probs = self.probs[rows]
+        arrays = self.starts, self.rewards, self.reached, self.states, self.scores
+        return Episodes(probs / probs.sum(), *(array[rows] for array in arrays))
+
+
+@record()
+class EpisodeProblem:
+    """States and actions of small episodes, with a softmax over each state's actions.
+
+    The parameters are the logits of all actions, in order: ∂ log π(a | x)/∂θ_{x,b} = 1{a = b} - π(b | x).
+
+    Arguments:
+        names: of the states, (S,).
+        start_probs: chance that an episode, a prompt's group, begins in each, (S,).
+        actions: of each state, at least one.
+        max_turns: an episode ends after so many turns, wherever it is; needed where states lead back.
+
+    >>> problem = episode_problem({
+    ...     "start": {"ask": 1},
+    ...     "states": {"ask": {"answer": {"moves": [{"prob": 1, "reward": 0.5}]},
+    ...                        "look": {"moves": [{"prob": 1, "to": "found"}]}},
+    ...                "found": {"answer": {"moves": [{"prob": 1, "reward": 1}]}}},
+    ... })
+    >>> problem.objective(), problem.gradient()
+    (0.75, array([-0.125,  0.125,  0.   ]))
+    """
+
+    names: tuple[str, ...]
+    start_probs: Array
+    actions: tuple[tuple[Action, ...], ...]
+    max_turns: int | None = None
+
+    @cached_property
+    def logits(self) -> Array:
+        """θ, (d,)."""
+        return np.array([action.logit for row in self.actions for action in row])
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return len(self.logits)
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        """The number of each state's first parameter, (S + 1,)."""
+        return np.cumsum([0, *map(len, self.actions)])
+
+    def parameters(self, state: str) -> slice:
+        """Where a state's parameters stand."""
+        if state not in self.names:
+            raise InputError(
+                f"state {state!r} is unknown: it must be one of {', '.join(self.names)}"
+            )
+        x = self.names.index(state)
+        return slice(int(self._first[x]), int(self._first[x + 1]))
+
+    def with_logits(self, logits: Any) -> EpisodeProblem:
+        """The problem at other parameters, (d,)."""
+        theta = finite_array("logits", logits, 1)
+        if len(theta) != self.d:
+            raise InputError(
+                f"logits have {len(theta)} entries: the problem has {self.d} parameters"
+            )
+        rows = [
+            tuple(
+                action._replace(logit=float(logit))
+                for action, logit in zip(row, theta[first:], strict=False)
+            )
+            for row, first in zip(self.actions, self._first, strict=False)
+        ]
+        return EpisodeProblem(self.names, self.start_probs, tuple(rows), self.max_turns)
+
+    @cached_property
+    def policy(self) -> tuple[Array, ...]:
+        """π(a | x) of each state's actions."""
+        laws = []
+        for row in self.actions:
+            logits = np.array([action.logit for action in row])
+            weights = np.exp(logits - logits.max())
+            laws.append(weights / weights.sum())
+        return tuple(laws)
+
+    @cached_property
+    def episodes(self) -> Episodes:
+        """All episodes of positive probability.
+
+        Raises:
+            InputError: there are more than :data:`MOST_EPISODES`.
+        """
+        listed = []
+        for start in map(int, np.flatnonzero(self.start_probs)):
+            for episode in self._from(start):
+                listed.append((start, *episode))
+                if len(listed) > MOST_EPISODES:
+                    raise InputError(
+                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, or a smaller "
+                        "max_turns where states lead back"
+                    )
+        turns = max(len(steps) for _, _, steps in listed)
+        shape = len(listed), turns
+        rewards, states = np.zeros(shape), np.full(shape, -1)
+        scores = np.zeros((*shape, self.d))
+        for e, (_, _, steps) in enumerate(listed):
+            for t, (state, action, reward) in enumerate(steps):
+                own = slice(self._first[state], self._first[state + 1])
+                rewards[e, t], states[e, t] = reward, state
+                scores[e, t, own] = -self.policy[state]
+                scores[e, t, self._first[state] + action] += 1.0
+        chances = np.array([self.start_probs[start] * chance for start, chance, _ in listed])
+        starts = np.array([start for start, _, _ in listed])
+        return Episodes(chances, starts, rewards, states >= 0, states, scores)
+
+    def _from(self, start: int) -> Iterator[tuple[float, tuple[tuple[int, int, float], ...]]]:
+        """Each episode that begins in a state: its chance, and (state, action, reward) of its turns."""
+        open_: list[tuple[float, int, tuple[tuple[int, int, float], ...]]] = [(1.0, start, ())]
+        while open_:
+            chance, state, steps = open_.pop()
+            last = self.max_turns is not None and len(steps) + 1 == self.max_turns
+            for a, (action, law) in enumerate(
+                zip(self.actions[state], self.policy[state], strict=True)
+            ):
+                for move in action.moves:
+                    likely = chance * float(law) * move.prob
+                    after = (*steps, (state, a, move.reward))
+                    if likely == 0:
+                        continue
+                    if move.to is None or last:
+                        yield likely, after
+                    else:
+                        open_.append((likely, move.to, after))
+                if len(open_) > MOST_EPISODES or len(steps) > MOST_EPISODES:
+                    raise InputError(
+                        f"there are more than {MOST_EPISODES} episodes: take a smaller problem, or give "
+                        "max_turns where states lead back"
+                    )
+
+    def objective(self) -> float:
+        """J = E R₁, the expected return."""
+        return float(self.episodes.probs @ self.episodes.to_go[:, 0])
+
+    def gradient(self) -> Array:
+        """∇J = Σₜ E[sₜ Rₜ], (d,)."""
+        return np.einsum(
+            "e,et,etd->d", self.episodes.probs, self.episodes.to_go, self.episodes.scores
+        )
+
+    def bandit(self) -> SoftmaxBandit:
+        """The softmax bandit whose outputs are the episodes and whose rewards are their returns.
+
+        Its scores are Σₜ sₜ, so that its moments and predictions are those of whole episodes.
+        """
+        starts = np.flatnonzero(self.start_probs)
+        parts = [self.episodes.of(int(start)) for start in starts]
+        most = max(len(part.probs) for part in parts)
+        features = np.zeros((len(parts), most, self.d))
+        offset = np.full((len(parts), most), _NEVER)
+        returns = np.zeros((len(parts), most, 1))
+        for x, part in enumerate(parts):
+            count = len(part.probs)
+            features[x, :count] = part.scores.sum(axis=1)
+            offset[x, :count] = np.log(part.probs)
+            returns[x, :count, 0] = part.to_go[:, 0]
+        return SoftmaxBandit.linear(
+            self.start_probs[starts],
+            features,
+            np.zeros(self.d),
+            returns,
+            np.ones_like(returns),
+            offset,
+        )
+
+
+def episode_problem(data: Mapping[str, Any]) -> EpisodeProblem:
+    """A problem with turns from nested mappings, as its files hold them.
+
+    Arguments:
+        data: ``start``, the chances of states by name; ``states``, the actions of each by name, with a
+            ``logit`` (0 unless given) and ``moves``, each with ``prob``, ``reward`` (0 unless given) and
+            ``to``, a state (the end unless given); and ``max_turns``, where states lead back.
+
+    Raises:
+        InputError: it is not of this form; the message says where.
+    """
+    _only("a problem with turns", data, {"start", "states"}, {"max_turns", "title"})
+    states, start = _mapping("states", data["states"]), _mapping("start", data["start"])
+    names = tuple(states)
+    for name in start:
+        _state(name, names, "start")
+    chances = probabilities("start", [number(f"start.{x}", start.get(x, 0.0)) for x in names], 1)
+    rows = tuple(
+        tuple(
+            _action(f"states.{x}", name, found, names) for name, found in _mapping(x, row).items()
+        )
+        for x, row in states.items()
+    )
+    turns = data.get("max_turns")
+    turns = None if turns is None else integer("max_turns", turns, minimum=1)
+    return EpisodeProblem(names, chances, rows, turns)
+
+
+def _action(where: str, name: str, data: Any, names: tuple[str, ...]) -> Action:
+    where = f"{where}.{name}"
+    _only(where, data, {"moves"}, {"logit"})
+    if not isinstance(data["moves"], list) or not data["moves"]:
+        raise InputError(f"{where}.moves must be a list of at least one move")
+    moves = []
+    for move in data["moves"]:
+        _only(f"{where}.moves", move, {"prob"}, {"reward", "to"})
+        to = None if move.get("to") is None else _state(move["to"], names, f"{where}.moves")
+        reward = number(f"{where}: reward", move.get("reward", 0.0))
+        moves.append(Move(number(f"{where}: prob", move["prob"]), reward, to))
+    probabilities(f"{where}: the probs of its moves", [move.prob for move in moves], 1)
+    return Action(name, number(f"{where}.logit", data.get("logit", 0.0)), tuple(moves))
+
+
+def _mapping(what: str, data: Any) -> Mapping[str, Any]:
+    if not isinstance(data, Mapping) or not data:
+        raise InputError(f"{what} is {data!r}: it must be an object with at least one entry")
+    return data
+
+
+def _only(what: str, data: Any, needed: set[str], others: set[str]) -> None:
+    """Refuse a mapping that lacks a key or has another."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"{what} is {data!r}: it must be an object")
+    if missing := needed - set(data):
+        raise InputError(f"{what}: {min(missing)} is missing")
+    if unknown := set(data) - needed - others:
+        allowed = ", ".join(sorted(needed | others))
+        raise InputError(f"{what}: {min(map(str, unknown))} is unknown; it may hold {allowed}")
+
+
+def _state(name: Any, names: tuple[str, ...], where: str) -> int:
+    if name not in names:
+        near = "".join(f", did you mean {one!r}?" for one in nearest(str(name), names))
+        raise InputError(f"{where}: no state is called {name!r}{near}")
+    return names.index(name)
+
+
+def _shipped() -> Any:
+    return files(__package__) / "turns"
+
+
+def episode_problems() -> tuple[str, ...]:
+    """The names of the problems with turns that ship with the library, each behind ``ustat:``."""
+    names = (file.name for file in _shipped().iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
+
+
+def load_episodes(path: str | Path) -> EpisodeProblem:
+    """Read a problem with turns from a ``.json`` file, or one that ships with the library.
+
+    Arguments:
+        path: file, or a name of :func:`episode_problems` behind ``ustat:``.
+
+    Raises:
+        InputError: the file cannot be read, or its problem is refused; the message begins with its name.
+
+    >>> load_episodes("ustat:tool").objective()
+    0.54
+    """
+    name = str(path)
+    if name.startswith(PREFIX):
+        stem = name.removeprefix(PREFIX)
+        if stem not in episode_problems():
+            raise InputError(f"{name}: there are {', '.join(episode_problems())}")
+        data = json.loads((_shipped() / f"{stem}.json").read_text(encoding="utf-8"))
+    else:
+        data = read_json(Path(path))
+    try:
+        return episode_problem(data)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
