@@ -135,7 +135,7 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float) -> Array:
 
 
 def _reach(part: Episodes) -> Array:
-    """qₜ, the chance that a prompt's episode reaches turn t, (T,); 1 where none does, which weighs nothing."""
+    """qₜ, the chance that an episode of the prompt reaches turn t, (T,); 1 where none does."""
     reach = part.probs @ part.reached
     return np.where(reach > 0, reach, 1.0)
 
