@@ -25,6 +25,14 @@ def test_coefficients_are_what_autograd_makes_of_the_penalty(kind, place):
     assert torch.allclose(kl_values(x.detach(), kind), values, rtol=1e-12, atol=1e-15)
     if place == "loss":
         loss = values.sum()
+    elif place.endswith("ratio"):
+        logs = own - own.detach()
+        totals = {
+            "token-ratio": logs,
+            "prefix-ratio": logs.cumsum(-1),
+            "sequence-ratio": logs.sum(-1, keepdim=True),
+        }
+        loss = (torch.exp(totals[place]) * values).sum()
     elif place == "reward":
         loss = (values.sum(-1, keepdim=True).detach() * own).sum()
     else:

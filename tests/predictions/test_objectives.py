@@ -72,7 +72,8 @@ def test_objectives_without_a_maximiser_are_refused(change, says):
 VALUES = {"k1": lambda x: -x, "k2": lambda x: x * x / 2, "k3": lambda x: exp(x) - 1 - x}
 SLOPES = {"k1": lambda x: -1.0, "k2": lambda x: x, "k3": lambda x: exp(x) - 1}
 
-CASES = tuple(product(VALUES, ("loss", "reward")))
+PLACES = ("loss", "reward", "token-ratio", "prefix-ratio", "sequence-ratio")
+CASES = tuple(product(VALUES, PLACES))
 
 # Outputs of up to two tokens: an end token first, or after one; prefixes 0, 1 and 2.
 OUTPUTS = [((0, 2),), ((0, 0), (1, 0)), ((0, 0), (1, 1)), ((0, 0), (1, 2)), ((0, 1), (2, 0)),
@@ -95,11 +96,22 @@ def test_the_gradient_is_the_mean_over_all_outputs(kind, place):
     for path in OUTPUTS:
         chance = np.prod([p[n, c] for n, c in path])
         ratios = [log(r[n, c] / p[n, c]) for n, c in path]
-        whole = -sum(VALUES[kind](x) for x in ratios)
-        for (n, c), x in zip(path, ratios, strict=True):
+        values = [-VALUES[kind](x) for x in ratios]
+        for t, ((n, c), x) in enumerate(zip(path, ratios, strict=True)):
             score = -p[n].copy()
             score[c] += 1
-            mean[n] += chance * score * (SLOPES[kind](x) if place == "loss" else whole)
+            slope = SLOPES[kind](x)
+            mean[n] += (
+                chance
+                * score
+                * {
+                    "loss": slope,
+                    "reward": sum(values),
+                    "token-ratio": slope + values[t],
+                    "prefix-ratio": slope + sum(values[t:]),
+                    "sequence-ratio": slope + sum(values),
+                }[place]
+            )
     assert np.allclose(result, mean, rtol=0, atol=1e-15)
 
 
@@ -118,6 +130,34 @@ def test_one_token_descends_its_own_divergence(kind, place):
         ends = [kl_penalty(moved(p, 0, c, step)[0], r[0], kind, place) for step in (1e-5, -1e-5)]
         assert result[c] == pytest.approx(-(ends[0] - ends[1]) / 2e-5, abs=1e-9)
     assert kl_penalty(r[0], r[0], kind, place) == 0
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+@pytest.mark.parametrize("place", ["prefix-ratio", "sequence-ratio"])
+def test_a_ratio_of_whole_outputs_descends_their_divergence(kind, place):
+    p, r = laws(5)
+
+    def divergence(q):
+        chances = [np.prod([q[n, c] for n, c in path]) for path in OUTPUTS]
+        logs = [sum(log(q[n, c] / r[n, c]) for n, c in path) for path in OUTPUTS]
+        return float(np.dot(chances, logs))
+
+    result = kl_gradient(p, r, kind, place, prefixes=PREFIXES, tokens=TOKENS)
+    for n, c in product(range(3), range(3)):
+        slope = (divergence(moved(p, n, c, 1e-5)) - divergence(moved(p, n, c, -1e-5))) / 2e-5
+        assert result[n, c] == pytest.approx(-slope, abs=1e-9)
+
+
+def test_a_ratio_of_tokens_makes_no_gradient_of_a_function():
+    """Its Jacobian in the logits is not symmetric."""
+    p, r = laws(5)
+    options = {"kind": "k3", "place": "token-ratio", "prefixes": PREFIXES, "tokens": TOKENS}
+
+    def slope(n, c):
+        ends = (kl_gradient(moved(p, n, c, step), r, **options) for step in (1e-5, -1e-5))
+        return np.subtract(*ends) / 2e-5
+
+    assert abs(slope(0, 0)[1, 0] - slope(1, 0)[0, 0]) > 1e-3
 
 
 @pytest.mark.parametrize(

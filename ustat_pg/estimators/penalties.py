@@ -7,6 +7,7 @@ are near. Their *gradients* differ, by function and by place:
 
 - in the loss, trainers differentiate the function through the log-probability of the drawn token,
   which holds the law that the token was drawn from fixed;
+- in the loss times an importance ratio whose gradient is kept, that law moves as well;
 - in the reward, the sum over the output's tokens is taken off, and weights scores as rewards do.
 
 What each is the gradient of, if of anything, :func:`ustat_pg.predictions.kl_gradient` says.
@@ -41,7 +42,14 @@ _PLACES: dict[str, Callable[[Any, str, Array], Array]] = {
     "loss": lambda xp, kind, x: _FUNCTIONS[kind][1](xp, x),
     "reward": lambda xp, kind, x: -_whole(xp, _FUNCTIONS[kind][0](xp, x)),
     "reward-to-go": lambda xp, kind, x: -_to_go(xp, _FUNCTIONS[kind][0](xp, x)),
+    "token-ratio": lambda xp, kind, x: _FUNCTIONS[kind][1](xp, x) - _FUNCTIONS[kind][0](xp, x),
 }
+_PLACES["prefix-ratio"] = lambda xp, kind, x: (
+    _PLACES["loss"](xp, kind, x) + _PLACES["reward-to-go"](xp, kind, x)
+)
+_PLACES["sequence-ratio"] = lambda xp, kind, x: (
+    _PLACES["loss"](xp, kind, x) + _PLACES["reward"](xp, kind, x)
+)
 
 KL_KINDS = tuple(_FUNCTIONS)
 """k1, k2 and k3 of Schulman (2020); verl calls them kl, mse and low_var_kl."""
@@ -50,6 +58,10 @@ KL_PLACES = tuple(_PLACES)
 """loss: TRL's GRPOTrainer, verl's use_kl_loss. reward: the whole output's penalty on each of its tokens,
 as TRL's RLOOTrainer and verl's use_kl_in_reward with grpo or rloo. reward-to-go: on each token the
 penalties from that token on, as OpenRLHF and verl's reinforce_plus_plus; the mean is the same.
+token-ratio: in the loss, times the token's ratio π_θ/π_old with its gradient, as TRL's
+use_bias_correction_kl, verl's k3+ and OpenRLHF's unbiased_gradient; prefix-ratio and sequence-ratio: times
+the product of the ratios up to the token, or of all. Where nothing has moved yet the ratio is 1, and its
+gradient is not 0.
 """
 
 
@@ -89,6 +101,8 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
         loss          cₜ = k'(lₜ): -1 for k1, lₜ for k2, exp(lₜ) - 1 for k3
         reward        cₜ = -Σ_u k(l_u) over all tokens
         reward-to-go  cₜ = -Σ_{u >= t} k(l_u)
+        token-ratio   cₜ = k'(lₜ) - k(lₜ), prefix-ratio that of loss and reward-to-go, sequence-ratio that
+                      of loss and reward, each at ratio 1
 
     k1 in the loss adds nothing in the mean, since E sₜ = 0.
 
@@ -96,7 +110,7 @@ def kl_coefficients(log_ratio: Array, kind: str = "k3", place: str = "loss") -> 
         log_ratio: l = log π_ref - log π_θ of each token of an output that was drawn from π_θ,
             (..., T); 0 past its end, where scores are 0 too.
         kind: k1, k2 or k3.
-        place: loss, reward or reward-to-go.
+        place: one of :data:`KL_PLACES`.
 
     >>> import numpy as np
     >>> log_ratio = np.log(np.array([0.5, 2.0]))

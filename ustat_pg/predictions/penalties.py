@@ -18,7 +18,11 @@ it is passed, and no gradient through that weight:
 
     -Σ_n P(n) ∇ D(p_n, r_n),    P(n) held
 
-which is the gradient of no function unless p = r or all is one choice. In the reward the sum over both
+which is the gradient of no function unless p = r or all is one choice. Times the token's ratio π_θ/π_old,
+whose gradient is kept, k1 and k3 have that of the *reverse* divergence of each choice, prefixes held still:
+again the gradient of no function. Times the sequence's ratio, or the product of ratios up to the token,
+the penalty has that of the divergence KL(π_θ ‖ π_ref) of whole outputs (result arcsine; Tang and Munos 2025,
+Liu et al. 2025). In the reward the sum over both
 places is a gradient whatever the kind: loss + reward = -∇ E Σ_t k(l_t). So k1 in the reward has that of
 the divergence KL(π_θ ‖ π_ref) of whole outputs.
 """
@@ -89,9 +93,12 @@ def _laws(probs: ArrayLike, reference: ArrayLike, ndim: int) -> tuple[Array, Arr
     return p, r
 
 
+_PLACES = ("loss", "reward", "token-ratio", "prefix-ratio", "sequence-ratio")
+
+
 def _require(kind: str, place: str) -> None:
     one_of("KL estimator", kind, tuple(_MEANS))
-    one_of("place of the penalty", place, ("loss", "reward"))
+    one_of("place of the penalty", place, _PLACES)
 
 
 def kl_penalty(
@@ -105,16 +112,20 @@ def kl_penalty(
         probs: π_θ of every choice, (A,), positive.
         reference: π_ref, (A,), positive.
         kind: k1, k2 or k3.
-        place: loss or reward.
+        place: loss or reward; or token-ratio, prefix-ratio or sequence-ratio, in the loss times that ratio.
 
     >>> p, r = [0.5, 0.5], [0.9, 0.1]
     >>> [round(kl_penalty(p, r, kind), 4) for kind in ("k1", "k2", "k3")]
     [0.0, 0.5108, 0.3681]
     >>> [round(kl_penalty(p, r, kind, "reward"), 4) for kind in ("k1", "k2", "k3")]
     [0.5108, 0.2231, 0.1428]
+    >>> round(kl_penalty(p, r, "k3", "token-ratio"), 4)
+    0.5108
     """
     _require(kind, place)
-    return float(_OF_ONE_TOKEN[kind, place](*_laws(probs, reference, 1)))
+    # With the ratio's gradient the law moves too: the mean is differentiated whole.
+    descends = _OF_ONE_TOKEN.get((kind, place), _MEANS[kind])
+    return float(descends(*_laws(probs, reference, 1)))
 
 
 def kl_gradient(
@@ -134,7 +145,8 @@ def kl_gradient(
         probs: π_θ(c | n), the choices' probabilities at every prefix, (N, A), positive.
         reference: π_ref(c | n), (N, A), positive.
         kind: k1, k2 or k3.
-        place: loss or reward (with or without the rewards to go: the mean is the same).
+        place: loss or reward (with or without the rewards to go: the mean is the same); or token-ratio,
+            prefix-ratio or sequence-ratio, in the loss times that ratio.
         prefixes: the number of the prefix before each token of every output, (K, T), -1 past its end;
             one prefix unless given.
         tokens: the choice there, (K, T), -1 past the end; each choice once unless given.
@@ -173,7 +185,10 @@ def kl_gradient(
     held = 0.0 - passed * centred(_SLOPES[kind](p, r))
     if place == "loss":
         return held
-    # ∇ Σ_n P(n) D_n = Σ_n P(n) ∇D_n + E[(Σ_t D) ∇ log π], then what the loss has is taken off.
+    prefixes_held = 0.0 - passed * centred(_MEAN_SLOPES[kind](p, r))
+    if place == "token-ratio":
+        return prefixes_held
+    # ∇ Σ_n P(n) D_n = Σ_n P(n) ∇D_n + E[(Σ_t D) ∇ log π].
     along = np.where(inside, _MEANS[kind](p, r)[nodes], 0.0).sum(axis=1)
-    whole = passed * centred(_MEAN_SLOPES[kind](p, r)) + centred(through(laws * along))
-    return -whole - held
+    whole = prefixes_held - centred(through(laws * along))
+    return whole - held if place == "reward" else whole
