@@ -24,6 +24,10 @@ from .critics import critic_error_at_par as critic_error_at_par
 from .critics import critic_excess as critic_excess
 from .critics import critic_rollouts_at_par as critic_rollouts_at_par
 from .critics import learned_values as learned_values
+from .downsampling import DOWNSAMPLING as DOWNSAMPLING
+from .downsampling import DownsampledPrediction as DownsampledPrediction
+from .downsampling import downsampled_mse as downsampled_mse
+from .downsampling import kept_successes as kept_successes
 from .group_size import MseConstants as MseConstants
 from .group_size import covariance_parts as covariance_parts
 from .group_size import gap_group_size as gap_group_size

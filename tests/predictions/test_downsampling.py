@@ -1,0 +1,109 @@
+"""Groups cut down by their rewards, against every outcome enumerated in order."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.engines import Estimator, enumerate_mse
+from ustat_pg.estimators import advantages
+from ustat_pg.predictions import DOWNSAMPLING, downsampled_mse, kept_successes
+from ustat_pg.predictions.count_tables import count_table
+from ustat_pg.problems import SoftmaxBandit, load_problem
+
+PROBLEMS = {
+    "two prompts": SoftmaxBandit.bernoulli(
+        [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], [[0, 1, 0.5], [1, 0.2, 0]], [0.7, 0.3]
+    ),
+    "rare": SoftmaxBandit.bernoulli([0.1, 0.9], [1, 0]),
+}
+CHOICES = {
+    "variance": lambda kept: (-np.var(kept), -sum(kept)),
+    "highest": lambda kept: -sum(kept),
+    "lowest": lambda kept: sum(kept),
+}
+
+
+def cut_down(estimator, kept, by):
+    """The advantages of the subset that a search over all subsets finds, 0 of the others."""
+
+    @cache
+    def of_group(group):
+        subsets = combinations(range(len(group)), kept)
+        best = list(min(subsets, key=lambda members: CHOICES[by]([group[i] for i in members])))
+        row = np.zeros(len(group))
+        row[best] = advantages(estimator, np.array(group)[best]) * len(group) / kept
+        return row
+
+    def function(rewards, draws):
+        groups = rewards.reshape(-1, rewards.shape[-1]).tolist()
+        return np.array([of_group(tuple(group)) for group in groups]).reshape(rewards.shape)
+
+    return function
+
+
+@pytest.mark.parametrize("by", DOWNSAMPLING)
+@pytest.mark.parametrize(("drawn", "kept"), [(3, 2), (4, 2), (4, 3), (3, 3)])
+@pytest.mark.parametrize("estimator", ["grpo", "std", "vanilla"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_mean_and_error_are_those_of_every_outcome(name, estimator, drawn, kept, by):
+    problem = PROBLEMS[name]
+    found = enumerate_mse(
+        problem, Estimator("cut down", function=cut_down(estimator, kept, by)), drawn
+    )
+    predicted = downsampled_mse(problem, estimator, drawn, kept, by=by)
+    assert predicted.mse == pytest.approx(found.mse, rel=1e-10)
+    assert predicted.squared_bias == pytest.approx(found.squared_bias, abs=1e-12)
+    mean = sum(
+        chance
+        * weight
+        * problem.policy.combine(x, problem.policy.probs[x] * (z - z @ problem.policy.probs[x]))
+        for x, (chance, weight, z) in enumerate(
+            zip(problem.context_probs, predicted.weights, problem.mean_rewards, strict=True)
+        )
+    )
+    assert np.allclose(mean, found.mean, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("by", DOWNSAMPLING)
+def test_all_that_are_drawn_are_a_group(by):
+    moments = load_problem("ustat:skewed").moments()
+    for estimator in ("grpo", "std"):
+        found = downsampled_mse(moments, estimator, 6, 6, by=by)
+        table = count_table(estimator, 6)
+        assert np.allclose(found.weights, table.weight(moments.value), rtol=1e-12)
+        assert np.allclose(found.second_moments, table.second_moments(moments), rtol=1e-12)
+
+
+@pytest.mark.parametrize("pass_rate", [0.2, 0.5, 0.9])
+def test_half_of_many_are_successes(pass_rate):
+    problem = SoftmaxBandit.bernoulli([pass_rate, 1 - pass_rate], [1, 0])
+    (weight,) = downsampled_mse(problem, "grpo", 4000, 8).weights
+    assert weight == pytest.approx(8 / (4 * 7 * pass_rate * (1 - pass_rate)), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"kept": 5}, "kept is 5: it must be at most drawn, 4"),
+        ({"by": "luck"}, "by 'luck' is unknown"),
+        ({"estimator": "oracle"}, "no table by the number of successes"),
+        ({"moments": load_problem("ustat:rare")}, "rewards that are 0 or 1"),
+    ],
+)
+def test_what_has_no_closed_form_is_refused(change, says):
+    asked = {"moments": PROBLEMS["rare"], "estimator": "grpo", "drawn": 4, "kept": 2}
+    refuses(says, downsampled_mse, **asked | change)
+
+
+def test_the_kept_are_a_subset():
+    for by in DOWNSAMPLING:
+        for drawn in range(1, 9):
+            for kept in range(1, drawn + 1):
+                successes, k = kept_successes(drawn, kept, by), np.arange(drawn + 1)
+                assert (successes <= np.minimum(k, kept)).all()
+                assert (kept - successes <= drawn - k).all()
