@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..estimators.episodes import turns
-from ..problems.episodes import EpisodeProblem, Episodes
+from ..problems.episodes import EpisodeProblem, Episodes, episodes_of
 from ..validation import integer, record
 from .base import Array, InfeasibleError
 
@@ -47,7 +47,7 @@ Advantage = Callable[..., Any]
 
 
 def enumerate_turns(
-    problem: EpisodeProblem,
+    problem: EpisodeProblem | Episodes,
     scheme: str | Advantage,
     group_size: int,
     *,
@@ -57,7 +57,7 @@ def enumerate_turns(
     """The exact mean and error of an estimator over turns, at one prompt's group.
 
     Arguments:
-        problem: what the policy is trained on.
+        problem: what the policy is trained on, or its list of episodes.
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`, or a function of rewards and reached
             turns (n, G, T) that gives advantages of that shape and does not look at the order of a group.
         group_size: G >= 1.
@@ -75,12 +75,10 @@ def enumerate_turns(
     """
     group_size = integer("group_size", group_size, minimum=1)
     function = partial(turns, scheme=scheme) if isinstance(scheme, str) else scheme
-    target = problem.gradient()
-    mean, square, parts = np.zeros(problem.d), 0.0, np.zeros(problem.episodes.rewards.shape[1])
-    for start, chance in enumerate(problem.start_probs):
-        if chance == 0:
-            continue
-        part = problem.episodes.of(start)
+    episodes = episodes_of(problem)
+    target = episodes.gradient()
+    mean, square, parts = np.zeros(episodes.d), 0.0, np.zeros(episodes.rewards.shape[1])
+    for chance, part in episodes.prompts():
         for chances, rows in _groups(part, group_size):
             given = {"states": part.states[rows]} if by_state else {}
             arrays = part.rewards[rows], part.reached[rows]

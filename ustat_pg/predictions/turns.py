@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..estimators.episodes import TURN_SCHEMES, summed_from
-from ..problems.episodes import EpisodeProblem, Episodes
+from ..problems.episodes import EpisodeProblem, Episodes, episodes_of
 from ..validation import InputError, integer, number, one_of, record
 
 Array = NDArray[np.float64]
@@ -53,6 +53,7 @@ class TurnMean:
         scheme: its name.
         group_size: G.
         mean: E ĝ, (d,).
+        by_turn: its parts E ĝₜ, ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ, (T, d).
         multiple: c where the mean is c ∇J on this problem; None where it is no multiple, or ∇J is 0.
         cosine: of the angle between the mean and ∇J; None where either is 0.
         climbs: what it climbs, in words.
@@ -61,6 +62,7 @@ class TurnMean:
     scheme: str
     group_size: int
     mean: Array
+    by_turn: Array
     multiple: float | None
     cosine: float | None
     climbs: str
@@ -71,12 +73,16 @@ class TurnMean:
 
 
 def turn_mean(
-    problem: EpisodeProblem, scheme: str, group_size: int, *, discount: float = 1.0
+    problem: EpisodeProblem | Episodes,
+    scheme: str,
+    group_size: int,
+    *,
+    discount: float = 1.0,
 ) -> TurnMean:
     """The mean of an estimator over turns, in closed form, and what it climbs (result turns).
 
     Arguments:
-        problem: what the policy is trained on.
+        problem: what the policy is trained on, or its list of episodes.
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
         group_size: G >= 1.
         discount: γ of the returns, in [0, 1]; J stays the undiscounted return.
@@ -91,11 +97,12 @@ def turn_mean(
     one_of("scheme", scheme, TURN_SCHEMES)
     size = integer("group_size", group_size, minimum=1)
     discount = number("discount", discount, minimum=0.0, maximum=1.0)
-    mean = np.zeros(problem.d)
-    for start, chance in enumerate(problem.start_probs):
-        if chance > 0:
-            mean += chance * _mean(problem.episodes.of(start), scheme, size, discount)
-    target = problem.gradient()
+    episodes = episodes_of(problem)
+    by_turn = sum(
+        (chance * _mean(part, scheme, size, discount) for chance, part in episodes.prompts()),
+        np.zeros(episodes.scores.shape[1:]),
+    )
+    mean, target = by_turn.sum(axis=0), episodes.gradient()
     square, length = float(target @ target), float(mean @ mean)
     least = 1e-24 * max(square, length)
     multiple = float(mean @ target) / square if square > 0 else None
@@ -104,34 +111,33 @@ def turn_mean(
     known = square > 0 and length > 0
     cosine = float(mean @ target) / (square * length) ** 0.5 if known else None
     rounded = None if multiple is None else round(multiple, 12)
-    return TurnMean(scheme, size, mean, rounded, cosine, _MEANS[scheme])
+    return TurnMean(scheme, size, mean, by_turn, rounded, cosine, _MEANS[scheme])
 
 
 def _mean(part: Episodes, scheme: str, size: int, discount: float) -> Array:
-    """E ĝ at one prompt, (d,)."""
+    """E ĝₜ at one prompt, (T, d)."""
     returns = summed_from(np, part.rewards, discount) * part.reached
     if scheme.startswith(("episode", "pooled")):
         returns = returns[:, :1] * part.reached
-    by_turn = np.einsum("e,et,etd->td", part.probs, returns, part.scores)
-    whole: Array = by_turn.sum(axis=0)
+    plain: Array = np.einsum("e,et,etd->td", part.probs, returns, part.scores)
     reach = _reach(part)
-    # Where no other episode is there the baseline is 0.
-    others = 1 - (1 - reach) ** (size - 1)
     if scheme == "episode-mean":
-        whole = whole * (size - 1) / size
-    elif scheme == "to-go-mean":
-        whole = (1 - (1 - (1 - reach) ** size) / (size * reach)) @ by_turn
-    elif scheme == "summed":
-        means = part.probs @ part.rewards / reach
+        return plain * (size - 1) / size
+    if scheme == "to-go-mean":
+        return plain * (1 - (1 - (1 - reach) ** size) / (size * reach))[:, None]
+    if scheme == "summed":
+        # Where no other episode is there the baseline is 0.
+        others = 1 - (1 - reach) ** (size - 1)
+        means = others * (part.probs @ part.rewards) / reach
         turns = np.arange(len(reach))
-        fading = np.where(
-            turns[:, None] <= turns, discount ** np.maximum(turns - turns[:, None], 0), 0
+        later = np.maximum(turns - turns[:, None], 0)
+        fading = np.where(turns[:, None] <= turns, discount**later, 0.0)
+        return plain - np.einsum(
+            "e,eu,tu,etd,u->td", part.probs, part.reached, fading, part.scores, means
         )
-        survival = np.einsum("e,eu,tu,etd->ud", part.probs, part.reached, fading, part.scores)
-        whole = whole - (means * others) @ survival
-    elif scheme == "pooled-mean":
-        whole = whole - _of_group_mean(part, returns[:, 0], size)
-    return whole
+    if scheme == "pooled-mean":
+        return plain - _of_group_mean(part, returns[:, 0], size)
+    return plain
 
 
 def _reach(part: Episodes) -> Array:
@@ -141,15 +147,15 @@ def _reach(part: Episodes) -> Array:
 
 
 def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
-    """E[s ρ] of one episode's score and the group's mean over turns, (d,): ∇E[ρ]/G."""
+    """E[sₜ ρ] of one episode's scores and the group's mean over turns, (T, d): in all ∇E[ρ]/G."""
     lengths = part.reached.sum(axis=1)
     kinds, which = np.unique(
         np.stack([lengths, lengths * returns], axis=1), axis=0, return_inverse=True
     )
     which = which.ravel()
     chances = np.bincount(which, part.probs)
-    scores = part.probs[:, None] * part.scores.sum(axis=1)
-    pulls = np.stack([np.bincount(which, column) for column in scores.T], axis=1)
+    pulls = np.zeros((len(kinds), *part.scores.shape[1:]))
+    np.add.at(pulls, which, part.probs[:, None, None] * part.scores)
     sums: dict[tuple[float, float], float] = {(0.0, 0.0): 1.0}
     for _ in range(size - 1):
         longer: dict[tuple[float, float], float] = defaultdict(float)
@@ -164,16 +170,16 @@ def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
     counts = np.array([turns for turns, _ in sums])
     totals, weights = np.array([total for _, total in sums]), np.array(list(sums.values()))
     expected = [weights @ ((total + totals) / (turns + counts)) for turns, total in kinds]
-    return np.array(expected) @ pulls
+    return np.einsum("c,ctd->td", expected, pulls)
 
 
-def turn_noise(problem: EpisodeProblem, scheme: str, group_size: int) -> Array:
+def turn_noise(problem: EpisodeProblem | Episodes, scheme: str, group_size: int) -> Array:
     """E‖ĝₜ‖² of each turn's part of one group's gradient, (T,), in closed form (result turns).
 
     ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ is the estimate in turn t's own parameters, where turns share none.
 
     Arguments:
-        problem: what the policy is trained on.
+        problem: what the policy is trained on, or its list of episodes.
         scheme: "none" (returns Rₜ without a baseline), "to-go" or "episode".
         group_size: G >= 1; at least 2 of "episode".
 
@@ -184,10 +190,9 @@ def turn_noise(problem: EpisodeProblem, scheme: str, group_size: int) -> Array:
     """
     one_of("scheme", scheme, ("none", "to-go", "episode"))
     size = integer("group_size", group_size, minimum=2 if scheme == "episode" else 1)
-    noise = np.zeros(problem.episodes.rewards.shape[1])
-    for start, chance in enumerate(problem.start_probs):
-        if chance > 0:
-            noise += chance * _noise(problem.episodes.of(start), scheme, size)
+    noise = np.zeros(episodes_of(problem).rewards.shape[1])
+    for chance, part in episodes_of(problem).prompts():
+        noise += chance * _noise(part, scheme, size)
     return noise
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..moments import TokenOutcomes
 from ..reading import read_json
 from ..validation import InputError, finite_array, integer, nearest, number, probabilities, record
 from .named import PREFIX
@@ -78,12 +79,64 @@ class Episodes:
         """Rₜ = Σ_{u≥t} rᵤ, (E, T)."""
         return np.cumsum(self.rewards[:, ::-1], axis=1)[:, ::-1] * self.reached
 
-    def of(self, start: int) -> Episodes:
-        """The episodes of one prompt, with their probabilities given it."""
-        rows = self.starts == start
-        probs = self.probs[rows]
-        arrays = self.starts, self.rewards, self.reached, self.states, self.scores
-        return Episodes(probs / probs.sum(), *(array[rows] for array in arrays))
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.scores.shape[2]
+
+    def prompts(self) -> Iterator[tuple[float, Episodes]]:
+        """The chance of each prompt, and its episodes with their probabilities given it."""
+        for start in np.unique(self.starts):
+            rows = self.starts == start
+            chance = float(self.probs[rows].sum())
+            arrays = self.starts, self.rewards, self.reached, self.states, self.scores
+            yield chance, Episodes(self.probs[rows] / chance, *(array[rows] for array in arrays))
+
+    def objective(self) -> float:
+        """J = E R₁, the expected return."""
+        return float(self.probs @ self.to_go[:, 0])
+
+    def gradient(self) -> Array:
+        """∇J = Σₜ E[sₜ Rₜ], (d,)."""
+        return np.einsum("e,et,etd->d", self.probs, self.to_go, self.scores)
+
+    @classmethod
+    def of_tokens(cls, outcomes: TokenOutcomes) -> Episodes:
+        """Outputs as episodes whose turns are tokens, with the reward at the last one.
+
+        Arguments:
+            outcomes: all outputs of a problem, of :func:`~ustat_pg.problems.token_outcomes`.
+
+        >>> from ustat_pg.problems import load_problem, token_outcomes
+        >>> problem = load_problem("ustat:skewed")
+        >>> np.allclose(Episodes.of_tokens(token_outcomes(problem)).gradient(), problem.gradient())
+        True
+        """
+        prompts, outputs = outcomes.rewards.shape
+        reached = np.tile(outcomes.inside > 0, (prompts, 1))
+        last = np.tile(outcomes.inside.sum(axis=1).astype(np.int64) - 1, prompts)
+        rewards = np.zeros(reached.shape)
+        rewards[np.arange(len(rewards)), last] = outcomes.rewards.ravel()
+        probs = (outcomes.context_probs[:, None] * outcomes.probs).ravel()
+        return cls(
+            probs / probs.sum(),
+            np.repeat(np.arange(prompts), outputs),
+            rewards,
+            reached,
+            np.where(reached, np.arange(reached.shape[1]), -1),
+            outcomes.scores.reshape(prompts * outputs, *outcomes.scores.shape[2:]),
+        )
+
+
+def episodes_of(problem: EpisodeProblem | Episodes) -> Episodes:
+    """The episodes of a problem; a list of them is left as it is."""
+    if isinstance(problem, Episodes):
+        return problem
+    if not isinstance(problem, EpisodeProblem):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: it must be an EpisodeProblem, or Episodes"
+        )
+    return problem.episodes
 
 
 @record()
@@ -219,21 +272,18 @@ class EpisodeProblem:
 
     def objective(self) -> float:
         """J = E R₁, the expected return."""
-        return float(self.episodes.probs @ self.episodes.to_go[:, 0])
+        return self.episodes.objective()
 
     def gradient(self) -> Array:
         """∇J = Σₜ E[sₜ Rₜ], (d,)."""
-        return np.einsum(
-            "e,et,etd->d", self.episodes.probs, self.episodes.to_go, self.episodes.scores
-        )
+        return self.episodes.gradient()
 
     def bandit(self) -> SoftmaxBandit:
         """The softmax bandit whose outputs are the episodes and whose rewards are their returns.
 
         Its scores are Σₜ sₜ, so that its moments and predictions are those of whole episodes.
         """
-        starts = np.flatnonzero(self.start_probs)
-        parts = [self.episodes.of(int(start)) for start in starts]
+        chances, parts = zip(*self.episodes.prompts(), strict=True)
         most = max(len(part.probs) for part in parts)
         features = np.zeros((len(parts), most, self.d))
         offset = np.full((len(parts), most), _NEVER)
@@ -244,12 +294,7 @@ class EpisodeProblem:
             offset[x, :count] = np.log(part.probs)
             returns[x, :count, 0] = part.to_go[:, 0]
         return SoftmaxBandit.linear(
-            self.start_probs[starts],
-            features,
-            np.zeros(self.d),
-            returns,
-            np.ones_like(returns),
-            offset,
+            chances, features, np.zeros(self.d), returns, np.ones_like(returns), offset
         )
 
 
