@@ -31,12 +31,14 @@ class EnumeratedTurns:
 
     Arguments:
         mean: E ĝ, (d,).
+        by_turn: its parts E ĝₜ, (T, d).
         squared_bias: ‖E ĝ - ∇J‖².
         mse: E‖ĝ - ∇J‖².
         turn_squares: E‖ĝₜ‖² of each turn's part ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ, (T,).
     """
 
     mean: Array
+    by_turn: Array
     squared_bias: float
     mse: float
     turn_squares: Array
@@ -77,7 +79,8 @@ def enumerate_turns(
     function = partial(turns, scheme=scheme) if isinstance(scheme, str) else scheme
     episodes = episodes_of(problem)
     target = episodes.gradient()
-    mean, square, parts = np.zeros(episodes.d), 0.0, np.zeros(episodes.rewards.shape[1])
+    means, square = np.zeros(episodes.scores.shape[1:]), 0.0
+    parts = np.zeros(len(means))
     for chance, part in episodes.prompts():
         for chances, rows in _groups(part, group_size):
             given = {"states": part.states[rows]} if by_state else {}
@@ -86,10 +89,11 @@ def enumerate_turns(
             by_turn = np.einsum("ngt,ngtd->ntd", advantages, part.scores[rows]) / group_size
             whole = by_turn.sum(axis=1)
             weights = chance * chances
-            mean += weights @ whole
+            means += np.einsum("n,ntd->td", weights, by_turn)
             square += float(weights @ ((whole - target) ** 2).sum(axis=1))
             parts += weights @ (by_turn**2).sum(axis=2)
-    return EnumeratedTurns(mean, float(((mean - target) ** 2).sum()), square, parts)
+    mean = means.sum(axis=0)
+    return EnumeratedTurns(mean, means, float(((mean - target) ** 2).sum()), square, parts)
 
 
 def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, Array]]:

@@ -59,10 +59,9 @@ def turns(
     discount: float = 1.0,
     states: Array | None = None,
     ddof: int | None = None,
+    lone: str = "reward",
 ) -> Array:
     """Advantages of the turns of groups of episodes.
-
-    Where no other episode is there to compare with, the baseline is 0 and the return is kept.
 
     Arguments:
         rewards: rₜ of each turn, (..., G, T); what is past an episode's end is not read.
@@ -75,6 +74,8 @@ def turns(
         ddof: divides each advantage by the deviation of all the samples that stand together, its own among
             them, with this many degrees of freedom taken off, 0 or 1; advantages are 0 where that is 0. It
             is not divided unless given.
+        lone: where no other episode is there to compare with, "reward" keeps the return, with a baseline of
+            0, and "zero" drops it, which weighs turns by the chance that another episode is there.
 
     Returns:
         (..., G, T), 0 past an episode's end.
@@ -92,6 +93,7 @@ def turns(
            [0.5, 0. ]])
     """
     one_of("scheme", scheme, TURN_SCHEMES)
+    one_of("lone", lone, ("reward", "zero"))
     discount = number("discount", discount, minimum=0.0, maximum=1.0)
     if ddof not in (None, 0, 1):
         raise InputError(f"ddof is {ddof!r}: it must be 0, 1 or None")
@@ -117,7 +119,11 @@ def turns(
     if how.whole:
         values = values[..., :1] * xp.ones_like(kept)
 
-    advantages = values - _mean(xp, values, samples, everyone, None if how.own else own)
+    others = None if how.own else own
+    advantages = values - _mean(xp, values, samples, everyone, others)
+    if lone == "zero" and others is not None:
+        compared = everyone(samples) - others(samples) > 0.5
+        advantages = xp.where(compared, advantages, xp.zeros_like(advantages))
     if ddof is not None:
         mean = _mean(xp, values, samples, everyone, None)
         count = everyone(samples) - ddof

@@ -6,10 +6,11 @@ for the nₜ episodes of a group of G that reach turn t,
     episode, to-go, pooled   ∇J = Σₜ gₜ
     episode-mean             (G-1)/G ∇J
     to-go-mean               Σₜ wₜ gₜ,   wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ)
-    summed                   ∇J - Σᵤ μᵤ (1 - (1-qᵤ)^(G-1)) ∇qᵤ, μᵤ held still
+    summed                   ∇J - Σᵤ μᵤ cᵤ ∇qᵤ, μᵤ held still, cᵤ = 1 - (1-qᵤ)^(G-1)
     pooled-mean              ∇(J - E[ρ]/G), ρ the group's mean over turns
 
-(result turns). The reason in one line: the baseline of a turn may depend on the other episodes and on what
+(result turns); where a turn that no other episode reaches is dropped, to-go has Σₜ cₜ gₜ and summed
+Σᵤ cᵤ qᵤ ∇μᵤ. The reason in one line: the baseline of a turn may depend on the other episodes and on what
 happened before the turn, and on nothing that its decision makes happen.
 """
 
@@ -36,8 +37,8 @@ _MEANS = {
         "each turn's part of J by a weight of its own: later turns, which fewer episodes reach, weigh less"
     ),
     "summed": (
-        "in large groups the sum of each turn's mean reward among the episodes that reach it, with the "
-        "chance to reach it held still: it does not see that a decision keeps an episode alive"
+        "each turn's mean reward among the episodes that reach it, added up, with the chances to reach it held "
+        "still (in large groups): it does not see that a decision keeps an episode alive"
     ),
     "pooled": "J, the expected return: unbiased",
     "pooled-mean": "J less 1/G of the expected mean over the group's turns: a bias that falls as 1/G",
@@ -78,6 +79,7 @@ def turn_mean(
     group_size: int,
     *,
     discount: float = 1.0,
+    lone: str = "reward",
 ) -> TurnMean:
     """The mean of an estimator over turns, in closed form, and what it climbs (result turns).
 
@@ -86,6 +88,7 @@ def turn_mean(
         scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
         group_size: G >= 1.
         discount: γ of the returns, in [0, 1]; J stays the undiscounted return.
+        lone: "reward" or "zero", what :func:`~ustat_pg.estimators.turns` does with a lone turn.
 
     >>> from ustat_pg.problems import load_episodes
     >>> problem = load_episodes("ustat:tool")
@@ -97,9 +100,10 @@ def turn_mean(
     one_of("scheme", scheme, TURN_SCHEMES)
     size = integer("group_size", group_size, minimum=1)
     discount = number("discount", discount, minimum=0.0, maximum=1.0)
+    one_of("lone", lone, ("reward", "zero"))
     episodes = episodes_of(problem)
     by_turn = sum(
-        (chance * _mean(part, scheme, size, discount) for chance, part in episodes.prompts()),
+        (chance * _mean(part, scheme, size, discount, lone) for chance, part in episodes.prompts()),
         np.zeros(episodes.scores.shape[1:]),
     )
     mean, target = by_turn.sum(axis=0), episodes.gradient()
@@ -114,7 +118,7 @@ def turn_mean(
     return TurnMean(scheme, size, mean, by_turn, rounded, cosine, _MEANS[scheme])
 
 
-def _mean(part: Episodes, scheme: str, size: int, discount: float) -> Array:
+def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) -> Array:
     """E ĝₜ at one prompt, (T, d)."""
     returns = summed_from(np, part.rewards, discount) * part.reached
     if scheme.startswith(("episode", "pooled")):
@@ -125,16 +129,18 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float) -> Array:
         return plain * (size - 1) / size
     if scheme == "to-go-mean":
         return plain * (1 - (1 - (1 - reach) ** size) / (size * reach))[:, None]
+    # The chance that another episode reaches the turn.
+    compared = 1 - (1 - reach) ** (size - 1)
+    kept = compared if lone == "zero" else np.ones(len(reach))
+    if scheme == "to-go":
+        return plain * kept[:, None]
     if scheme == "summed":
-        # Where no other episode is there the baseline is 0.
-        others = 1 - (1 - reach) ** (size - 1)
-        means = others * (part.probs @ part.rewards) / reach
+        means = compared * (part.probs @ part.rewards) / reach
         turns = np.arange(len(reach))
         later = np.maximum(turns - turns[:, None], 0)
         fading = np.where(turns[:, None] <= turns, discount**later, 0.0)
-        return plain - np.einsum(
-            "e,eu,tu,etd,u->td", part.probs, part.reached, fading, part.scores, means
-        )
+        pays = part.rewards * kept - part.reached * means
+        return np.einsum("e,eu,tu,etd->td", part.probs, pays, fading, part.scores)
     if scheme == "pooled-mean":
         return plain - _of_group_mean(part, returns[:, 0], size)
     return plain

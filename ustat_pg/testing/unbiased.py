@@ -21,6 +21,7 @@ from .function import (
     reports,
     whole_numbers,
 )
+from .over_turns import TurnProblems, require_unbiased_over_turns
 from .plans import largest_group, under_plan
 from .tables import climbed
 
@@ -259,6 +260,7 @@ def assert_unbiased(
     array: Callable[[Any], Any] | None = None,
     batch_size: int | Iterable[int] | None = None,
     plan: str | Plan | Callable[[Any], bool] | None = None,
+    turns: TurnProblems = False,
     up_to_scale: bool = False,
     rtol: float = 1e-9,
 ) -> None:
@@ -285,6 +287,8 @@ def assert_unbiased(
         batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
         plan: a plan of sampling, or a function of the rewards so far that says whether to stop: the function
             is given what was drawn of each group, in order (adaptive_groups).
+        turns: True, or problems with turns: the function takes rewards and reached turns (n, G, T), and
+            states where ``inputs`` holds them, and gives advantages of that shape (turns).
         up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.
 
@@ -304,7 +308,17 @@ def assert_unbiased(
     Traceback (most recent call last):
     ...
     AssertionError: grpo is biased: at G = 5 on problem ...
+    >>> from ustat_pg.estimators import turns
+    >>> assert_unbiased(lambda rewards, reached: turns(rewards, reached, "to-go"), turns=True)
     """
+    if turns is not False:
+        if problems is not None or plan is not None or batch_size is not None:
+            raise InputError(
+                "turns has problems of its own: leave out problems, plan and batch_size"
+            )
+        given = ("rewards", "reached") if tuple(inputs) == ("rewards",) else inputs
+        require_unbiased_over_turns(function, turns, group_size, given, array, up_to_scale, rtol)
+        return
     if plan is not None:
         if layout != "batched" or tuple(inputs) != ("rewards",):
             raise InputError("a plan is of functions of rewards alone, group by group")

@@ -1,0 +1,133 @@
+"""Unbiasedness of advantages over turns, by enumeration, and what a biased one climbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engines import enumerate_turns
+from ..estimators import TURN_SCHEMES
+from ..predictions import turn_mean
+from ..problems import EpisodeProblem, episode_problems, load_episodes
+from ..validation import InputError
+from .function import Array, Violation, relative_tolerance, whole_numbers
+
+TurnProblems = bool | EpisodeProblem | Iterable[EpisodeProblem] | Mapping[str, EpisodeProblem]
+"""What ``turns`` of :func:`~ustat_pg.testing.assert_unbiased` may be."""
+
+_INPUTS = ("rewards", "reached", "states")
+
+
+def require_unbiased_over_turns(
+    function: Callable[..., Any],
+    turns: TurnProblems,
+    group_size: int | Iterable[int] | None,
+    inputs: Sequence[str],
+    array: Callable[[Any], Any] | None,
+    up_to_scale: bool,
+    rtol: float,
+) -> None:
+    """Refuse advantages over turns whose gradient estimate has another mean than the gradient.
+
+    Arguments: those of :func:`~ustat_pg.testing.assert_unbiased`.
+    """
+    if not set(_INPUTS[:2]) <= set(inputs) <= set(_INPUTS):
+        raise InputError(
+            f"inputs is {tuple(inputs)}: over turns it must hold rewards and reached and can hold states"
+        )
+    name = getattr(getattr(function, "func", function), "__name__", type(function).__name__)
+    tolerance = relative_tolerance(rtol)
+
+    def advantages(rewards: Array, reached: Array, states: Array) -> Array:
+        known = {"rewards": rewards, "reached": reached.astype(np.float64), "states": states}
+        given = [known[what].copy() for what in inputs]
+        answer = function(*(given if array is None else map(array, given)))
+        found = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
+        if found.shape != rewards.shape or not np.isfinite(found).all():
+            raise Violation(
+                f"{name} gave an array of shape {found.shape} to rewards of shape {rewards.shape}: it must "
+                "be finite numbers of their shape"
+            )
+        return np.asarray(found, dtype=np.float64) * reached
+
+    sizes = whole_numbers("group size", (2, 3) if group_size is None else group_size, 2)
+    problems = _named(turns)
+    means = {
+        (title, size): enumerate_turns(problem, advantages, size, by_state=True).mean
+        for size in sizes
+        for title, problem in problems.items()
+    }
+    gradients = {title: problem.gradient() for title, problem in problems.items()}
+    scales = {title: _scale(problem) for title, problem in problems.items()}
+
+    def off(title: str, size: int, factor: float = 1.0) -> float:
+        error = means[title, size] - factor * gradients[title]
+        return float(np.linalg.norm(error)) / scales[title]
+
+    if all(off(*key) <= tolerance for key in means):
+        return
+    if up_to_scale:
+        multiples = {
+            size: _multiple([(means[title, size], gradients[title]) for title in problems])
+            for size in sizes
+        }
+        if all(multiples[size] > 0 and off(title, size, multiples[size]) <= tolerance
+               for title, size in means):  # fmt: skip
+            return
+    title, size = max(means, key=lambda key: float(f"{off(*key):.6g}"))
+    raise Violation(
+        f"{name} is biased over turns: at G = {size} on problem {title!r} E ĝ is "
+        f"{np.round(means[title, size], 4).tolist()} where ∇J is "
+        f"{np.round(gradients[title], 4).tolist()}; {_climbed(means, problems)}"
+    )
+
+
+def _multiple(pairs: Sequence[tuple[Array, Array]]) -> float:
+    """The c for which the means are nearest to c times the gradients."""
+    along = sum(float(mean @ gradient) for mean, gradient in pairs)
+    return along / sum(float(gradient @ gradient) for _, gradient in pairs)
+
+
+def _scale(problem: EpisodeProblem) -> float:
+    """(E Σ‖sₜ‖² E Σ Rₜ²)^½, which ‖∇J‖ is not above."""
+    listed = problem.episodes
+    norms = listed.probs @ (listed.scores**2).sum(axis=(1, 2))
+    return float(norms * (listed.probs @ (listed.to_go**2).sum(axis=1))) ** 0.5
+
+
+def _named(turns: TurnProblems) -> dict[str, EpisodeProblem]:
+    if turns is True:
+        return {name: load_episodes(f"ustat:{name}") for name in episode_problems()}
+    if isinstance(turns, EpisodeProblem):
+        turns = [turns]
+    if not isinstance(turns, Mapping):
+        if not isinstance(turns, Iterable):
+            raise InputError(f"turns is {turns!r}: it must be True, or problems with turns")
+        turns = {f"number {i}": problem for i, problem in enumerate(turns)}
+    for name, problem in turns.items():
+        if not isinstance(problem, EpisodeProblem):
+            raise InputError(
+                f"problem {name!r} is a {type(problem).__name__}: it must be an EpisodeProblem"
+            )
+    if not turns:
+        raise InputError("turns holds no problem: give at least one")
+    return dict(turns)
+
+
+def _climbed(means: Mapping[tuple[str, int], Array], problems: Mapping[str, EpisodeProblem]) -> str:
+    """The scheme that has these means everywhere, in words."""
+    for scheme in TURN_SCHEMES:
+        for lone, dropped in (("reward", ""), ("zero", " with lone turns dropped")):
+            known = {
+                (title, size): turn_mean(problems[title], scheme, size, lone=lone)
+                for title, size in means
+            }
+            if all(np.allclose(known[key].mean, mean, atol=1e-9) for key, mean in means.items()):
+                climbs = next(iter(known.values())).climbs
+                return f"its mean is that of the scheme {scheme!r}{dropped}: it climbs {climbs}"
+    return (
+        "its mean is that of no scheme of ustat_pg.estimators.turns: a baseline must read neither the own "
+        "episode nor what the turn's decision makes happen"
+    )
