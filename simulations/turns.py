@@ -3,8 +3,9 @@ is unbiased if it is made of the other episodes alone. Summed over later turns, 
 or with the own one inside, it climbs something else, and what it climbs is exact.
 
 Checked on episodes that can be listed: turn by turn, the mean of each scheme along a direction, where no
-other episode reaches the turn too; by equal states in place of turns, on a walk that comes back; and the noise of a
-turn's part, with the order of the per-turn baseline and the episode's. On networks a turn is a token.
+other episode reaches the turn too; by equal states in place of turns, on a walk that comes back; and the
+noise of a turn's part, with the order of the per-turn baseline and the episode's. On networks a turn is a
+token.
 
 Falsified by an enumerated mean that differs by more than rounding, or a simulated one whose interval misses.
 

@@ -37,8 +37,8 @@ _MEANS = {
         "each turn's part of J by a weight of its own: later turns, which fewer episodes reach, weigh less"
     ),
     "summed": (
-        "each turn's mean reward among the episodes that reach it, added up, with the chances to reach it held "
-        "still (in large groups): it does not see that a decision keeps an episode alive"
+        "each turn's mean reward among the episodes that reach it, added up, with the chances to reach it "
+        "held still (in large groups): it does not see that a decision keeps an episode alive"
     ),
     "pooled": "J, the expected return: unbiased",
     "pooled-mean": "J less 1/G of the expected mean over the group's turns: a bias that falls as 1/G",
