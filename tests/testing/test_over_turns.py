@@ -1,0 +1,97 @@
+"""Advantages over turns under :func:`assert_unbiased`: what passes, what fails and what is said of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.support.refusals import refuses
+from ustat_pg.estimators import TURN_SCHEMES, turns
+from ustat_pg.problems import load_episodes
+from ustat_pg.testing import assert_unbiased
+
+UNBIASED = ("episode", "to-go", "pooled")
+
+
+def of(scheme, **options):
+    def advantages(rewards, reached):
+        return turns(rewards, reached, scheme, **options)
+
+    return advantages
+
+
+@pytest.mark.parametrize("scheme", UNBIASED)
+def test_baselines_of_other_episodes_pass(scheme):
+    assert_unbiased(of(scheme), turns=True)
+
+
+@pytest.mark.parametrize("scheme", [name for name in TURN_SCHEMES if name not in UNBIASED])
+def test_a_biased_scheme_is_named_with_what_it_climbs(scheme):
+    with pytest.raises(AssertionError, match=f"that of the scheme '{scheme}': it climbs "):
+        assert_unbiased(of(scheme), turns=True)
+
+
+def test_dropped_lone_turns_are_named():
+    with pytest.raises(AssertionError, match="'to-go' with lone turns dropped"):
+        assert_unbiased(of("to-go", lone="zero"), turns=True)
+
+
+def test_what_is_no_scheme_is_told_why():
+    with pytest.raises(AssertionError, match="must read neither the own episode"):
+        assert_unbiased(of("to-go", ddof=0), turns=True)
+
+
+def test_a_rescaled_rate_is_allowed_where_it_is_asked_for():
+    assert_unbiased(of("episode-mean"), turns=True, up_to_scale=True)
+    with pytest.raises(AssertionError, match="biased over turns"):
+        assert_unbiased(of("to-go-mean"), turns=True, up_to_scale=True)
+    with pytest.raises(AssertionError, match="biased over turns"):
+        assert_unbiased(lambda z, m: -of("episode")(z, m), turns=True, up_to_scale=True)
+
+
+def test_states_are_given_where_they_are_asked_for():
+    def by_state(rewards, reached, states):
+        return turns(rewards, reached, "to-go", states=states)
+
+    def own_visits(rewards, reached, states):
+        """Less the mean over all other visits of the state, the own episode's too."""
+        n, size, length = rewards.shape
+        to_go = np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1].reshape(n, -1)
+        flat = states.reshape(n, -1)
+        same = (flat[:, :, None] == flat[:, None]) & ~np.eye(size * length, dtype=bool)
+        count = np.maximum(same.sum(axis=2), 1)
+        return (to_go - (same * to_go[:, None]).sum(axis=2) / count).reshape(rewards.shape)
+
+    inputs = ("rewards", "reached", "states")
+    assert_unbiased(by_state, turns=True, inputs=inputs)
+    with pytest.raises(AssertionError, match="on problem 'walk'"):
+        assert_unbiased(own_visits, turns=load_walk(), inputs=inputs)
+
+
+def load_walk():
+    return {"walk": load_episodes("ustat:walk")}
+
+
+def test_torch_functions_pass():
+    torch = pytest.importorskip("torch")
+    assert_unbiased(of("to-go"), turns=load_episodes("ustat:tool"), array=torch.tensor)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
+        ({"turns": []}, "turns holds no problem"),
+        ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
+        ({"inputs": ("rewards", "states")}, "it must hold rewards and reached"),
+        ({"plan": "3+2 if mixed"}, "leave out problems, plan and batch_size"),
+        ({"group_size": 1}, "group size"),
+    ],
+)
+def test_bad_input_is_refused(change, says):
+    refuses(says, assert_unbiased, of("to-go"), **{"turns": True} | change)
+
+
+def test_an_answer_of_another_shape_is_refused():
+    with pytest.raises(AssertionError, match="gave an array of shape"):
+        assert_unbiased(lambda rewards, reached: rewards[..., 0], turns=True)
