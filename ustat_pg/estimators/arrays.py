@@ -51,7 +51,7 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
     try:
         xp = array_namespace(value)
     except TypeError:
-        xp, value = _listed(name, value, like)
+        xp, value = listed(name, value, like)
     if not xp.isdtype(value.dtype, "real floating"):
         if not xp.isdtype(value.dtype, ("bool", "integral")):
             raise InputError(f"{name} have type {value.dtype}: they must be real numbers")
@@ -62,7 +62,7 @@ def floating(name: str, value: Any, like: Array | None = None) -> tuple[Any, Arr
     return xp, value
 
 
-def _listed(name: str, value: Any, like: Array | None) -> tuple[Any, Array]:
+def listed(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array]:
     """An array of what is none: lists, tuples, numbers, columns of a table."""
     try:
         array = np.asarray(value)

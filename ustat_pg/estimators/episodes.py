@@ -21,11 +21,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from array_api_compat import array_namespace, device
+
 from ..validation import InputError, number, one_of
-from .arrays import Array, beside, floating, require
+from .arrays import Array, beside, floating, listed, require, trusted
 
 Sums = Callable[[Array], Array]
-"""Sums over the samples that a baseline of each turn may read, (..., G, T) to an array like it."""
+"""A number for each turn from the samples that stand together with it, of an array (..., G, T)."""
+
+
+class _Together(NamedTuple):
+    """Sums over all samples that stand together and over the own episode's, and the largest of all."""
+
+    everyone: Sums
+    own: Sums
+    largest: Sums
 
 
 class _Scheme(NamedTuple):
@@ -100,15 +110,14 @@ def turns(
     how = _SCHEMES[scheme]
     xp, rewards, inside = _episodes(rewards, reached)
     if states is None:
-        everyone, own = _by_place(xp, how.among)
+        together = _by_place(xp, how.among)
     elif how.among == "turn" and not how.summed:
-        everyone, own = _by_state(xp, states, inside)
+        together = _by_state(xp, states, inside)
     else:
         raise InputError(
             f"states: scheme {scheme!r} does not take them; 'to-go' and 'to-go-mean' do"
         )
     kept = xp.astype(inside, rewards.dtype)
-    rewards = xp.where(inside, rewards, xp.zeros_like(rewards))
     to_go = summed_from(xp, rewards, discount)
     if how.among == "episodes":
         # An episode is one sample, its first turn.
@@ -119,20 +128,19 @@ def turns(
     if how.whole:
         values = values[..., :1] * xp.ones_like(kept)
 
-    others = None if how.own else own
-    advantages = values - _mean(xp, values, samples, everyone, others)
-    if lone == "zero" and others is not None:
-        compared = everyone(samples) - others(samples) > 0.5
+    advantages = values - _mean(xp, values, samples, together, own=how.own)
+    if lone == "zero" and not how.own:
+        compared = together.everyone(samples) - together.own(samples) > 0.5
         advantages = xp.where(compared, advantages, xp.zeros_like(advantages))
     if ddof is not None:
-        mean = _mean(xp, values, samples, everyone, None)
-        count = everyone(samples) - ddof
-        squares = everyone(samples * (values - mean) ** 2)
-        variance = xp.where(
-            count > 0, squares / xp.where(count > 0, count, xp.ones_like(count)), 0.0
+        # What differs by no more than the rounding of returns is equal.
+        sizes = xp.max(xp.sum(xp.abs(rewards), axis=-1, keepdims=True), axis=-2, keepdims=True)
+        rounding = (rewards.shape[-1] - 1) * float(xp.finfo(rewards.dtype).eps) * sizes
+        highest, lowest = (
+            together.largest(xp.where(samples > 0, signed, -xp.inf)) for signed in (values, -values)
         )
-        spread = xp.sqrt(variance)
-        level = spread <= 1e-12 * xp.max(xp.abs(values), axis=(-2, -1), keepdims=True)
+        spread = _deviation(xp, values, samples, together, ddof)
+        level = (highest + lowest <= rounding) | (spread == 0)
         safe = xp.where(level, xp.ones_like(spread), spread)
         advantages = xp.where(level, xp.zeros_like(advantages), advantages / safe)
     advantages = xp.where(inside, advantages, xp.zeros_like(advantages))
@@ -140,8 +148,9 @@ def turns(
 
 
 def _episodes(rewards: Any, reached: Any) -> tuple[Any, Array, Array]:
-    """The rewards' namespace, the rewards, and which turns are reached."""
-    xp, rewards = floating("rewards", rewards)
+    """The rewards' namespace, the rewards with 0 past the end, and which turns are reached."""
+    with trusted():
+        xp, rewards = floating("rewards", rewards)
     reached = beside("reached", reached, rewards, xp)
     shape = tuple(rewards.shape)
     if len(shape) < 2 or 0 in shape[-2:]:
@@ -159,7 +168,7 @@ def _episodes(rewards: Any, reached: Any) -> tuple[Any, Array, Array]:
         lambda: xp.all(inside[..., :-1] | ~inside[..., 1:]),
         "reached has a turn after the end of its episode: each row must be 1s, then 0s",
     )
-    return xp, rewards, inside
+    return *floating("rewards", xp.where(inside, rewards, xp.zeros_like(rewards))), inside
 
 
 def summed_from(xp: Any, values: Array, discount: float) -> Array:
@@ -170,8 +179,8 @@ def summed_from(xp: Any, values: Array, discount: float) -> Array:
     return xp.stack(sums[::-1], axis=-1)
 
 
-def _by_place(xp: Any, among: str) -> tuple[Sums, Sums]:
-    """Sums over all episodes and over the own one, of a turn's place or of all places."""
+def _by_place(xp: Any, among: str) -> _Together:
+    """Samples of a turn's place, or of all places."""
     axes = (-2,) if among == "turn" else (-2, -1)
 
     def everyone(values: Array) -> Array:
@@ -182,20 +191,30 @@ def _by_place(xp: Any, among: str) -> tuple[Sums, Sums]:
             return values
         return xp.sum(values, axis=-1, keepdims=True) + xp.zeros_like(values)
 
-    return everyone, own
+    def largest(values: Array) -> Array:
+        return xp.max(values, axis=axes, keepdims=True)
+
+    return _Together(everyone, own, largest)
 
 
-def _by_state(xp: Any, states: Any, inside: Array) -> tuple[Sums, Sums]:
-    """Sums over all visits of a turn's state, and over those of the own episode."""
-    shape = tuple(inside.shape)
-    if tuple(getattr(states, "shape", ())) != shape:
-        states = xp.asarray(states)
-        if tuple(states.shape) != shape:
-            raise InputError(f"states have shape {tuple(states.shape)}: it must be {shape}")
+def _by_state(xp: Any, states: Any, inside: Array) -> _Together:
+    """Samples that are visits of a turn's state."""
+    shape, place = tuple(inside.shape), device(inside)
+    try:
+        library = array_namespace(states)
+    except TypeError:
+        library, states = xp, xp.asarray(listed("states", states)[1].tolist(), device=place)
+    if library is not xp:
+        raise InputError(
+            f"rewards and states must be arrays of one library, not of {xp.__name__} "
+            f"and {library.__name__}"
+        )
+    if tuple(states.shape) != shape:
+        raise InputError(f"states have shape {tuple(states.shape)}: it must be {shape}")
     visits = (*shape[:-2], shape[-2] * shape[-1])
     flat = xp.reshape(states, visits)
     equal = flat[..., :, None] == flat[..., None, :]
-    episode = xp.arange(visits[-1]) // shape[-1]
+    episode = xp.arange(visits[-1], device=place) // shape[-1]
     same = equal & (episode[:, None] == episode[None, :])
 
     def of(pairs: Array) -> Sums:
@@ -205,14 +224,28 @@ def _by_state(xp: Any, states: Any, inside: Array) -> tuple[Sums, Sums]:
 
         return sums
 
-    return of(equal), of(same)
+    def largest(values: Array) -> Array:
+        row = xp.reshape(values, (*visits[:-1], 1, visits[-1]))
+        return xp.reshape(xp.max(xp.where(equal, row, -xp.inf), axis=-1), shape)
+
+    return _Together(of(equal), of(same), largest)
 
 
-def _mean(xp: Any, values: Array, samples: Array, everyone: Sums, own: Sums | None) -> Array:
-    """The mean of the samples that stand together, 0 where there is none; without the own episode's."""
-    total, count = everyone(values * samples), everyone(samples)
-    if own is not None:
-        total, count = total - own(values * samples), count - own(samples)
+def _mean(xp: Any, values: Array, samples: Array, together: _Together, *, own: bool) -> Array:
+    """The mean of the samples that stand together, 0 where there is none; with the own episode's or not."""
+    total, count = together.everyone(values * samples), together.everyone(samples)
+    if not own:
+        total, count = total - together.own(values * samples), count - together.own(samples)
     present = count > 0.5
     mean = total / xp.where(present, count, xp.ones_like(count))
     return xp.where(present, mean, xp.zeros_like(mean))
+
+
+def _deviation(xp: Any, values: Array, samples: Array, together: _Together, ddof: int) -> Array:
+    """The deviation of the samples that stand together, 0 where they are too few."""
+    mean = _mean(xp, values, samples, together, own=True)
+    count = together.everyone(samples) - ddof
+    squares = together.everyone(samples * (values - mean) ** 2)
+    enough = count > 0
+    variance = squares / xp.where(enough, count, xp.ones_like(count))
+    return xp.sqrt(xp.where(enough, variance, xp.zeros_like(variance)))
