@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from itertools import product
-from math import comb, prod
+from math import comb, log, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -276,3 +276,21 @@ LOOPS = {"again": 3, "opposed": 2}  # they end after so many turns
 PROBLEMS = {name: problem(text, LOOPS.get(name)) for name, text in TEXTS.items()} | {
     f"random {seed}": random_problem(seed) for seed in range(3)
 }
+
+
+def mapping(problem: Problem, start: dict[str, float] | None = None) -> dict[str, Any]:
+    """A problem as its file holds it, with logits log π; it begins in its first state unless told."""
+    states = {
+        x: {
+            a: {
+                "logit": log(p),
+                "moves": [{"prob": float(c), "reward": float(r), "to": to} for c, r, to in moves],
+            }
+            for a, (p, moves) in actions.items()
+        }
+        for x, actions in problem.states.items()
+    }
+    begins = start or {next(iter(states)): 1}
+    return {"start": begins, "states": states} | (
+        {"max_turns": problem.turns} if problem.turns else {}
+    )

@@ -1,0 +1,169 @@
+"""Advantages of turns against a second mind's loops: ragged groups, batches, every array library."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import sqrt
+
+import array_api_strict as strict
+import numpy as np
+import pytest
+
+from tests.support import independent_turns as ind
+from tests.support.arrays import ROUNDING, WAYS, host, maker
+from tests.support.refusals import refusals
+from ustat_pg.estimators import TURN_SCHEMES, turns
+
+HALF = Fraction(1, 2)
+#: What stands together with turn t of episode i, its own value among it.
+SAMPLES = {
+    "episode": lambda g, i, t: [e.back(0) for e in g],
+    "to-go": lambda g, i, t: [e.back(t) for e in ind.there(g, t)],
+    "pooled": lambda g, i, t: [e.back(0) for e in g for _ in e.states],
+    "state": lambda g, i, t: ind.visits(g, i, t, lambda u: True),
+}
+
+
+def drawn(seed, shape):
+    """Groups (..., G, T) of episodes of 0 to T turns in three states, with garbage past their ends."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, shape[-1] + 1, shape[:-1])
+    lengths[..., 0] = shape[-1]
+    reached = (np.arange(shape[-1]) < lengths[..., None]).astype(float)
+    rewards = np.where(reached > 0, rng.integers(-6, 7, shape) / 4, 99.0)
+    return rewards, reached, rng.integers(0, 3, shape)
+
+
+def by_hand(name, rewards, reached, states, discount=1, ddof=None):
+    """The same advantages, episode by episode, and 0 past the end."""
+    found = np.zeros(rewards.shape)
+    for at in np.ndindex(rewards.shape[:-2]):
+        lengths = reached[at].sum(axis=-1).astype(int)
+        present = np.flatnonzero(lengths)
+        group = [
+            ind.Episode(
+                tuple(states[at][j, :n]),
+                [Fraction(r) for r in rewards[at][j, :n]],
+                Fraction(discount),
+            )
+            for j, n in zip(present, lengths[present], strict=True)
+        ]
+        for i, j in enumerate(present):
+            for t in range(lengths[j]):
+                value = ind.SCHEMES[name](group, i, t)
+                if ddof is not None:
+                    samples = SAMPLES[name.removesuffix("-mean")](group, i, t)
+                    squares = sum((x - ind.mean(samples)) ** 2 for x in samples)
+                    value = float(value) / sqrt(squares / (len(samples) - ddof)) if squares else 0
+                found[(*at, j, t)] = value
+    return found
+
+
+@pytest.mark.parametrize("discount", [1, HALF, 0])
+@pytest.mark.parametrize("scheme", TURN_SCHEMES)
+def test_advantages_are_the_definitions(scheme, discount):
+    rewards, reached, states = drawn(1, (3, 2, 4, 3))
+    wanted = by_hand(scheme, rewards, reached, states, discount)
+    found = turns(rewards, reached, scheme, discount=float(discount))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ddof", [None, 0, 1])
+@pytest.mark.parametrize("scheme", ["to-go", "to-go-mean"])
+def test_equal_states_stand_together_and_no_other_visit_of_the_own_episode(scheme, ddof):
+    rewards, reached, states = drawn(2, (5, 4, 4))
+    wanted = by_hand(scheme.replace("to-go", "state"), rewards, reached, states, HALF, ddof)
+    found = turns(rewards, reached, scheme, states=states, discount=0.5, ddof=ddof)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+@pytest.mark.parametrize("scheme", [name for name in TURN_SCHEMES if name != "summed"])
+def test_the_deviation_is_that_of_all_that_stands_together(scheme, ddof):
+    rewards, reached, states = drawn(3, (6, 4, 3))
+    wanted = by_hand(scheme, rewards, reached, states, ddof=ddof)
+    found = turns(rewards, reached, scheme, ddof=ddof)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+
+
+def test_summed_divides_each_turns_reward_by_its_own_deviation():
+    """Turn 1: 3 less 1, 1 less 3, deviation 1; turn 2: 5 less 1 and 1 less 5, deviation 2."""
+    rewards = np.array([[3.0, 5.0], [1.0, 1.0]])
+    found = turns(rewards, np.ones((2, 2)), "summed", ddof=0, discount=0.5)
+    np.testing.assert_allclose(found, [[3.0, 2.0], [-3.0, -2.0]])
+
+
+@pytest.mark.parametrize(("library", "dtype", "device"), WAYS)
+def test_every_array_library_has_the_same_advantages(library, dtype, device):
+    rewards, reached, states = drawn(4, (2, 3, 3))
+    make = maker(library, dtype, device)
+    for scheme in TURN_SCHEMES:
+        wanted = turns(rewards, reached, scheme)
+        found = turns(make(rewards.tolist()), make(reached.tolist()), scheme)
+        assert type(found) is type(make([0.0]))
+        np.testing.assert_allclose(host(found), wanted, rtol=0, atol=6 * ROUNDING[dtype])
+    found = turns(
+        make(rewards.tolist()), make(reached.tolist()), "to-go", states=make(states.tolist())
+    )
+    wanted = turns(rewards, reached, "to-go", states=states)
+    np.testing.assert_allclose(host(found), wanted, rtol=0, atol=6 * ROUNDING[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("scheme", TURN_SCHEMES)
+def test_equal_returns_have_no_deviation_whatever_rounding_says(scheme, dtype):
+    for size in range(2, 14):
+        rewards = np.zeros((size, 3), dtype)
+        rewards[:, 1] = 0.1
+        rewards[:, 2] = 0.2
+        if scheme not in ("summed", "to-go", "to-go-mean"):
+            rewards[0] = 0, 0, 0.3
+        assert not turns(rewards, np.ones((size, 3)), scheme, ddof=1).any()
+    tiny = turns(np.array([[0.0], [1e-9]], dtype), np.ones((2, 1)), scheme, ddof=0)
+    np.testing.assert_allclose(abs(tiny), 1 if scheme.endswith("mean") else 2, rtol=1e-6)
+
+
+def test_nothing_past_an_end_is_read():
+    rewards, reached, states = drawn(5, (4, 3, 3))
+    other = np.where(reached > 0, rewards, np.nan)
+    for scheme in TURN_SCHEMES:
+        assert np.array_equal(turns(other, reached, scheme), turns(rewards, reached, scheme))
+    moved = np.where(reached > 0, states, 0)
+    found, wanted = (turns(rewards, reached, "to-go", states=x) for x in (moved, states))
+    assert np.array_equal(found, wanted)
+
+
+def test_whoever_is_alone_keeps_the_return_and_nobody_is_0():
+    rewards, reached = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[1, 1], [1, 0], [0, 0]]
+    assert turns(rewards, reached, "to-go").tolist() == [[0.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    assert turns([[1.0, 2.0]], [[True, True]], "episode").tolist() == [[3.0, 3.0]]
+    assert not turns(rewards, np.zeros((3, 2)), "pooled").any()
+    assert turns(rewards, reached, "to-go", ddof=1).tolist()[0] == [0.0, 0.0]
+
+
+R, HERE = np.ones((2, 2)), np.ones((2, 2))
+test_what_has_no_turns_is_refused = refusals(
+    (lambda: turns(R, HERE, "togo"), "scheme 'togo' is unknown, did you mean to-go"),
+    (lambda: turns(R, HERE, discount=1.1), "discount is 1.1: it must be at least 0 and at most 1"),
+    (lambda: turns(R, HERE, ddof=2), "ddof is 2: it must be 0, 1 or None"),
+    (lambda: turns(R[0], HERE[0]), r"rewards have shape \(2,\): it must be \(..., G, T\)"),
+    (lambda: turns(np.ones((0, 2)), np.ones((0, 2))), r"rewards have shape \(0, 2\)"),
+    (lambda: turns(R, HERE[:1]), r"reached has shape \(1, 2\): it must have the rewards' shape"),
+    (lambda: turns(R, HERE / 2), "reached must be 1 for a turn, 0 past the end"),
+    (lambda: turns(R, [[0, 1], [1, 1]]), "reached has a turn after the end of its episode"),
+    (lambda: turns(R * np.nan, HERE), "rewards hold NaN or infinity"),
+    (lambda: turns([["a", "b"]], [[1, 1]]), "rewards is a list: it must be an array"),
+    (lambda: turns(R, HERE, "pooled", states=R), "states: scheme 'pooled' does not take them"),
+    (
+        lambda: turns(R, HERE, "to-go", states=[["a", "b"]] * 2),
+        "states is a list: it must be an array",
+    ),
+    (
+        lambda: turns(R, HERE, "to-go", states=strict.ones((2, 2))),
+        "rewards and states must be arrays of one",
+    ),
+    (
+        lambda: turns(R, HERE, "to-go", states=R[0]),
+        r"states have shape \(2,\): it must be \(2, 2\)",
+    ),
+)
