@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..episodes import Episodes, HasEpisodes, episodes_of
 from ..estimators.episodes import turns
-from ..problems.episodes import EpisodeProblem, Episodes, episodes_of
 from ..validation import integer, record
 from .base import Array, InfeasibleError
 
@@ -49,7 +49,7 @@ Advantage = Callable[..., Any]
 
 
 def enumerate_turns(
-    problem: EpisodeProblem | Episodes,
+    problem: Episodes | HasEpisodes,
     scheme: str | Advantage,
     group_size: int,
     *,

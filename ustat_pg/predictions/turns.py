@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from ..estimators.episodes import TURN_SCHEMES, summed_from
-from ..problems.episodes import EpisodeProblem, Episodes, episodes_of
+from ..episodes import Episodes, HasEpisodes, episodes_of
 from ..validation import InputError, integer, number, one_of, record
 
 Array = NDArray[np.float64]
@@ -41,9 +40,19 @@ _MEANS = {
         "held still (in large groups): it does not see that a decision keeps an episode alive"
     ),
     "pooled": "J, the expected return: unbiased",
-    "pooled-mean": "J less 1/G of the expected mean over the group's turns: a bias that falls as 1/G",
+    "pooled-mean": (
+        "J, the expected return, less 1/G of the expected mean over the group's turns: a bias that "
+        "falls as 1/G"
+    ),
 }
 """What the mean of each scheme climbs, in words."""
+
+_DISCOUNTED = {
+    "to-go": "no objective in general: each turn's discounted return from there on",
+    "to-go-mean": "no objective in general: each turn's discounted return, later turns with less weight",
+    "summed": "no objective in general: each turn's discounted rewards, the chance to reach them held still",
+}
+"""The same under a discount, of schemes that then climb no return."""
 
 
 @record()
@@ -74,7 +83,7 @@ class TurnMean:
 
 
 def turn_mean(
-    problem: EpisodeProblem | Episodes,
+    problem: Episodes | HasEpisodes,
     scheme: str,
     group_size: int,
     *,
@@ -97,7 +106,7 @@ def turn_mean(
     >>> problem.gradient()[:2], turn_mean(problem, "summed", 64).mean[:2]
     (array([-0.144,  0.144]), array([ 0.072, -0.072]))
     """
-    one_of("scheme", scheme, TURN_SCHEMES)
+    one_of("scheme", scheme, _MEANS)
     size = integer("group_size", group_size, minimum=1)
     discount = number("discount", discount, minimum=0.0, maximum=1.0)
     one_of("lone", lone, ("reward", "zero"))
@@ -108,19 +117,28 @@ def turn_mean(
     )
     mean, target = by_turn.sum(axis=0), episodes.gradient()
     square, length = float(target @ target), float(mean @ mean)
-    least = 1e-24 * max(square, length)
-    multiple = float(mean @ target) / square if square > 0 else None
+    terms = episodes.probs @ ((episodes.scores**2).sum(axis=2) * episodes.to_go**2).sum(axis=1)
+    # Below this, a square is what rounding has left of 0.
+    least = 1e-24 * float(terms)
+    multiple = float(mean @ target) / square if square > least else None
     if multiple is not None and float(((mean - multiple * target) ** 2).sum()) > least:
         multiple = None
-    known = square > 0 and length > 0
+    known = square > least and length > least
     cosine = float(mean @ target) / (square * length) ** 0.5 if known else None
     rounded = None if multiple is None else round(multiple, 12)
-    return TurnMean(scheme, size, mean, by_turn, rounded, cosine, _MEANS[scheme])
+    climbs = _MEANS[scheme]
+    if discount < 1:
+        climbs = _DISCOUNTED.get(
+            scheme, climbs.replace("expected return", "expected discounted return")
+        )
+    return TurnMean(scheme, size, mean, by_turn, rounded, cosine, climbs)
 
 
 def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) -> Array:
     """E ĝₜ at one prompt, (T, d)."""
-    returns = summed_from(np, part.rewards, discount) * part.reached
+    turns = np.arange(part.rewards.shape[1])
+    fading = np.triu(discount ** np.maximum(turns - turns[:, None], 0))
+    returns = part.rewards @ fading.T * part.reached
     if scheme.startswith(("episode", "pooled")):
         returns = returns[:, :1] * part.reached
     plain: Array = np.einsum("e,et,etd->td", part.probs, returns, part.scores)
@@ -136,9 +154,6 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
         return plain * kept[:, None]
     if scheme == "summed":
         means = compared * (part.probs @ part.rewards) / reach
-        turns = np.arange(len(reach))
-        later = np.maximum(turns - turns[:, None], 0)
-        fading = np.where(turns[:, None] <= turns, discount**later, 0.0)
         pays = part.rewards * kept - part.reached * means
         return np.einsum("e,eu,tu,etd->td", part.probs, pays, fading, part.scores)
     if scheme == "pooled-mean":
@@ -155,8 +170,12 @@ def _reach(part: Episodes) -> Array:
 def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
     """E[sₜ ρ] of one episode's scores and the group's mean over turns, (T, d): in all ∇E[ρ]/G."""
     lengths = part.reached.sum(axis=1)
+    # Sums are told apart to twelve digits of the largest return.
+    scale = float(np.abs(returns).max()) or 1.0
     kinds, which = np.unique(
-        np.stack([lengths, lengths * returns], axis=1), axis=0, return_inverse=True
+        np.stack([lengths, lengths * returns / scale], axis=1).round(12),
+        axis=0,
+        return_inverse=True,
     )
     which = which.ravel()
     chances = np.bincount(which, part.probs)
@@ -176,10 +195,10 @@ def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
     counts = np.array([turns for turns, _ in sums])
     totals, weights = np.array([total for _, total in sums]), np.array(list(sums.values()))
     expected = [weights @ ((total + totals) / (turns + counts)) for turns, total in kinds]
-    return np.einsum("c,ctd->td", expected, pulls)
+    return scale * np.einsum("c,ctd->td", expected, pulls)
 
 
-def turn_noise(problem: EpisodeProblem | Episodes, scheme: str, group_size: int) -> Array:
+def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) -> Array:
     """E‖ĝₜ‖² of each turn's part of one group's gradient, (T,), in closed form (result turns).
 
     ĝₜ = (1/G) Σᵢ sᵢₜ Aᵢₜ is the estimate in turn t's own parameters, where turns share none.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..moments import TokenOutcomes
+from ..episodes import Episodes as Episodes
+from ..episodes import episodes_of as episodes_of
 from ..reading import read_json
 from ..validation import InputError, finite_array, integer, nearest, number, probabilities, record
 from .named import PREFIX
@@ -52,91 +54,6 @@ class Action(NamedTuple):
     name: str
     logit: float
     moves: tuple[Move, ...]
-
-
-@record()
-class Episodes:
-    """The list of what can happen: E episodes of at most T turns, with d parameters.
-
-    Arguments:
-        probs: of each, (E,); they sum to 1.
-        starts: number of the state that each begins in, its prompt, (E,).
-        rewards: rₜ, (E, T), 0 past the end.
-        reached: whether the episode has turn t, (E, T).
-        states: the state that turn t is taken in, (E, T), -1 past the end.
-        scores: sₜ = ∇ log π(action | state), (E, T, d), 0 past the end.
-    """
-
-    probs: Array
-    starts: NDArray[np.int64]
-    rewards: Array
-    reached: NDArray[np.bool_]
-    states: NDArray[np.int64]
-    scores: Array
-
-    @cached_property
-    def to_go(self) -> Array:
-        """Rₜ = Σ_{u≥t} rᵤ, (E, T)."""
-        return np.cumsum(self.rewards[:, ::-1], axis=1)[:, ::-1] * self.reached
-
-    @property
-    def d(self) -> int:
-        """The number of parameters."""
-        return self.scores.shape[2]
-
-    def prompts(self) -> Iterator[tuple[float, Episodes]]:
-        """The chance of each prompt, and its episodes with their probabilities given it."""
-        for start in np.unique(self.starts):
-            rows = self.starts == start
-            chance = float(self.probs[rows].sum())
-            arrays = self.starts, self.rewards, self.reached, self.states, self.scores
-            yield chance, Episodes(self.probs[rows] / chance, *(array[rows] for array in arrays))
-
-    def objective(self) -> float:
-        """J = E R₁, the expected return."""
-        return float(self.probs @ self.to_go[:, 0])
-
-    def gradient(self) -> Array:
-        """∇J = Σₜ E[sₜ Rₜ], (d,)."""
-        return np.einsum("e,et,etd->d", self.probs, self.to_go, self.scores)
-
-    @classmethod
-    def of_tokens(cls, outcomes: TokenOutcomes) -> Episodes:
-        """Outputs as episodes whose turns are tokens, with the reward at the last one.
-
-        Arguments:
-            outcomes: all outputs of a problem, of :func:`~ustat_pg.problems.token_outcomes`.
-
-        >>> from ustat_pg.problems import load_problem, token_outcomes
-        >>> problem = load_problem("ustat:skewed")
-        >>> np.allclose(Episodes.of_tokens(token_outcomes(problem)).gradient(), problem.gradient())
-        True
-        """
-        prompts, outputs = outcomes.rewards.shape
-        reached = np.tile(outcomes.inside > 0, (prompts, 1))
-        last = np.tile(outcomes.inside.sum(axis=1).astype(np.int64) - 1, prompts)
-        rewards = np.zeros(reached.shape)
-        rewards[np.arange(len(rewards)), last] = outcomes.rewards.ravel()
-        probs = (outcomes.context_probs[:, None] * outcomes.probs).ravel()
-        return cls(
-            probs / probs.sum(),
-            np.repeat(np.arange(prompts), outputs),
-            rewards,
-            reached,
-            np.where(reached, np.arange(reached.shape[1]), -1),
-            outcomes.scores.reshape(prompts * outputs, *outcomes.scores.shape[2:]),
-        )
-
-
-def episodes_of(problem: EpisodeProblem | Episodes) -> Episodes:
-    """The episodes of a problem; a list of them is left as it is."""
-    if isinstance(problem, Episodes):
-        return problem
-    if not isinstance(problem, EpisodeProblem):
-        raise InputError(
-            f"problem is a {type(problem).__name__}: it must be an EpisodeProblem, or Episodes"
-        )
-    return problem.episodes
 
 
 @record()
@@ -322,8 +239,24 @@ def episode_problem(data: Mapping[str, Any]) -> EpisodeProblem:
         for x, row in states.items()
     )
     turns = data.get("max_turns")
-    turns = None if turns is None else integer("max_turns", turns, minimum=1)
+    if turns is None:
+        _ends(names, rows)
+    else:
+        turns = integer("max_turns", turns, minimum=1)
     return EpisodeProblem(names, chances, rows, turns)
+
+
+def _ends(names: tuple[str, ...], rows: tuple[tuple[Action, ...], ...]) -> None:
+    """Refuse states that lead back to themselves."""
+    after = {
+        x: {move.to for action in row for move in action.moves if move.to is not None}
+        for x, row in enumerate(rows)
+    }
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as error:
+        way = " to ".join(names[x] for x in reversed(error.args[1]))
+        raise InputError(f"states lead back, {way}: max_turns must say when episodes end") from None
 
 
 def _action(where: str, name: str, data: Any, names: tuple[str, ...]) -> Action:
@@ -337,8 +270,9 @@ def _action(where: str, name: str, data: Any, names: tuple[str, ...]) -> Action:
         to = None if move.get("to") is None else _state(move["to"], names, f"{where}.moves")
         reward = number(f"{where}: reward", move.get("reward", 0.0))
         moves.append(Move(number(f"{where}: prob", move["prob"]), reward, to))
-    probabilities(f"{where}: the probs of its moves", [move.prob for move in moves], 1)
-    return Action(name, number(f"{where}.logit", data.get("logit", 0.0)), tuple(moves))
+    law = probabilities(f"{where}: the probs of its moves", [move.prob for move in moves], 1)
+    kept = tuple(move._replace(prob=float(p)) for move, p in zip(moves, law, strict=True))
+    return Action(name, number(f"{where}.logit", data.get("logit", 0.0)), kept)
 
 
 def _mapping(what: str, data: Any) -> Mapping[str, Any]:
