@@ -163,7 +163,8 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
 
 def _reach(part: Episodes) -> Array:
     """qₜ, the chance that an episode of the prompt reaches turn t, (T,); 1 where none does."""
-    reach = part.probs @ part.reached
+    # The sum of all probabilities may be above 1 by rounding.
+    reach = np.minimum(part.probs @ part.reached, 1.0)
     return np.where(reach > 0, reach, 1.0)
 
 
