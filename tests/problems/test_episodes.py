@@ -111,10 +111,10 @@ def test_a_loop_ends_after_its_turns_and_is_refused_without_a_limit():
 def test_more_episodes_than_can_be_listed_are_refused(monkeypatch):
     problem = episode_problem(ind.mapping(ind.PROBLEMS["again"]))
     monkeypatch.setattr("ustat_pg.problems.episodes.MOST_EPISODES", len(problem.episodes.probs))
-    assert len(episode_problem(ind.mapping(ind.PROBLEMS["again"])).episodes.probs) == 11
-    monkeypatch.setattr("ustat_pg.problems.episodes.MOST_EPISODES", 10)
+    assert len(episode_problem(ind.mapping(ind.PROBLEMS["again"])).episodes.probs) == 7
+    monkeypatch.setattr("ustat_pg.problems.episodes.MOST_EPISODES", 6)
     refuses(
-        "more than 10 episodes",
+        "more than 6 episodes",
         lambda: episode_problem(ind.mapping(ind.PROBLEMS["again"])).episodes,
     )
 

@@ -38,7 +38,10 @@ class Episode(NamedTuple):
 
     def back(self, t: int) -> Fraction:
         """R_t."""
-        return sum((self.discount**n * r for n, r in enumerate(self.rewards[t:])), ZERO)
+        total = ZERO
+        for reward in reversed(self.rewards[t:]):
+            total = reward + self.discount * total
+        return total
 
 
 Group = Sequence[Episode]
@@ -269,7 +272,7 @@ TEXTS = {
         c: left 2/5 = 1 -1 d; right 3/5 = 1 0 b
         d: left 1/2 = 1 3; right 1/2 = 1 -1""",
     "again": """a: go 2/3 = 1 1 a; stop 1/3 = 1/2 2, 1/2 -1 b
-        b: end 1/2 = 1 4; back 1/2 = 1 0 a""",
+        b: end 1 = 1 4""",
     "opposed": "a: go 1/2 = 1 7/4 a; stop 1/2 = 1 15/4",
 }
 LOOPS = {"again": 3, "opposed": 2}  # they end after so many turns
