@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from math import sqrt
 
 import array_api_strict as strict
@@ -59,30 +60,21 @@ def by_hand(name, rewards, reached, states, discount=1, ddof=None):
     return found
 
 
-@pytest.mark.parametrize("discount", [1, HALF, 0])
-@pytest.mark.parametrize("scheme", TURN_SCHEMES)
-def test_advantages_are_the_definitions(scheme, discount):
-    rewards, reached, states = drawn(1, (3, 2, 4, 3))
-    wanted = by_hand(scheme, rewards, reached, states, discount)
-    found = turns(rewards, reached, scheme, discount=float(discount))
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+#: Scheme, whether by state, discount, ddof; the deviation of "summed" is by hand below.
+CASES = [
+    *product(TURN_SCHEMES, [False], [1, HALF, 0], [None]),
+    *product(["to-go", "to-go-mean"], [True], [HALF], [None, 0, 1]),
+    *product([name for name in TURN_SCHEMES if name != "summed"], [False], [1], [0, 1]),
+]
 
 
-@pytest.mark.parametrize("ddof", [None, 0, 1])
-@pytest.mark.parametrize("scheme", ["to-go", "to-go-mean"])
-def test_equal_states_stand_together_and_no_other_visit_of_the_own_episode(scheme, ddof):
-    rewards, reached, states = drawn(2, (5, 4, 4))
-    wanted = by_hand(scheme.replace("to-go", "state"), rewards, reached, states, HALF, ddof)
-    found = turns(rewards, reached, scheme, states=states, discount=0.5, ddof=ddof)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("ddof", [0, 1])
-@pytest.mark.parametrize("scheme", [name for name in TURN_SCHEMES if name != "summed"])
-def test_the_deviation_is_that_of_all_that_stands_together(scheme, ddof):
-    rewards, reached, states = drawn(3, (6, 4, 3))
-    wanted = by_hand(scheme, rewards, reached, states, ddof=ddof)
-    found = turns(rewards, reached, scheme, ddof=ddof)
+@pytest.mark.parametrize(("scheme", "by_state", "discount", "ddof"), CASES)
+def test_advantages_are_the_definitions(scheme, by_state, discount, ddof):
+    rewards, reached, states = drawn(1, (3, 2, 4, 4))
+    mine = scheme.replace("to-go", "state") if by_state else scheme
+    wanted = by_hand(mine, rewards, reached, states, discount, ddof)
+    given = {"states": states} if by_state else {}
+    found = turns(rewards, reached, scheme, discount=float(discount), ddof=ddof, **given)
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
@@ -97,16 +89,12 @@ def test_summed_divides_each_turns_reward_by_its_own_deviation():
 def test_every_array_library_has_the_same_advantages(library, dtype, device):
     rewards, reached, states = drawn(4, (2, 3, 3))
     make = maker(library, dtype, device)
-    for scheme in TURN_SCHEMES:
-        wanted = turns(rewards, reached, scheme)
-        found = turns(make(rewards.tolist()), make(reached.tolist()), scheme)
+    for scheme, options in [*((name, {}) for name in TURN_SCHEMES), ("to-go", {"states": states})]:
+        wanted = turns(rewards, reached, scheme, **options)
+        given = {name: make(array.tolist()) for name, array in options.items()}
+        found = turns(make(rewards.tolist()), make(reached.tolist()), scheme, **given)
         assert type(found) is type(make([0.0]))
         np.testing.assert_allclose(host(found), wanted, rtol=0, atol=6 * ROUNDING[dtype])
-    found = turns(
-        make(rewards.tolist()), make(reached.tolist()), "to-go", states=make(states.tolist())
-    )
-    wanted = turns(rewards, reached, "to-go", states=states)
-    np.testing.assert_allclose(host(found), wanted, rtol=0, atol=6 * ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -152,7 +140,6 @@ test_what_has_no_turns_is_refused = refusals(
     (lambda: turns(R, HERE / 2), "reached must be 1 for a turn, 0 past the end"),
     (lambda: turns(R, [[0, 1], [1, 1]]), "reached has a turn after the end of its episode"),
     (lambda: turns(R * np.nan, HERE), "rewards hold NaN or infinity"),
-    (lambda: turns([["a", "b"]], [[1, 1]]), "rewards is a list: it must be an array"),
     (lambda: turns(R, HERE, "pooled", states=R), "states: scheme 'pooled' does not take them"),
     (
         lambda: turns(R, HERE, "to-go", states=[["a", "b"]] * 2),
