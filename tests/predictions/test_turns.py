@@ -66,30 +66,35 @@ def test_the_second_minds_closed_forms_are_its_brute_force(name, size):
                 assert size * brute(name, scheme, size).squares[t] == noise, (scheme, t)
 
 
-@cases
-def test_means_and_noise_are_the_brute_force(name, size):
-    for scheme in TURN_SCHEMES:
-        close(turn_mean(library(name), scheme, size).mean, brute(name, scheme, size).mean, scheme)
-    for scheme in ("none", "to-go", "episode"):
-        close(turn_noise(library(name), scheme, size), brute(name, scheme, size).squares, scheme)
-
-
 def without_baseline(rewards, reached):
     return np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1] * reached
+
+
+#: Each scheme of the second mind: how the library calls it, and what closed forms it has.
+SCHEMES = {scheme: (scheme, {}) for scheme in TURN_SCHEMES} | {
+    "to-go, 0 alone": ("to-go", {"lone": "zero"}),
+    "summed, dropped": ("summed", {"lone": "zero"}),
+}
+BY_STATE = {"state": "to-go", "state-mean": "to-go-mean"}
+
+
+@cases
+def test_means_and_noise_are_the_brute_force(name, size):
+    for mine, (scheme, options) in SCHEMES.items():
+        found = turn_mean(library(name), scheme, size, **options)
+        close(found.mean, brute(name, mine, size).mean, mine)
+        close(found.by_turn, enumerate_turns(library(name), scheme, size, **options).by_turn, mine)
+    for scheme in ("none", "to-go", "episode"):
+        close(turn_noise(library(name), scheme, size), brute(name, scheme, size).squares, scheme)
 
 
 @cases
 def test_enumeration_is_the_brute_force(name, size):
     gradient = sum(e.back(0) * e.slope for e in listed(name))
-    calls = {scheme: (scheme, False) for scheme in TURN_SCHEMES}
-    calls |= {
-        "state": ("to-go", True),
-        "state-mean": ("to-go-mean", True),
-        "none": (without_baseline, False),
-    }
-    for mine, (scheme, by_state) in calls.items():
+    calls = SCHEMES | {mine: (scheme, {"by_state": True}) for mine, scheme in BY_STATE.items()}
+    for mine, (scheme, options) in (calls | {"none": (without_baseline, {})}).items():
         wanted = brute(name, mine, size)
-        found = enumerate_turns(library(name), scheme, size, by_state=by_state)
+        found = enumerate_turns(library(name), scheme, size, **options)
         close(found.mean, wanted.mean, mine)
         close(found.squared_bias, (wanted.mean - gradient) @ (wanted.mean - gradient), mine)
         close(found.turn_squares, wanted.squares, mine)
@@ -201,7 +206,7 @@ test_what_cannot_be_predicted_is_refused = refusals(
     (lambda: turn_mean(TOOL, "togo", 2), "scheme 'togo' is unknown, did you mean to-go"),
     (lambda: turn_mean(TOOL, "to-go", 0), "group_size is 0: it must be a whole number"),
     (lambda: turn_mean(TOOL, "to-go", 2, discount=-1), "discount is -1.0: it must be at least 0"),
-    (lambda: turn_mean(TOOL.bandit(), "to-go", 2), "problem is a SoftmaxBandit: it must be Epis"),
+    (lambda: turn_mean(TOOL.bandit(), "to-go", 2), "problem is a SoftmaxBandit: it must be an"),
     (
         lambda: turn_noise(TOOL, "summed", 2),
         "scheme 'summed' is unknown: choose one of none, to-go",

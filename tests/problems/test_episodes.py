@@ -50,7 +50,7 @@ def test_episodes_gradient_and_bandit_are_the_second_minds(name):
 
 
 def test_the_gradient_is_the_objectives_in_the_logits():
-    problem = episode_problem(ind.mapping(ind.PROBLEMS["again"]))
+    problem = load_episodes("ustat:walk")
     ahead, behind = (
         [
             problem.with_logits(problem.logits + h).objective()
@@ -139,7 +139,7 @@ test_what_is_no_problem_is_refused = refusals(
         changed("states", "question", "answer", "logit", to="1"),
         "answer.logit is not an array of num",
     ),
-    (lambda: load_episodes("ustat:weahter"), "ustat:weahter: there are tool, weather"),
+    (lambda: load_episodes("ustat:weahter"), "ustat:weahter: there are tool, walk, weather"),
     (lambda: load_episodes("nowhere.json"), "nowhere.json"),
     (lambda: SHIPPED["tool"].parameters("home"), "state 'home' is unknown"),
     (lambda: SHIPPED["tool"].with_logits([0.0]), "logits have 1 entries: .* has 4 parameters"),
