@@ -10,11 +10,10 @@ from ustat_pg.engines import enumerate_mse
 from ustat_pg.predictions import (
     gradient_covariance,
     gradient_mse,
-    verified,
     verified_moments,
     verifier_effect,
 )
-from ustat_pg.problems import SoftmaxBandit, load_problem
+from ustat_pg.problems import SoftmaxBandit, load_problem, verified
 
 PROBLEM = SoftmaxBandit.bernoulli(
     [[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], [[0, 1, 0.5], [1, 0.2, 0]], [0.7, 0.3]

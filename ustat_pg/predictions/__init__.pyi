@@ -86,7 +86,6 @@ from .turns import TurnMean as TurnMean
 from .turns import turn_mean as turn_mean
 from .turns import turn_noise as turn_noise
 from .verifier import VerifierEffect as VerifierEffect
-from .verifier import verified as verified
 from .verifier import verified_moments as verified_moments
 from .verifier import verifier_effect as verifier_effect
 from .weighted import WeightedPrediction as WeightedPrediction

@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..moments import ContextMatrices, Moments, takes_problems
-from ..problems import SoftmaxBandit
 from ..shown import Shown
 from ..validation import changed, number
 from .count_tables import require_binary
@@ -33,13 +32,6 @@ from .group_size import mse_constants, optimal_group_size
 from .mse import gradient_mse
 
 Array = NDArray[np.float64]
-
-
-def _rates(right: float, wrong: float) -> tuple[float, float]:
-    return (
-        number("true_positive_rate", right, minimum=0.0, maximum=1.0),
-        number("false_positive_rate", wrong, minimum=0.0, maximum=1.0),
-    )
 
 
 @takes_problems
@@ -53,12 +45,14 @@ def verified_moments(
         true_positive_rate: a, the share of right answers that are accepted.
         false_positive_rate: c, the share of wrong answers that are accepted.
 
+    >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
     >>> seen = verified_moments(coin, 0.9, 0.1)
     >>> seen.value, round(float((seen.gradient_sq / coin.moments().gradient_sq)[0]), 12)
     (array([0.5]), 0.64)
     """
-    right, wrong = _rates(true_positive_rate, false_positive_rate)
+    right = number("true_positive_rate", true_positive_rate, minimum=0.0, maximum=1.0)
+    wrong = number("false_positive_rate", false_positive_rate, minimum=0.0, maximum=1.0)
     require_binary(moments, "a verifier that errs")
     signal = right - wrong
     value = wrong + signal * moments.value
@@ -87,26 +81,6 @@ def verified_moments(
         reward_range=(0.0, 1.0),
         matrices=matrices,
         weighted_gradient=lambda weights: signal * moments.weighted_gradient(weights),
-    )
-
-
-def verified(
-    problem: SoftmaxBandit, true_positive_rate: float, false_positive_rate: float
-) -> SoftmaxBandit:
-    """The bandit whose rewards 0 and 1 a verifier gives which errs.
-
-    Arguments as for :func:`verified_moments`, of a problem.
-
-    >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
-    >>> verified(coin, 0.9, 0.1).gradient() / coin.gradient()
-    array([0.8, 0.8])
-    """
-    right, wrong = _rates(true_positive_rate, false_positive_rate)
-    require_binary(problem.moments(), "a verifier that errs")
-    chance = wrong + (right - wrong) * problem.mean_rewards
-    law = np.stack([chance, 1 - chance], axis=-1)
-    return changed(
-        problem, reward_values=np.broadcast_to([1.0, 0.0], law.shape).copy(), reward_probs=law
     )
 
 

@@ -26,4 +26,5 @@ from .tokens import digit_addition as digit_addition
 from .tokens import modular_sum as modular_sum
 from .tokens import sorting as sorting
 from .tokens import token_outcomes as token_outcomes
+from .verified import verified as verified
 from .weighted import WeightedBandit as WeightedBandit
