@@ -204,6 +204,16 @@ RESULTS: dict[str, Result] = {
         assumptions="Survival independent given outputs and rewards; chances held still. Not in the paper.",
         sharper="Mean and error at every group size, for any chance of survival by output or reward.",
     ),
+    "turns": Result(
+        "Beyond 6",
+        "Where decisions end episodes, a turn's baseline is unbiased if it is made of other episodes and of "
+        "what came before; with the own episode inside turn t weighs 1 - E[1/n], and baselines per turn that "
+        "are added up lose Σ μ (1 - (1-q)^(G-1)) ∇q.",
+        "credit over turns: what each baseline climbs",
+        assumptions="On policy; episodes of a group independent. Not in the paper.",
+        sharper="Known: advantages by turn and by equal state (GiGPO, GTPO). Added: the mean of each scheme "
+        "at every G, its noise in a turn's own parameters, and when a per-turn baseline is the better one.",
+    ),
     "gradient_mse_lm": Result(
         "Figure 4",
         "On language models grpo's gradient MSE tends to the oracle's, and all fall with G.",
@@ -273,6 +283,7 @@ ON_NETWORKS = (
     "arcsine",
     "count_advantages",
     "best_baseline",
+    "turns",
 )
 """The results that are asked of tokens and transformers too; the others need an interior optimum."""
 

@@ -1,5 +1,5 @@
-"""Problems with turns: made-up ones, generated ones, flowers that may be looked at twice, and token problems
-whose turns are tokens.
+"""Problems with turns: those that ship, random walks, a flower that may be looked at again, and token
+problems whose turns are tokens.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from ustat_pg.problems import (
 from .bandits import Bandits
 from .entry import Entry
 
-_WIDTH, _DEPTH = 2, 3
-"""States of a generated problem at each turn, and its turns."""
+_TURNS = 3
+"""The most turns of generated problems and of flowers."""
+
+_DRAWS = 1000
+"""Draws among which a telling problem is looked for."""
 
 
 def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
@@ -31,49 +34,51 @@ def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
         yield Entry(name, "made-up", load_episodes(f"ustat:{name}").episodes)
     for number in range(suite.generated):
         rng = np.random.default_rng([suite.seed, number, 42])
-        yield Entry(f"episodes#{suite.seed}.{number}", "generated", drawn(rng).episodes)
-    yield Entry("iris, looked at twice", "real", flowers(suite))
+        listed = next(filter(_telling, (_walk(rng) for _ in range(_DRAWS))))
+        yield Entry(f"walk#{suite.seed}.{number}", "generated", listed)
+    yield Entry("iris, looked at again", "real", _flower(suite))
 
 
-def drawn(rng: np.random.Generator) -> Any:
-    """A random problem: at each turn an episode stops, or goes on to one of the next turn's states."""
+def _telling(listed: Episodes) -> bool:
+    """Whether turns are reached by some episodes only, and come back to a state."""
+    reach = listed.probs @ listed.reached
+    again = (listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]
+    return 0.1 < reach[1] < 0.6 and float(listed.probs @ again.any(axis=1)) > 0.1
 
-    def state(turn: int) -> dict[str, Any]:
-        stop = {"logit": float(rng.normal()), "moves": [{"prob": 1, "reward": float(rng.normal())}]}
-        if turn == _DEPTH - 1:
-            other = {"logit": 0.0, "moves": [{"prob": 1, "reward": float(rng.normal())}]}
-            return {"stop": stop, "other": other}
-        chances = rng.dirichlet([2.0] * _WIDTH)
+
+def _walk(rng: np.random.Generator) -> Episodes:
+    """A random walk over two states: an episode stops, or goes on to one of them."""
+
+    def state() -> dict[str, Any]:
         moves = [
-            {"prob": float(chance), "reward": float(rng.normal()), "to": f"{turn + 1}.{x}"}
-            for x, chance in enumerate(chances)
+            {"prob": float(chance), "reward": float(rng.normal()), "to": name}
+            for name, chance in zip("ab", rng.dirichlet([2.0, 2.0]), strict=True)
         ]
-        return {"stop": stop, "on": {"logit": float(rng.normal()) + 0.5, "moves": moves}}
+        stop = {"prob": 1, "reward": float(1 + rng.normal())}
+        return {
+            "stop": {"logit": float(rng.normal()), "moves": [stop]},
+            "on": {"logit": float(rng.normal()), "moves": moves},
+        }
 
-    states = {
-        f"{turn}.{x}": state(turn) for turn in range(_DEPTH) for x in range(_WIDTH if turn else 1)
-    }
-    return episode_problem({"start": {"0.0": 1}, "states": states})
+    states = {name: state() for name in "ab"}
+    return episode_problem({"start": {"a": 1}, "states": states, "max_turns": _TURNS}).episodes
 
 
-def flowers(suite: Bandits) -> Episodes:
-    """An iris flower that a fitted policy names at once, or after a second look that doubles its logits."""
+def _flower(suite: Bandits) -> Episodes:
+    """An iris flower that a fitted policy names, or looks at again, which costs a turn and a tenth."""
     problem = suite.iris.problem
     x = int(problem.policy.probs.max(axis=1).argmin())
-    rewards, logits = problem.mean_rewards[x], np.log(problem.policy.probs[x])
-    answers = [
-        {
-            f"species {k}": {
-                "logit": float(factor * logit),
-                "moves": [{"prob": 1, "reward": float(reward)}],
-            }
-            for k, (logit, reward) in enumerate(zip(logits, rewards, strict=True))
+    logits, rewards = np.log(problem.policy.probs[x]), problem.mean_rewards[x]
+    actions: dict[str, Any] = {
+        f"species {k}": {
+            "logit": float(logit),
+            "moves": [{"prob": 1, "reward": float(reward)}],
         }
-        for factor in (1.0, 2.0)
-    ]
-    look = {"logit": -0.5, "moves": [{"prob": 1, "reward": -0.1, "to": "second"}]}
-    states = {"first": answers[0] | {"look": look}, "second": answers[1]}
-    return episode_problem({"start": {"first": 1}, "states": states}).episodes
+        for k, (logit, reward) in enumerate(zip(logits, rewards, strict=True))
+    }
+    actions["look"] = {"logit": -0.5, "moves": [{"prob": 1, "reward": -0.1, "to": "flower"}]}
+    data = {"start": {"flower": 1}, "states": {"flower": actions}, "max_turns": _TURNS}
+    return episode_problem(data).episodes
 
 
 def tokens(entries: Iterable[Entry[SoftmaxBandit]]) -> Iterator[Entry[Episodes]]:
