@@ -48,7 +48,15 @@ WHOLE = "k3 in the loss is the gradient of the forward KL of outputs"
 GRADIENT = "k3 in the loss is a gradient"
 PENALISES = "k1 in the loss penalises"
 ALIKE = "in the reward k2 and k3 are as good as k1"
-RIVALS = (*(RETURN, ARCSINE, ORDER, DDOF, RATE), *(REVERSE, WHOLE, GRADIENT, PENALISES, ALIKE))
+UNCHANGED = "a ratio of 1 leaves k3 as it is"
+CREDITED = "the token's ratio makes the gradient of the KL of outputs"
+OF_PENALTIES = (REVERSE, WHOLE, GRADIENT, PENALISES, ALIKE, UNCHANGED, CREDITED)
+RIVALS = (RETURN, ARCSINE, ORDER, DDOF, RATE, *OF_PENALTIES)
+
+PLACES = {"loss": "in the loss", "reward": "in the reward"}
+
+WHOLE_GRADIENTS = (("k1", "reward"), ("k3", "sequence-ratio"))
+"""Penalties that descend a divergence of outputs, whatever their length."""
 
 LOW, HIGH = -1.0, 1.0
 """The ends of a path, as tilts of a policy."""
@@ -168,13 +176,15 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         ("k1", "reward", {}),
         ("k2", "reward", {ALIKE: reverse}),
         ("k3", "reward", {ALIKE: reverse}),
+        ("k3", "token-ratio", {UNCHANGED: path.predicted("k3", "loss"), CREDITED: reverse}),
+        ("k3", "sequence-ratio", {}),
     ]
     for kind, place, wrong in works:
         # Where it is a gradient the ends are enough.
-        ends = path.space.length == 1 or (kind, place) == ("k1", "reward")
+        ends = path.space.length == 1 or (kind, place) in WHOLE_GRADIENTS
         work = -path.divergence(kind, place) if ends else path.predicted(kind, place)
         yield entry.check(
-            f": work of {kind} in the {place}",
+            f": work of {kind} {PLACES.get(place, f'times its {place}')}",
             path.drawn(kind, place),
             equal(work, wrong, scale=unit),
         )
