@@ -15,17 +15,15 @@ Cost: some 10⁵ groups, by the reference engine.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, SquaredError, enumerate_turns
-from ustat_pg.estimators import turns
 from ustat_pg.predictions import turn_mean, turn_noise
 from ustat_pg.problems import Episodes
 
-from .engines.turns import Advantages, TurnCell
+from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
 from .problems.turns import episodes, tokens
@@ -88,17 +86,10 @@ def _of(entry: Entry[Episodes]) -> Iterator[Check]:
             if lone == "zero" and reach[turn] == 1:
                 continue
             mean = turn_mean(listed, scheme, G, lone=lone).by_turn[turn]
-            name = scheme if lone == "reward" else f"{scheme}, lone turns dropped"
-            estimator = cell.estimator(name, scheme_of(scheme, lone=lone))
-            yield _mean(entry, f"turn {turn + 1}: mean of {name}", cell, estimator, mean, rivals)
+            estimator = cell.estimator(scheme, lone=lone)
+            what = f"turn {turn + 1}: mean of {estimator.label}"
+            yield _mean(entry, what, cell, estimator, mean, rivals)
         yield from _noise(entry, turn, cell, gradient)
-
-
-def scheme_of(scheme: str, by_state: bool = False, **options: Any) -> Advantages:
-    """The advantages of a scheme, of states in place of turns if so asked."""
-    return lambda rewards, reached, states: turns(
-        rewards, reached, scheme, states=states if by_state else None, **options
-    )
 
 
 def _mean(
@@ -136,9 +127,7 @@ def _noise(entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array) -
         for scheme in ("to-go", "episode")
     }
     size = max(errors.values())
-    measured = {
-        scheme: SquaredError(cell.estimator(scheme, scheme_of(scheme))) for scheme in errors
-    }
+    measured = {scheme: SquaredError(cell.estimator(scheme)) for scheme in errors}
     for scheme, error in errors.items():
         what = f"turn {turn + 1}: error of {scheme}"
         yield entry.check(what, mean_of(cell, measured[scheme]), equal(error, scale=size))
@@ -172,6 +161,6 @@ def _by_state(entry: Entry[Episodes]) -> Iterator[Check]:
     right = turn_mean(listed, "to-go", G).by_turn
     for turn, mean in enumerate(right):
         cell = TurnCell.of(listed, turn, G)
-        estimator = cell.estimator("to-go by state", scheme_of("to-go", by_state=True))
-        rivals = {OWN_VISITS: wrong[turn]}
-        yield _mean(entry, f"turn {turn + 1}: mean by state", cell, estimator, mean, rivals)
+        estimator, rivals = cell.estimator("to-go", by_state=True), {OWN_VISITS: wrong[turn]}
+        what = f"turn {turn + 1}: mean of {estimator.label}"
+        yield _mean(entry, what, cell, estimator, mean, rivals)

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ustat_pg.engines.base import Array, Draws, Estimator
 from ustat_pg.engines.gradients.cell import GradientCell, Projection
+from ustat_pg.estimators import turns
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import Episodes, SoftmaxBandit
 
-Advantages = Callable[[Array, Array, Any], Array]
-"""Advantages of the rewards, reached turns and states of groups of episodes, (n, G, T) all."""
+
+@dataclass(frozen=True)
+class OfTurn:
+    """The advantages that a scheme gives one turn of the drawn episodes.
+
+    Arguments:
+        scheme: one of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
+        turn: t, from 0.
+        by_state: whether equal states stand together in place of turns.
+        lone: what it does where no other episode is there.
+        episodes: the arms.
+    """
+
+    scheme: str
+    turn: int
+    by_state: bool
+    lone: str
+    episodes: Any = field(compare=False, repr=False)
+
+    def __call__(self, rewards: Array, draws: Draws) -> Array:
+        known = self.episodes
+        groups = draws.arms.reshape(-1, draws.arms.shape[-1])
+        found = turns(
+            known.rewards[groups],
+            known.reached[groups],
+            self.scheme,
+            states=known.states[groups] if self.by_state else None,
+            lone=self.lone,
+        )
+        return np.asarray(found[..., self.turn]).reshape(draws.arms.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,17 +69,11 @@ class TurnCell(GradientCell):
         problem = SoftmaxBandit(policy, [1.0], returns, np.ones_like(returns))  # type: ignore[arg-type]
         return cls(problem, group_size, episodes=episodes, turn=turn)
 
-    def estimator(self, name: str, advantages: Advantages) -> Estimator:
-        """Advantages over turns, by a name."""
-
-        def of_turn(_: Array, draws: Draws) -> Array:
-            arms = draws.arms
-            groups = arms.reshape(-1, arms.shape[-1])
-            known = self.episodes
-            found = advantages(known.rewards[groups], known.reached[groups], known.states[groups])
-            return np.asarray(found[..., self.turn]).reshape(arms.shape)
-
-        return Estimator(name, function=of_turn)
+    def estimator(self, scheme: str, *, by_state: bool = False, lone: str = "reward") -> Estimator:
+        """A scheme over turns, with what is not its default in its name."""
+        words = [scheme, *["by state"] * by_state, *["lone turns dropped"] * (lone == "zero")]
+        function = OfTurn(scheme, self.turn, by_state, lone, self.episodes)
+        return Estimator(", ".join(words), function=function)
 
     def range(self, quantity: Any) -> tuple[float, float]:
         # No baseline is larger than the sum of the turns' largest rewards.

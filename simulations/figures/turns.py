@@ -14,7 +14,6 @@ from ..evidence import Point
 from ..evidence.figure import Axis, Figure, Line
 from ..problems import Suite
 from ..shared.peers import weight_in
-from ..turns import scheme_of
 
 STEM = "turns"
 
@@ -55,5 +54,5 @@ def curves(suite: Suite) -> Iterator[Point]:
         for scheme in ("to-go", "to-go-mean", "summed"):
             push = turn_mean(listed, scheme, SIZE).by_turn[0] @ listed.gradient()
             value = float(push) / float(cell.problem.gradient() @ listed.gradient())
-            measured = weight_in(cell, cell.estimator(scheme, scheme_of(scheme)))
+            measured = weight_in(cell, cell.estimator(scheme))
             yield Point(STEM, scheme, {"reach": reach}, value, measured)
