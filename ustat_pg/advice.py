@@ -161,26 +161,12 @@ def _is_pool(source: str | Path) -> bool:
 
 
 def _of_moments(
-    problem: Any,
-    budget: float,
-    *,
-    prompt_cost: float,
-    output_cost: float | None,
-    population: int | None,
-    adaptive: bool,
-    stage_cost: float,
-    spec: Any,
+    problem: Any, budget: float, *, adaptive: bool, stage_cost: float, spec: Any, **costs: Any
 ) -> ProblemAdvice:
     moments = moments_of(problem)
     known, signal = mse_constants(moments), moments.mean_gradient_sq
-    advice = group_size_advice(
-        problem,
-        budget,
-        prompt_cost=prompt_cost,
-        output_cost=output_cost,
-        population=population,
-    )
-    if not prompt_cost and output_cost is None and population is None:
+    advice = group_size_advice(problem, budget, **costs)
+    if not any(costs.values()):
         advice = replace(advice, better_budget=near_budget(known, int(budget)))
     sizes = [row.group_size for row in advice.table]
     return ProblemAdvice(
