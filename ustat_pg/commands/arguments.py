@@ -45,6 +45,12 @@ def add_predict(commands: Any) -> None:
         help="enumerate all outcomes where there is no closed form",
     )
     predict.add_argument("--covariance", action="store_true", help="the matrix as well")
+    predict.add_argument(
+        "--verifier-rates",
+        metavar="A,C",
+        help="of a verifier that errs, the shares of right and of wrong answers that it accepts: what that "
+        "does to the gradient, its noise and the best group size; rewards 0 and 1",
+    )
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 

@@ -10,7 +10,13 @@ from typing import Any
 
 from ..baselines import parse
 from ..moments import Moments
-from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
+from ..predictions import (
+    MsePrediction,
+    best_table,
+    gradient_covariance,
+    gradient_mse,
+    verifier_effect,
+)
 from ..predictions.count_tables import centred, is_binary
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
@@ -20,6 +26,7 @@ from ..validation import InputError
 def run(options: argparse.Namespace) -> None:
     """Print a prediction, as rows or as one JSON object."""
     problem = load_problem(options.problem)
+    rates = _verifier_rates(options)
     if options.plan is not None:
         from .plans import printed_plan
 
@@ -45,11 +52,16 @@ def run(options: argparse.Namespace) -> None:
     else:
         prediction = gradient_mse(moments, **arguments)
     covariance = gradient_covariance(moments, **arguments) if options.covariance else None
+    sizes = options.group_size, options.batch_size
+    effect = rates and verifier_effect(moments, *rates, arguments["baseline"], *sizes)
     if options.json:
         found = {} if covariance is None else {"covariance": covariance.tolist()}
-        print(json.dumps(prediction.to_dict() | found))
+        beside = {} if effect is None else {"verifier": effect.to_dict()}
+        print(json.dumps(prediction.to_dict() | found | beside))
         return
     print(prediction)
+    if effect is not None:
+        print(f"\n{effect}")
     if covariance is not None:
         print("covariance")
         for row in covariance:
@@ -70,6 +82,30 @@ def _enumerated(
     known = gradient_mse(moments, "oracle", *sizes)
     found = vars(enumerate_mse(problem, name, *sizes))
     return replace(known, **{key: value for key, value in found.items() if key != "mean"})
+
+
+def _verifier_rates(options: argparse.Namespace) -> list[float] | None:
+    """The rates at which a verifier accepts right and wrong answers, where they are asked."""
+    if (text := options.verifier_rates) is None:
+        return None
+    unread = {
+        "--plan": options.plan is not None,
+        "--design": options.design != "iid",
+        "--constant": options.constant is not None,
+        "--critic": options.critic is not None,
+        "--enumerate": options.enumerate,
+        "--covariance": options.covariance,
+    }
+    if given := [name for name, is_given in unread.items() if is_given]:
+        raise InputError(f"--verifier-rates does not read {', '.join(given)}: leave it out")
+    try:
+        right, wrong = map(float, text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--verifier-rates is {text!r}: write the shares of right and of wrong answers that are "
+            "accepted, as .95,.05"
+        ) from None
+    return [right, wrong]
 
 
 def numbers_in(path: str) -> Any:

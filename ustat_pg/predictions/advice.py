@@ -15,6 +15,9 @@ NEAR = 1.05
 """An error of at most so many times the least is near it, as the interval has it; where none that fits the
 budget is near that of the best real G, another budget is the advice."""
 
+ERRS = 0.05
+"""The share of wrong answers that are accepted where an advice says what that would do."""
+
 SHOWN_ROWS = 24
 """Rows of a table that a person reads."""
 
@@ -55,6 +58,8 @@ class GroupSizeAdvice(Shown):
             budget: what it costs that they must be whole, at least 1.
         better_budget: the nearest budget that a good group size divides, and that size, where they are known.
         advised: what to do, in words, where more is known than this record does.
+        with_errors: the best real G, and the noise over signal of group_size over what it is now, where a
+            verifier accepted :data:`ERRS` of the wrong answers; None where rewards are not 0 and 1.
     """
 
     g_star_paper: float | None
@@ -65,6 +70,7 @@ class GroupSizeAdvice(Shown):
     ratio_to_real: float
     better_budget: tuple[int, int] | None = None
     advised: str | None = None
+    with_errors: tuple[float, float] | None = None
 
     @property
     def shown(self) -> tuple[GroupSizeRow, ...]:
@@ -149,6 +155,13 @@ class GroupSizeAdvice(Shown):
         ):
             best = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
             lines.append(f"{text:36} {best}")
+        if self.with_errors is not None:
+            text = f"with {ERRS:.0%} of wrong answers accepted"
+            lines.append(
+                "{:36} {:.4g}, at {:.3g} times the noise over signal".format(
+                    text, *self.with_errors
+                )
+            )
         return "\n".join([*lines, "", self.advised or self._sentence()])
 
     def to_frame(self) -> pd.DataFrame:

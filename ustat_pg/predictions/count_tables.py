@@ -115,6 +115,18 @@ class CountTable(Shown):
         """The advantages times a factor."""
         return CountTable(factor * self.successes, factor * self.failures)
 
+    def clipped(self, limit: float) -> CountTable:
+        """The advantages cut off at ±limit, a positive number.
+
+        >>> table = count_table("std-ddof1", 8)
+        >>> for each in (table, table.clipped(0.2)):
+        ...     print(round(float(each.weight(0.02) / each.weight(0.5)), 3))
+        1.387
+        0.57
+        """
+        most = positive("limit", limit)
+        return CountTable(np.clip(self.successes, -most, most), np.clip(self.failures, -most, most))
+
     def less(self, other: CountTable) -> CountTable:
         """The differences of two tables of groups of one size: of their estimates on the same draws.
 

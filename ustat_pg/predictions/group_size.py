@@ -31,7 +31,8 @@ from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..shown import Shown
 from ..validation import InputError, field, finite_array, integer, number, positive, record
-from .advice import GroupSizeAdvice, GroupSizeRow
+from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
+from .count_tables import is_binary
 from .mse import gradient_mse
 
 Array = NDArray[np.float64]
@@ -354,14 +355,17 @@ def group_size_advice(
         )
         for size, batch, error in zip(sizes, batches, errors, strict=True)
     )
-    exact = optimal_group_size(
-        constants,
-        prompt_cost=fixed,
-        output_cost=per_output,
-        population=population,
-        budget=None if population is None else total,
-    )
+    costs: dict[str, Any] = {
+        "prompt_cost": fixed,
+        "output_cost": per_output,
+        "population": population,
+        "budget": None if population is None else total,
+    }
+    exact = optimal_group_size(constants, **costs)
     paper = paper_group_size(constants)
+    with_errors = None
+    if isinstance(moments, Moments) and exact < math.inf:
+        with_errors = _with_errors(moments, best, costs)
     real = float(spent(min(max(exact, 2.0), largest)))
     return GroupSizeAdvice(
         g_star_paper=paper if paper < math.inf else None,
@@ -370,7 +374,23 @@ def group_size_advice(
         g_interval=(int(near[0]), int(near[-1])),
         table=table,
         ratio_to_real=least / real if real else 1.0,
+        with_errors=with_errors,
     )
+
+
+def _with_errors(moments: Moments, size: int, costs: dict[str, Any]) -> tuple[float, float] | None:
+    """The best real G, and what the noise over signal is multiplied by, where a verifier takes a few wrong
+    answers for right; None where rewards are not 0 and 1, or nothing is learnt.
+    """
+    from .verifier import verified_moments  # which needs what is here
+
+    if not is_binary(moments):
+        return None
+    seen = verified_moments(moments, 1.0, ERRS)
+    noisy, clean = (gradient_mse(each, "grpo", size).noise_to_signal for each in (seen, moments))
+    if not noisy or not clean:
+        return None
+    return optimal_group_size(mse_constants(seen), **costs), noisy / clean
 
 
 def _whole(count: Any) -> Any:
