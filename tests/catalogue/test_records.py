@@ -112,7 +112,7 @@ def test_specs(spec, estimator, size, aggregation, scale):
     ("spec", "said"),
     [
         ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
-        ("huggingface foo", "'huggingface' is unknown: choose one of areal, "),
+        ("huggingface foo", "'huggingface' is unknown: choose one of agent-lightning, "),
         ("llama_factory num_generations=8", "'llama_factory' has no rows here: it has no trainer"),
         ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
         ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),

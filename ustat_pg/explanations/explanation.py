@@ -12,6 +12,7 @@ import numpy as np
 from .. import shown
 from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
+from ..catalogue.turns import over_turns
 from ..validation import InputError, nearest
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class Explanation(shown.Shown):
             plain["releases"] = list(meaning.releases)
             plain["passed_over"] = list(meaning.passed_over)
             plain["changes_nothing"] = meaning.unchanged()
+            plain["over_turns"] = over_turns(meaning)
         return plain | {"called": self.called, "advice": self.family.advice}
 
     def plot(self, axes: Axes | None = None) -> Axes:
@@ -281,7 +283,8 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {words}."]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
-    return lines + [f"  KL, {term}." for term in meaning.penalties()]
+    lines += [f"  KL, {term}." for term in meaning.penalties()]
+    return lines + [f"  {line}" for line in over_turns(meaning)]
 
 
 def curve(weight: dict[str, list[float]], pass_rates: Sequence[float]) -> list[str]:

@@ -28,7 +28,7 @@ from ..validation import InputError, integer, number, one_of, record
 
 Array = NDArray[np.float64]
 
-_MEANS = {
+CLIMBS = {
     "episode": "J, the expected return: unbiased",
     "episode-mean": "J, the expected return, by (G-1)/G: the learning rate is rescaled",
     "to-go": "J, the expected return: unbiased",
@@ -106,7 +106,7 @@ def turn_mean(
     >>> problem.gradient()[:2], turn_mean(problem, "summed", 64).mean[:2]
     (array([-0.144,  0.144]), array([ 0.072, -0.072]))
     """
-    one_of("scheme", scheme, _MEANS)
+    one_of("scheme", scheme, CLIMBS)
     size = integer("group_size", group_size, minimum=1)
     discount = number("discount", discount, minimum=0.0, maximum=1.0)
     one_of("lone", lone, ("reward", "zero"))
@@ -126,7 +126,7 @@ def turn_mean(
     known = square > least and length > least
     cosine = float(mean @ target) / (square * length) ** 0.5 if known else None
     rounded = None if multiple is None else round(multiple, 12)
-    climbs = _MEANS[scheme]
+    climbs = CLIMBS[scheme]
     if discount < 1:
         climbs = _DISCOUNTED.get(
             scheme, climbs.replace("expected return", "expected discounted return")
