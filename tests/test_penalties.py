@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.refusals import refuses
 from ustat_pg.estimators import KL_KINDS, KL_PLACES, kl_coefficients, kl_values
+from ustat_pg.predictions import kl_gradient
 
 LOG_RATIOS = np.array([[0.3, -1.2, 0.0], [2.0, -0.1, -0.7]])
 
@@ -81,3 +82,28 @@ def test_bad_input_is_refused(options, says):
     refuses(says, kl_coefficients, **{"log_ratio": LOG_RATIOS, **options})
     if "place" not in options:
         refuses(says, kl_values, **{"log_ratio": LOG_RATIOS, **options})
+
+
+def test_a_geometric_mean_of_ratios_is_no_tokens_ratio():
+    """TRL's k3 with importance_sampling_level="sequence": two tokens, by autograd where π = π_old."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    logits = torch.tensor(rng.normal(size=(3, 2)), requires_grad=True)
+    reference = torch.tensor(rng.dirichlet([1.0, 1.0], size=3))
+    outputs = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    prefixes = [[0, 1 + first] for first, _ in outputs]
+    policy = torch.softmax(logits, -1)
+    loss = torch.zeros((), dtype=torch.float64)
+    for nodes, output in zip(prefixes, outputs, strict=True):
+        own = torch.log(policy[nodes, output])
+        far = torch.log(reference[nodes, output]) - own
+        ratio = (own - own.detach()).mean().exp()
+        loss = loss + own.detach().sum().exp() * ((far.exp() - 1 - far) * ratio).sum()
+    found = -torch.autograd.grad(loss, logits)[0].numpy()
+    laws = policy.detach().numpy(), reference.numpy()
+    plain, token, whole = (
+        kl_gradient(*laws, "k3", place, prefixes=prefixes, tokens=outputs)
+        for place in ("loss", "token-ratio", "sequence-ratio")
+    )
+    np.testing.assert_allclose(found, (whole + plain) / 2, atol=1e-12)
+    assert np.abs(found - token).max() > 0.01
