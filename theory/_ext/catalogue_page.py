@@ -14,6 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ustat_pg.catalogue import Framework, Row, catalogue, short_name
 from ustat_pg.catalogue.options import as_text
+from ustat_pg.catalogue.turns import turn_rows
 from ustat_pg.explanations import explain
 
 if TYPE_CHECKING:
@@ -96,7 +97,16 @@ def estimators() -> str:
 def framework_page(record: Framework) -> str:
     """The page of one framework."""
     kinds = {kind: record.of_kind(kind) for kind in catalogue().kinds}
-    return made("framework", record=record, kinds=kinds, as_text=as_text)
+    defaults = {option.name: option.default or "none" for option in record.options.values()}
+    rows = turn_rows().get(record.name, ())
+    return made(
+        "framework",
+        record=record,
+        kinds=kinds,
+        as_text=as_text,
+        over_turns=rows,
+        defaults=defaults,
+    )
 
 
 def frameworks() -> str:

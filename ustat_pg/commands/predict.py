@@ -53,7 +53,9 @@ def run(options: argparse.Namespace) -> None:
         prediction = gradient_mse(moments, **arguments)
     covariance = gradient_covariance(moments, **arguments) if options.covariance else None
     sizes = options.group_size, options.batch_size
-    effect = rates and verifier_effect(moments, *rates, arguments["baseline"], *sizes)
+    effect = None
+    if rates is not None:
+        effect = verifier_effect(moments, *rates, arguments["baseline"], *sizes)
     if options.json:
         found = {} if covariance is None else {"covariance": covariance.tolist()}
         beside = {} if effect is None else {"verifier": effect.to_dict()}
@@ -84,7 +86,7 @@ def _enumerated(
     return replace(known, **{key: value for key, value in found.items() if key != "mean"})
 
 
-def _verifier_rates(options: argparse.Namespace) -> list[float] | None:
+def _verifier_rates(options: argparse.Namespace) -> tuple[float, float] | None:
     """The rates at which a verifier accepts right and wrong answers, where they are asked."""
     if (text := options.verifier_rates) is None:
         return None
@@ -105,7 +107,7 @@ def _verifier_rates(options: argparse.Namespace) -> list[float] | None:
             f"--verifier-rates is {text!r}: write the shares of right and of wrong answers that are "
             "accepted, as .95,.05"
         ) from None
-    return [right, wrong]
+    return right, wrong
 
 
 def numbers_in(path: str) -> Any:
