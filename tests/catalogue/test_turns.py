@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.conformance.turns import DATA, DRIVERS, REWARDS, STATES, chosen
+from ustat_pg import explain
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.catalogue.turns import compared, over_turns, turn_rows
-from ustat_pg.commands.explain import explain
 from ustat_pg.estimators import TURN_SCHEMES, turns
 from ustat_pg.predictions.turns import CLIMBS
 

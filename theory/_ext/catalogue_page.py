@@ -14,7 +14,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ustat_pg.catalogue import Framework, Row, catalogue, short_name
 from ustat_pg.catalogue.options import as_text
-from ustat_pg.catalogue.turns import turn_rows
 from ustat_pg.explanations import explain
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def estimators() -> str:
 
 def framework_page(record: Framework) -> str:
     """The page of one framework."""
+    from ustat_pg.catalogue.turns import turn_rows
+
     kinds = {kind: record.of_kind(kind) for kind in catalogue().kinds}
     defaults = {option.name: option.default or "none" for option in record.options.values()}
     rows = turn_rows().get(record.name, ())

@@ -10,13 +10,7 @@ from typing import Any
 
 from ..baselines import parse
 from ..moments import Moments
-from ..predictions import (
-    MsePrediction,
-    best_table,
-    gradient_covariance,
-    gradient_mse,
-    verifier_effect,
-)
+from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
 from ..predictions.count_tables import centred, is_binary
 from ..problems import SoftmaxBandit, load_problem
 from ..reading import read_json
@@ -55,6 +49,8 @@ def run(options: argparse.Namespace) -> None:
     sizes = options.group_size, options.batch_size
     effect = None
     if rates is not None:
+        from ..predictions import verifier_effect
+
         effect = verifier_effect(moments, *rates, arguments["baseline"], *sizes)
     if options.json:
         found = {} if covariance is None else {"covariance": covariance.tolist()}
