@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import softmax
@@ -28,7 +28,7 @@ from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Check, Linear, Statement, equal, mean_of
-from ..problems import BanditEntry, mse_of
+from ..problems import BanditEntry, Entry, mse_of
 from .margins import COARSE
 from .numerics import Approximate, derivative
 
@@ -203,7 +203,7 @@ class Direction:
         return float(vector @ self.unit)
 
     def check(
-        self, entry: BanditEntry, what: str, cell: GradientCell, estimator: Estimator,
+        self, entry: Entry[Any], what: str, cell: GradientCell, estimator: Estimator,
         mean: np.ndarray, rivals: Mapping[str, np.ndarray] | None = None, **margins: float,
     ) -> Check:  # fmt: skip
         """An estimator's mean, and the vectors that rivals take for it, along the direction."""
