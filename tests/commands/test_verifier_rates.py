@@ -11,7 +11,11 @@ import pytest
 from tests.support.refusals import refuses
 from ustat_pg.cli import main
 from ustat_pg.estimators import advantages
+from ustat_pg.llm.advise import _wrong_norms, decide
+from ustat_pg.llm.constants import constants
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.predictions import count_table, gradient_mse, group_size_advice, verifier_effect
+from ustat_pg.predictions.advice import ERRS
 from ustat_pg.problems import SoftmaxBandit, load_problem
 
 RIGHT, WRONG = 0.9, 0.2
@@ -103,3 +107,30 @@ def test_predict_and_advise_say_it(capsys):
     assert advice.with_errors == pytest.approx((few.best_group_size, times))
     assert "with 5% of wrong answers accepted" in str(advice)
     assert group_size_advice(load_problem("ustat:several"), 64).with_errors is None
+
+
+def test_a_pool_knows_the_mean_over_a_verifiers_words():
+    """U-statistics of a pool, averaged over every verifier's word on its wrong answers, are what is said."""
+    rng = np.random.default_rng(3)
+    rewards, scores = np.array([[1, 0, 1, 1], [0, 0, 1, 1.0]]), rng.normal(size=(2, 4, 3))
+    # Gradients that differ: c1 > 0.
+    scores[..., 0] += 6 * (rewards - 0.5) * [[1], [-1]]
+    pool = ScoredPool.from_scores(rewards, scores)
+    wrong = np.argwhere(rewards == 0)
+
+    def sums(found):
+        # ‖g‖² has a term of mean 0 over scores, not over words: it cancels here.
+        return np.array([found.c1 + found.c2, found.c2 + found.c3])
+
+    mean = np.zeros(2)
+    for words in product((0, 1), repeat=len(wrong)):
+        said = rewards.copy()
+        said[tuple(wrong.T)] = words
+        chance = np.prod(np.where(words, ERRS, 1 - ERRS))
+        mean += chance * sums(constants(ScoredPool.from_scores(said, scores)))
+    single, pairs = _wrong_norms(pool)
+    kept, own = (1 - ERRS) ** 2, ERRS * (1 - ERRS)
+    expected = kept * sums(constants(pool)) + own * np.array([single, single + pairs])
+    np.testing.assert_allclose(mean, expected, rtol=1e-9)
+    assert "with 5% of wrong answers accepted" in str(decide(pool, 8))
+    assert _wrong_norms(ScoredPool.from_scores(rewards / 2, scores)) is None

@@ -386,6 +386,7 @@ def decide(
         frac_reward_zero_std=lambda size: finite(
             frac_reward_zero_std(pool, [size])["frac_reward_zero_std"].iloc[0]
         ),
+        wrong_norms=_wrong_norms(pool),
     )
     best, worst, better = sizes.group_size, None, None
     ends = {name: estimates.estimates[name].interval for name in ("c1", "c2", "c3")}
@@ -401,6 +402,16 @@ def decide(
     if output_cost is None and not prompt_cost and population is None:
         better = near_budget(values, int(budget))
     return PoolAdvice(sizes, pool, estimates, best, worst, budget, better)
+
+
+def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
+    """Estimates of E[‖s‖² (1-z)] and E[(1-V) tr F]; None where rewards are not 0 and 1."""
+    if not np.isin(pool.rewards, (0.0, 1.0)).all():
+        return None
+    known = prompt_moments(pool).by_prompt(pool)
+    single = known.fisher_trace - known.norm_reward
+    # V tr F = E[‖s‖² z] - E[‖s‖² a].
+    return float(single.mean()), float((single + known.norm_advantage).mean())
 
 
 def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -> PoolAdvice:

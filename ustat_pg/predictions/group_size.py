@@ -278,36 +278,39 @@ def group_size_advice(
     output_cost: float | None = None,
     population: int | None = None,
     frac_reward_zero_std: Callable[[int], ArrayLike | None] | None = None,
+    wrong_norms: tuple[float, float] | None = None,
 ) -> GroupSizeAdvice:
     """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
 
-    Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
-    divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
-    G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
-    has the powers of two and that. A population caps B at N; without costs, group sizes that
-    would need more prompts are not feasible.
+        Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
+        divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
+        G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
+        has the powers of two and that. A population caps B at N; without costs, group sizes that
+        would need more prompts are not feasible.
 
-    Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
-    is one prompt with the whole budget, and there is no G*.
+        Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
+        is one prompt with the whole budget, and there is no G*.
 
-    Arguments:
-        moments: the problem, or its moments, at the current parameters; or the constants made of them,
-            where those were estimated.
-        budget: K, a whole number of at least 2; with costs C, a positive number.
-        prompt_cost: q, of a prompt besides its outputs.
-        output_cost: r, of an output; 1 where only a prompt's cost is given.
-        population: N, where prompts are drawn without replacement from N; the moments are those of
-            all N, of which ρ(x) is the share that looks like x.
-        frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
-            all; in all where constants are given; None of a G of which it is not known. A problem's
-            own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
-
-    >>> from ustat_pg.problems import example_problem, problem_from_mapping
-    >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
-    >>> advice.group_size, advice.g_interval
-    (4, (3, 5))
-    >>> round(advice.g_star_exact, 4)
-    3.6903
+        Arguments:
+            moments: the problem, or its moments, at the current parameters; or the constants made of them,
+                where those were estimated.
+            budget: K, a whole number of at least 2; with costs C, a positive number.
+            prompt_cost: q, of a prompt besides its outputs.
+            output_cost: r, of an output; 1 where only a prompt's cost is given.
+            population: N, where prompts are drawn without replacement from N; the moments are those of
+                all N, of which ρ(x) is the share that looks like x.
+            frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
+                all; in all where constants are given; None of a G of which it is not known. A problem's
+                    own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
+            wrong_norms: with constants of rewards 0 and 1: E[‖s‖² (1-z)] and E[(1-V) tr F], for what a verifier
+                that accepts wrong answers would do; a problem's own are known.
+    
+        >>> from ustat_pg.problems import example_problem, problem_from_mapping
+        >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
+        >>> advice.group_size, advice.g_interval
+        (4, (3, 5))
+        >>> round(advice.g_star_exact, 4)
+        3.6903
     """
     if not isinstance(moments, MseConstants):
         frac_reward_zero_std = frac_reward_zero_std or getattr(
@@ -363,9 +366,13 @@ def group_size_advice(
     }
     exact = optimal_group_size(constants, **costs)
     paper = paper_group_size(constants)
+    if isinstance(moments, Moments) and is_binary(moments) and moments.mean_gradient_sq > 0:
+        norms = moments.fisher_trace
+        each = norms - moments.norm_reward, (1 - moments.value) * norms
+        wrong_norms = float(moments.context_probs @ each[0]), float(moments.context_probs @ each[1])
     with_errors = None
-    if isinstance(moments, Moments) and exact < math.inf:
-        with_errors = _with_errors(moments, best, costs)
+    if wrong_norms is not None and exact < math.inf:
+        with_errors = _with_errors(constants, best, wrong_norms, costs)
     real = float(spent(min(max(exact, 2.0), largest)))
     return GroupSizeAdvice(
         g_star_paper=paper if paper < math.inf else None,
@@ -378,19 +385,21 @@ def group_size_advice(
     )
 
 
-def _with_errors(moments: Moments, size: int, costs: dict[str, Any]) -> tuple[float, float] | None:
+def _with_errors(
+    constants: MseConstants, size: int, wrong: tuple[float, float], costs: dict[str, Any]
+) -> tuple[float, float]:
     """The best real G, and what the noise over signal is multiplied by, where a verifier takes a few wrong
-    answers for right; None where rewards are not 0 and 1, or nothing is learnt.
+    answers for right: the gradient is 1 - ERRS times as long, and a wrong answer's word has a variance.
     """
-    from .verifier import verified_moments  # which needs what is here
-
-    if not is_binary(moments):
-        return None
-    seen = verified_moments(moments, 1.0, ERRS)
-    noisy, clean = (gradient_mse(each, "grpo", size).noise_to_signal for each in (seen, moments))
-    if not noisy or not clean:
-        return None
-    return optimal_group_size(mse_constants(seen), **costs), noisy / clean
+    kept, own = (1 - ERRS) ** 2, ERRS * (1 - ERRS)
+    single, pairs = (max(each, 0.0) for each in wrong)
+    seen = MseConstants(
+        c1=kept * constants.c1,
+        c2=kept * constants.c2 + own * single,
+        c3=kept * constants.c3 + own * pairs,
+    )
+    times = float(seen.mse(size) / (kept * constants.mse(size)))
+    return optimal_group_size(seen, **costs), times
 
 
 def _whole(count: Any) -> Any:
