@@ -120,7 +120,7 @@ def test_a_pool_knows_the_mean_over_a_verifiers_words():
 
     def sums(found):
         # ‖g‖² has a term of mean 0 over scores, not over words: it cancels here.
-        return np.array([found.c1 + found.c2, found.c2 + found.c3])
+        return np.array([found.c1.value + found.c2.value, found.c2.value + found.c3.value])
 
     mean = np.zeros(2)
     for words in product((0, 1), repeat=len(wrong)):

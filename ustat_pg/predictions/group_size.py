@@ -282,35 +282,35 @@ def group_size_advice(
 ) -> GroupSizeAdvice:
     """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
 
-        Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
-        divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
-        G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
-        has the powers of two and that. A population caps B at N; without costs, group sizes that
-        would need more prompts are not feasible.
+    Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
+    divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
+    G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
+    has the powers of two and that. A population caps B at N; without costs, group sizes that
+    would need more prompts are not feasible.
 
-        Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
-        is one prompt with the whole budget, and there is no G*.
+    Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
+    is one prompt with the whole budget, and there is no G*.
 
-        Arguments:
-            moments: the problem, or its moments, at the current parameters; or the constants made of them,
-                where those were estimated.
-            budget: K, a whole number of at least 2; with costs C, a positive number.
-            prompt_cost: q, of a prompt besides its outputs.
-            output_cost: r, of an output; 1 where only a prompt's cost is given.
-            population: N, where prompts are drawn without replacement from N; the moments are those of
-                all N, of which ρ(x) is the share that looks like x.
-            frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
-                all; in all where constants are given; None of a G of which it is not known. A problem's
-                    own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
-            wrong_norms: with constants of rewards 0 and 1: E[‖s‖² (1-z)] and E[(1-V) tr F], for what a verifier
-                that accepts wrong answers would do; a problem's own are known.
-    
-        >>> from ustat_pg.problems import example_problem, problem_from_mapping
-        >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
-        >>> advice.group_size, advice.g_interval
-        (4, (3, 5))
-        >>> round(advice.g_star_exact, 4)
-        3.6903
+    Arguments:
+        moments: the problem, or its moments, at the current parameters; or the constants made of them,
+            where those were estimated.
+        budget: K, a whole number of at least 2; with costs C, a positive number.
+        prompt_cost: q, of a prompt besides its outputs.
+        output_cost: r, of an output; 1 where only a prompt's cost is given.
+        population: N, where prompts are drawn without replacement from N; the moments are those of
+            all N, of which ρ(x) is the share that looks like x.
+        frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
+            all; in all where constants are given; None of a G of which it is not known. A problem's
+                own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
+        wrong_norms: with constants of rewards 0 and 1: E[‖s‖² (1-z)] and E[(1-V) tr F], for what a verifier
+            that accepts wrong answers would do; a problem's own are known.
+
+    >>> from ustat_pg.problems import example_problem, problem_from_mapping
+    >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
+    >>> advice.group_size, advice.g_interval
+    (4, (3, 5))
+    >>> round(advice.g_star_exact, 4)
+    3.6903
     """
     if not isinstance(moments, MseConstants):
         frac_reward_zero_std = frac_reward_zero_std or getattr(
