@@ -5,7 +5,7 @@ indented equation keeps its lines.
 from __future__ import annotations
 
 import re
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from docutils import nodes
@@ -71,10 +71,10 @@ def resolve(
 
 
 def imported(module: str, name: str) -> Any:
-    """The object that a module has under a name; None where there is no such module or name."""
+    """The object that a module, or a class of it, has under a name; None where there is none."""
     try:
-        return getattr(import_module(module), name, None)
-    except (ImportError, ValueError):
+        return resolve_name(f"{module}.{name}")
+    except (ImportError, AttributeError, ValueError):
         return None
 
 

@@ -89,7 +89,7 @@ class ConstantsEstimate(Estimates):
         return self.c1.low <= 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows of :meth:`to_frame`, and why ends are not known, as JSON has them."""
+        """The rows of ``to_frame``, and why ends are not known, as JSON has them."""
         return {"constants": plain(self.to_frame()), "not_known": self.not_known}
 
     def __str__(self) -> str:
