@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -14,9 +16,17 @@ from tests.support.advantages import (
     whole_minibatch,
 )
 from tests.support.refusals import refuses
-from ustat_pg import compare, gradient_mse
-from ustat_pg.engines import Estimator, enumerate_mean, enumerate_mse
-from ustat_pg.problems import example_problem, problem_from_mapping, random_problem, save_problem
+from ustat_pg import compare, compare_turns, gradient_mse
+from ustat_pg.cli import main
+from ustat_pg.engines import Estimator, enumerate_mean, enumerate_mse, enumerate_turns
+from ustat_pg.problems import (
+    example_problem,
+    load_episodes,
+    load_problem,
+    problem_from_mapping,
+    random_problem,
+    save_problem,
+)
 
 EXAMPLE = problem_from_mapping(example_problem())
 NAMED = ["grpo", "oracle", "vanilla", "minimum-variance"]
@@ -186,3 +196,31 @@ def test_ranks_are_those_of_errors_at_each_group_size():
         ranks = rows.set_index("baseline")["rank"]
         assert ranks["grpo"] == ranks["again"]
         assert ranks.min() == 1
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_schemes_over_turns_are_compared(size, capsys):
+    frame = compare_turns("ustat:weather", size)
+    problem = load_episodes("ustat:weather")
+    for row in frame.itertuples():
+        found = enumerate_turns(problem, row.scheme, size)
+        assert row.mse == pytest.approx(found.mse, rel=1e-12)
+        length = np.linalg.norm(problem.gradient())
+        assert row.bias == pytest.approx(found.squared_bias**0.5 / length, abs=1e-10)
+    assert frame.set_index("scheme").multiple["episode-mean"] == pytest.approx((size - 1) / size)
+    words = ["predict", "ustat:weather", "--group-size", str(size)]
+    assert main(words) == 0
+    assert "summed: it climbs each turn's mean reward" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["mse"] for row in rows] == pytest.approx(frame.mse.tolist())
+    assert main([*words, "--baseline", "std"]) == 2
+    assert "whose schemes are compared" in capsys.readouterr().err
+
+
+def test_a_problem_with_turns_is_sent_to_its_own_reader():
+    refuses("which load_episodes reads", load_problem, "ustat:tool")
+    refuses("it must be a problem with turns", load_episodes, 3)
+    many = compare_turns("ustat:walk", 64, ["episode"])
+    assert np.isnan(many.mse[0])
+    assert many.bias[0] == 0

@@ -1,6 +1,7 @@
 from ._version import __version__ as __version__
 from .advice import advise as advise
 from .comparison import compare as compare
+from .comparison import compare_turns as compare_turns
 from .explanations import explain as explain
 from .llm.model_pool import ModelPool as ModelPool
 from .llm.pool import ScoredPool as ScoredPool

@@ -20,8 +20,12 @@ from .engines import (
     SquaredError,
     enumerate_mean,
     enumerate_mse,
+    enumerate_turns,
 )
-from .problems import SoftmaxBandit, load_problem
+from .episodes import Episodes, episodes_of
+from .estimators import TURN_SCHEMES
+from .predictions import turn_mean
+from .problems import EpisodeProblem, SoftmaxBandit, load_episodes, load_problem
 from .testing.function import UnderTest, Violation, whole_numbers
 from .validation import InputError, integer
 
@@ -142,6 +146,59 @@ def compare(
                     "rescaled": rescaled,
                     "kind": "exact" if row.sums is None else "simulation",
                     "replications": 0 if row.sums is None else row.sums.n,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def compare_turns(
+    problem: EpisodeProblem | Episodes | Mapping[str, Any] | str | Path,
+    group_sizes: int | Iterable[int],
+    schemes: Sequence[str] = TURN_SCHEMES,
+    *,
+    discount: float = 1.0,
+) -> pd.DataFrame:
+    """The mean and the MSE of estimators over turns on a problem, in a row for each and each group size.
+
+    Arguments:
+        problem: what the policy is trained on: a problem with turns, its list of episodes, its named
+            mapping, a file, or a name behind ``ustat:``.
+        group_sizes: G, one or several.
+        schemes: of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
+        discount: γ of the returns, in [0, 1].
+
+    Returns:
+        columns scheme, group_size, multiple (c where E ĝ = c ∇J on this problem; else NaN), cosine (of E ĝ
+        to ∇J), bias (‖E ĝ - ∇J‖/‖∇J‖; NaN where ∇J is 0), mse (E‖ĝ - ∇J‖² of one group, all groups
+        enumerated; NaN where they are too many) and climbs, what the mean climbs in words.
+
+    >>> frame = compare_turns("ustat:tool", 4, ["to-go", "summed"])
+    >>> frame[["scheme", "multiple", "cosine", "bias", "mse"]].round(3)
+       scheme  multiple  cosine   bias    mse
+    0   to-go       1.0    1.00  0.000  0.044
+    1  summed       NaN   -0.36  1.141  0.096
+    """
+    import pandas as pd
+
+    listed = episodes_of(load_episodes(problem))
+    target = float(np.linalg.norm(listed.gradient()))
+    rows = []
+    for size in whole_numbers("group size", group_sizes, 1):
+        for scheme in schemes:
+            found = turn_mean(listed, scheme, size, discount=discount)
+            error = nan
+            with suppress(InfeasibleError):
+                error = enumerate_turns(listed, scheme, size, discount=discount).mse
+            off = float(np.linalg.norm(found.mean - listed.gradient()))
+            rows.append(
+                {
+                    "scheme": scheme,
+                    "group_size": size,
+                    "multiple": nan if found.multiple is None else found.multiple,
+                    "cosine": nan if found.cosine is None else found.cosine,
+                    "bias": (off / target if off > _ROUNDING * target else 0.0) if target else nan,
+                    "mse": error,
+                    "climbs": found.climbs,
                 }
             )
     return pd.DataFrame(rows)

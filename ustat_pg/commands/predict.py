@@ -12,13 +12,16 @@ from ..baselines import parse
 from ..moments import Moments
 from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
 from ..predictions.count_tables import centred, is_binary
-from ..problems import SoftmaxBandit, load_problem
+from ..problems import SoftmaxBandit, holds_turns, load_problem
 from ..reading import read_json
 from ..validation import InputError
 
 
 def run(options: argparse.Namespace) -> None:
     """Print a prediction, as rows or as one JSON object."""
+    if holds_turns(options.problem):
+        print(_over_turns(options))
+        return
     problem = load_problem(options.problem)
     rates = _verifier_rates(options)
     if options.plan is not None:
@@ -64,6 +67,23 @@ def run(options: argparse.Namespace) -> None:
         print("covariance")
         for row in covariance:
             print(" ".join(f"{value: .6e}" for value in row))
+
+
+def _over_turns(options: argparse.Namespace) -> str:
+    """The schemes over turns on a problem with turns, side by side."""
+    from ..comparison import compare_turns
+
+    for name in ("plan", "baseline", "constant", "critic", "verifier_rates"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"{name} is given with a problem with turns, whose schemes are compared"
+            )
+    frame = compare_turns(options.problem, options.group_size)
+    if options.json:
+        return json.dumps(frame.astype(object).where(frame.notna(), None).to_dict("records"))
+    numbers = frame.drop(columns="climbs").to_string(index=False, na_rep="", float_format="%.4g")
+    said = [f"{row.scheme}: it climbs {row.climbs}" for row in frame.itertuples()]
+    return "\n".join([numbers, "", *said])
 
 
 def _enumerated(

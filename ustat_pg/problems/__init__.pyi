@@ -3,6 +3,7 @@ from .episodes import Episodes as Episodes
 from .episodes import episode_problem as episode_problem
 from .episodes import episode_problems as episode_problems
 from .episodes import episodes_of as episodes_of
+from .episodes import holds_turns as holds_turns
 from .episodes import load_episodes as load_episodes
 from .files import load_problem as load_problem
 from .files import save_problem as save_problem

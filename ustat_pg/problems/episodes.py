@@ -309,11 +309,25 @@ def episode_problems() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
-def load_episodes(path: str | Path) -> EpisodeProblem:
-    """Read a problem with turns from a ``.json`` file, or one that ships with the library.
+def holds_turns(problem: Any) -> bool:
+    """Whether a file, a name behind ``ustat:`` or a mapping is of a problem with turns."""
+    if isinstance(problem, Mapping):
+        return "states" in problem
+    name = str(problem)
+    if name.startswith(PREFIX):
+        return name.removeprefix(PREFIX) in episode_problems()
+    path = Path(name)
+    return path.suffix == ".json" and path.is_file() and holds_turns(read_json(path))
+
+
+def load_episodes(
+    source: EpisodeProblem | Episodes | Mapping[str, Any] | str | Path,
+) -> EpisodeProblem | Episodes:
+    """Read a problem with turns: a ``.json`` file, its mapping, or one that ships with the library.
 
     Arguments:
-        path: file, or a name of :func:`episode_problems` behind ``ustat:``.
+        source: file, or a name of :func:`episode_problems` behind ``ustat:``; a mapping as
+            :func:`episode_problem` takes it; a problem or its episodes are left as they are.
 
     Raises:
         InputError: the file cannot be read, or its problem is refused; the message begins with its name.
@@ -321,14 +335,22 @@ def load_episodes(path: str | Path) -> EpisodeProblem:
     >>> load_episodes("ustat:tool").objective()
     0.54
     """
-    name = str(path)
+    if isinstance(source, EpisodeProblem | Episodes):
+        return source
+    if isinstance(source, Mapping):
+        return episode_problem(source)
+    if not isinstance(source, str | Path):
+        raise InputError(
+            f"problem is {source!r:.80}: it must be a problem with turns, its mapping, a file or ustat:NAME"
+        )
+    name = str(source)
     if name.startswith(PREFIX):
         stem = name.removeprefix(PREFIX)
         if stem not in episode_problems():
             raise InputError(f"{name}: there are {', '.join(episode_problems())}")
         data = json.loads((_shipped() / f"{stem}.json").read_text(encoding="utf-8"))
     else:
-        data = read_json(Path(path))
+        data = read_json(Path(source))
     try:
         return episode_problem(data)
     except InputError as error:

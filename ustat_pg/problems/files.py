@@ -11,6 +11,7 @@ import numpy as np
 
 from ..reading import read_arrays, read_json
 from ..validation import InputError
+from .episodes import holds_turns
 from .mappings import problem_from_mapping
 from .named import PREFIX, named_problem
 from .softmax_bandit import SoftmaxBandit
@@ -38,6 +39,8 @@ def load_problem(source: SoftmaxBandit | Mapping[str, Any] | str | Path) -> Soft
         raise InputError(
             f"problem is {source!r:.80}: it must be a SoftmaxBandit, named arrays, a file or ustat:NAME"
         )
+    if holds_turns(source):
+        raise InputError(f"{source}: it is a problem with turns, which load_episodes reads")
     if str(source).startswith(PREFIX):
         return named_problem(str(source)).problem
     path = Path(source)
