@@ -26,7 +26,7 @@ from ustat_pg.problems import Episodes
 from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
-from .problems.turns import episodes, tokens
+from .problems.turns import SIZE, episodes, tokens
 from .shared.peers import telling
 
 Array = NDArray[np.float64]
@@ -43,9 +43,6 @@ PER_TURN = "a per-turn baseline is never noisier than the episode's"
 RIVALS = (
     OWN_INSIDE, ONE_OVER_MEAN, NO_CHANCE, SUMMED, OF_ALL, POOLED, DROPPED, OWN_VISITS, PER_TURN,
 )  # fmt: skip
-
-G = 3
-"""The group size: small, so that a turn which no other episode reaches counts."""
 
 CLEAR = 0.05
 """Share of a mean by which a rival differs where it is asked, and of a turn's noise where an order is."""
@@ -67,17 +64,17 @@ def on_networks(suite: Suite) -> Iterator[Check]:
 def _of(entry: Entry[Episodes]) -> Iterator[Check]:
     listed = entry.problem
     reach = listed.probs @ listed.reached
-    gradients = turn_mean(listed, "to-go", G).by_turn
+    gradients = turn_mean(listed, "to-go", SIZE).by_turn
     for turn, gradient in enumerate(gradients):
         if np.linalg.norm(gradient) < 1e-9:
             continue
-        cell = TurnCell.of(listed, turn, G)
+        cell = TurnCell.of(listed, turn, SIZE)
         for scheme, lone, rivals in (
             ("episode", "reward", {}),
             ("to-go", "reward", {}),
             ("to-go", "zero", {DROPPED: gradient}),
             ("to-go-mean", "reward", {
-                OWN_INSIDE: gradient, ONE_OVER_MEAN: (1 - 1 / (G * reach[turn])) * gradient,
+                OWN_INSIDE: gradient, ONE_OVER_MEAN: (1 - 1 / (SIZE * reach[turn])) * gradient,
             }),
             ("summed", "reward", _summed(listed, turn, gradient)),
             ("pooled", "reward", {}),
@@ -85,7 +82,7 @@ def _of(entry: Entry[Episodes]) -> Iterator[Check]:
         ):  # fmt: skip
             if lone == "zero" and reach[turn] == 1:
                 continue
-            mean = turn_mean(listed, scheme, G, lone=lone).by_turn[turn]
+            mean = turn_mean(listed, scheme, SIZE, lone=lone).by_turn[turn]
             estimator = cell.estimator(scheme, lone=lone)
             what = f"turn {turn + 1}: mean of {estimator.label}"
             yield _mean(entry, what, cell, estimator, mean, rivals)
@@ -111,7 +108,7 @@ def _summed(listed: Episodes, turn: int, gradient: Array) -> dict[str, Array]:
     survival = np.einsum("e,eu,ed->ud", listed.probs, listed.reached, listed.scores[:, turn])
     survival[: turn + 1] = 0.0
     rewards = listed.probs @ listed.rewards
-    chance = 1 - (1 - reach) ** (G - 1)
+    chance = 1 - (1 - reach) ** (SIZE - 1)
     return {
         SUMMED: gradient,
         NO_CHANCE: gradient - (rewards / reach) @ survival,
@@ -123,7 +120,7 @@ def _noise(entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array) -
     """The error of a turn's part under two baselines, and which of them has the larger."""
     square = float(gradient @ gradient)
     errors = {
-        scheme: float(turn_noise(entry.problem, scheme, G)[turn]) - square
+        scheme: float(turn_noise(entry.problem, scheme, SIZE)[turn]) - square
         for scheme in ("to-go", "episode")
     }
     size = max(errors.values())
@@ -157,10 +154,10 @@ def _by_state(entry: Entry[Episodes]) -> Iterator[Check]:
         means = (same @ to_go[..., None])[..., 0] / np.maximum(count, 1)
         return (to_go - means).reshape(rewards.shape) * reached
 
-    wrong = enumerate_turns(listed, other_visits, G, by_state=True).by_turn
-    right = turn_mean(listed, "to-go", G).by_turn
+    wrong = enumerate_turns(listed, other_visits, SIZE, by_state=True).by_turn
+    right = turn_mean(listed, "to-go", SIZE).by_turn
     for turn, mean in enumerate(right):
-        cell = TurnCell.of(listed, turn, G)
+        cell = TurnCell.of(listed, turn, SIZE)
         estimator, rivals = cell.estimator("to-go", by_state=True), {OWN_VISITS: wrong[turn]}
         what = f"turn {turn + 1}: mean of {estimator.label}"
         yield _mean(entry, what, cell, estimator, mean, rivals)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ustat_pg.engines import enumerate_turns
 from ustat_pg.problems import (
     Episodes,
     SoftmaxBandit,
@@ -24,7 +25,13 @@ from .entry import Entry
 _TURNS = 3
 """The most turns of generated problems and of flowers."""
 
-_DRAWS = 1000
+SIZE = 3
+"""The group size that turns are asked at: small, so that one which no other episode reaches counts."""
+
+SHOWN = 0.1
+"""Share by which wrong formulas are off at least on a generated problem: twice what a check asks."""
+
+_DRAWS = 10_000
 """Draws among which a telling problem is looked for."""
 
 
@@ -40,10 +47,25 @@ def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
 
 
 def _telling(listed: Episodes) -> bool:
-    """Whether turns are reached by some episodes only, and come back to a state."""
+    """Whether a walk comes back to a state, what summed baselines lose shows, and so does their noise.
+
+    By its list and by enumeration, in groups of :data:`SIZE`: no closed form takes part.
+    """
     reach = listed.probs @ listed.reached
     again = (listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]
-    return 0.1 < reach[1] < 0.6 and float(listed.probs @ again.any(axis=1)) > 0.1
+    if not (0.1 < reach[1] < 0.6 and float(listed.probs @ again.any(axis=1)) > 0.1):
+        return False
+    # At the first turn: what the rewards of the second lose, by three wrong factors.
+    first = listed.probs[:, None] * listed.scores[:, 0]
+    lost = (listed.probs @ listed.rewards[:, 1]) / reach[1] * (listed.reached[:, 1] @ first)
+    company = 1 - (1 - reach[1]) ** (SIZE - 1)
+    least = min(company, 1 - company, company * (1 - reach[1])) * np.linalg.norm(lost)
+    if least < SHOWN * (np.linalg.norm(listed.to_go[:, 0] @ first) + np.linalg.norm(lost)):
+        return False
+    by_turn, whole = (enumerate_turns(listed, name, SIZE) for name in ("to-go", "episode"))
+    signal = (by_turn.by_turn**2).sum(axis=1)
+    noise, least_noise = by_turn.turn_squares - signal, whole.turn_squares - signal
+    return bool((noise > (1 + SHOWN) * least_noise).any())
 
 
 def _walk(rng: np.random.Generator) -> Episodes:
