@@ -22,7 +22,7 @@ from .engines import (
     enumerate_mse,
     enumerate_turns,
 )
-from .episodes import Episodes, episodes_of
+from .episodes import Episodes
 from .estimators import TURN_SCHEMES
 from .predictions import turn_mean
 from .problems import EpisodeProblem, SoftmaxBandit, load_episodes, load_problem
@@ -180,7 +180,7 @@ def compare_turns(
     """
     import pandas as pd
 
-    listed = episodes_of(load_episodes(problem))
+    listed = problem if isinstance(problem, Episodes) else load_episodes(problem).episodes
     target = float(np.linalg.norm(listed.gradient()))
     rows = []
     for size in whole_numbers("group size", group_sizes, 1):

@@ -321,13 +321,13 @@ def holds_turns(problem: Any) -> bool:
 
 
 def load_episodes(
-    source: EpisodeProblem | Episodes | Mapping[str, Any] | str | Path,
-) -> EpisodeProblem | Episodes:
+    source: EpisodeProblem | Mapping[str, Any] | str | Path,
+) -> EpisodeProblem:
     """Read a problem with turns: a ``.json`` file, its mapping, or one that ships with the library.
 
     Arguments:
         source: file, or a name of :func:`episode_problems` behind ``ustat:``; a mapping as
-            :func:`episode_problem` takes it; a problem or its episodes are left as they are.
+            :func:`episode_problem` takes it; a problem is left as it is.
 
     Raises:
         InputError: the file cannot be read, or its problem is refused; the message begins with its name.
@@ -335,7 +335,7 @@ def load_episodes(
     >>> load_episodes("ustat:tool").objective()
     0.54
     """
-    if isinstance(source, EpisodeProblem | Episodes):
+    if isinstance(source, EpisodeProblem):
         return source
     if isinstance(source, Mapping):
         return episode_problem(source)
