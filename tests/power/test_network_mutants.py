@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 import pytest
 
-from simulations import Suite, one_step
+from simulations import Suite
 from simulations.engines import OneStep
 from simulations.evidence import Claim, Options, RivalVerdict, Store, Verdict, run_claims
+from simulations.parts import one_step
 from tests.support.mutants import mutated_function
 from ustat_pg.predictions import one_step_gap
 

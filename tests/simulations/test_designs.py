@@ -12,6 +12,7 @@ import pytest
 
 from simulations import STEMS, Suite, claim
 from simulations.engines import SurvivorCell, Training
+from simulations.engines.turns import TurnCell
 from simulations.evidence import LawExcess, Options, Store, run_claims
 from simulations.evidence.chi_squares import ChiSquares
 from simulations.problems import Entry
@@ -120,9 +121,10 @@ def test_anchors_of_every_problem_that_a_claim_runs_on():
         for stem in STEMS
         for check in claim_of(stem, "quick", 31337).checks
         for cell in check.functional.cells
-        # Weighted scores are no scores of their policy; outputs split by their fate have no parameters.
+        # Weighted scores are no scores of their policy; outputs split by their fate, and a turn's part of
+        # episodes, have no parameters.
         if not isinstance(getattr(cell, "problem", None), WeightedBandit | None)
-        and not isinstance(cell, SurvivorCell)
+        and not isinstance(cell, SurvivorCell | TurnCell)
     }
     assert len(problems) > 30
     rng = np.random.default_rng(0)

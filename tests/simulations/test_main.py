@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from figures.__main__ import main as figures
-from simulations import ON_LANGUAGE_MODELS, STEMS, minibatch
+from simulations import ON_LANGUAGE_MODELS, STEMS
 from simulations.__main__ import main
 from simulations.evidence import Options, load_results, options
 from simulations.evidence.options import SIZES, Size
 from simulations.evidence.results import load_curves, load_run
+from simulations.shared import peers
 from tests.support.claims import GRADIENTS
 from tests.support.commands import ROOT
 from tests.support.kills import blocks, claims_in, interruptible, kill_in_mid_run
@@ -219,13 +220,13 @@ def test_bad_usage_is_one_line_and_exit_2(words, message, refused):
 def test_exit_codes_of_refuted_and_inconclusive(tmp_path, capsys, monkeypatch):
     words = ["verify", "--size", "smoke", "--out"]
     with monkeypatch.context() as patch:
-        true = minibatch.gradient_mse
+        true = peers.gradient_mse
 
         def wrong(moments, *arguments, **keywords):
             prediction = true(moments, *arguments, **keywords)
             return type(prediction)(**{**vars(prediction), "mse": prediction.mse * 1.2})
 
-        patch.setattr(minibatch, "gradient_mse", wrong)
+        patch.setattr(peers, "gradient_mse", wrong)
         assert main([*words, str(tmp_path / "a"), "minibatch", "--engine", "exact"]) == 1
     assert "REFUTED by exact" in capsys.readouterr().out
     monkeypatch.setitem(SIZES, "smoke", Size(2, 0.125))

@@ -16,7 +16,7 @@ from simulations.evidence import (
     LawShare,
     Pit,
 )
-from simulations.evidence import functionals as module
+from simulations.evidence import laws as module
 from simulations.problems.landscapes import triple
 from ustat_pg.engines import Estimator, MomentSums
 
