@@ -155,8 +155,8 @@ def _power_rows(claims: Sequence[ClaimResult]) -> list[list[str]]:
 
 
 def power_table(claims: Sequence[ClaimResult], style: str = "simple") -> str:
-    """The expected share of each claim's checks that would say REFUTED, were every quantity off by an
-    effect; in brackets the likeliest check's probability, where it is another.
+    """The expected share of each claim's checks that would say REFUTED if every quantity were off by
+    an effect; in brackets the probability of the likeliest check, where it differs.
     """
     return as_table(_power_rows(claims), POWER_HEADER, style)
 
@@ -309,7 +309,7 @@ def _open_rivals(claim: ClaimResult) -> Iterator[str]:
                     yield f"the wrong formula “{rival.name}” {words} ({kind})"
     told_apart = {RivalVerdict.REFUTED, RivalVerdict.SURVIVED}
     if not any({r.exact, r.simulation} & told_apart for r in claim.rivals):
-        yield "no wrong formula can be told from the prediction here"
+        yield "no wrong formula is distinguishable from the prediction here"
 
 
 def check_command(results: Results, stem: str, check: CheckResult) -> list[str]:

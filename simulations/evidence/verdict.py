@@ -228,7 +228,7 @@ class Evidence:
         standard_error: Monte Carlo standard error; 0 where enumerated.
         replications: 0 where enumerated.
         alpha: the allotted false-alarm rate; 0 where enumerated.
-        rounding: discrepancies up to this cannot be told from rounding.
+        rounding: discrepancies up to this are indistinguishable from rounding.
     """
 
     estimate: float

@@ -32,7 +32,7 @@ ALGORITHM = Rule()
 """Algorithm 2's own: the token's ratio, and none on the penalty."""
 
 SEEN = {"token": 0.01, "prefix": 0.002, "gspo": 0.003}
-"""The squared biases, over the variance, from which they are told from none in some thousand groups."""
+"""The squared biases, over the variance, from which some thousand groups distinguish them from 0."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -134,7 +134,7 @@ def test_what_a_release_lacks_is_not_said_to_change_nothing():
 
 RUN = "num_generations: 8\nscale_rewards: true\n"
 CALL = "from trl import GRPOConfig\nGRPOConfig(num_generations=8)\n"
-HELD = "those from 0.19.0 to before 0.20.0."
+HELD = "from 0.19.0 to before 0.20.0."
 CELLS = [
     {"cell_type": "code", "source": ['!uv pip install "trl==0.19.1" vllm  # 2025\n']},
     {"cell_type": "code", "source": CALL},
@@ -158,7 +158,7 @@ def test_a_file_names_its_release(tmp_path, name, text):
     assert found.aggregation.name == "micro-token-mean"
     assert found.framework.title == "TRL 0.19.1, GRPOTrainer"
     (said,) = found.releases
-    assert said == f"TRL 0.19.1, which {tmp_path / name} names: by its defaults then, {HELD}"
+    assert said == f"TRL 0.19.1, which {tmp_path / name} names: these are its defaults {HELD}"
     assert not {"trl", "trl[vllm]"} & {*found.passed_over}
 
 
@@ -177,8 +177,8 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     ("line", "loss", "said"),
     [
-        ("trl==0.19.1", "bnpo", "names: by its defaults then, those from 0.19.0"),
-        ("trl==1.16.0", "dapo", "names: by its defaults then, those from 1.10.0 on."),
+        ("trl==0.19.1", "bnpo", "names: these are its defaults from 0.19.0"),
+        ("trl==1.16.0", "dapo", "names: these are its defaults from 1.10.0 on."),
         ("trl==2.0", "dapo", "is later than what is recorded: .* of TRL 1.16.0."),
         ("trl>=0.20,<0.24", "dapo", r"asks for trl>=0.20,<0.24, and these .* of TRL 1.16.0: write"),
         ("trl~=0.19.0", "dapo", "asks for trl~=0.19.0"),
@@ -216,8 +216,8 @@ def test_two_releases_are_compared(capsys):
     text = out_of(
         capsys, main, "explain", "trl==0.22.1", "num_generations=8", "--against", "trl==0.22.2"
     )
-    assert "TRL 0.22.1: by its defaults then, those from 0.22.0 to before 0.22.2." in text
-    assert "TRL 0.22.2: by its defaults then, those from 0.22.2 to before 0.23.0." in text
+    assert "TRL 0.22.1: these are its defaults from 0.22.0 to before 0.22.2." in text
+    assert "TRL 0.22.2: these are its defaults from 0.22.2 to before 0.23.0." in text
     assert "estimator" in text
     assert explain("trl==0.22.1").name == "group-mean"
     assert explain("trl==0.22.1 scale_rewards=false").name == explain("trl").name == "std-ddof1"

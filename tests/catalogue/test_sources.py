@@ -319,12 +319,12 @@ REFUSED = {
     "a parent that is not there": (
         "run.yaml",
         "defaults: gone.yaml\ngrpo: {adv_estimator: {name: grpo}}\n",
-        "its parent gone.yaml is not there, which may say .*num_generations_per_prompt"),
+        "its parent gone.yaml , which may set .*num_generations_per_prompt.*is missing"),
     "a parent of its own": (
         "run.yaml", "defaults: run.yaml\ngrpo: {}\n", "it is its own parent"),
     "a script with a file that is not there": (
         "run.sh", "python -m verl.trainer.main config=gone.yaml algorithm.adv_estimator=grpo",
-        "its parent gone.yaml is not there"),
+        "its parent gone.yaml, which .* is missing"),
     "a trainer of its own": (
         "run.sh", "python3 -m recipe.flowrl.main_flowrl algorithm.adv_estimator=grpo",
         "runs recipe.flowrl.main_flowrl: FlowRL"),
@@ -357,7 +357,7 @@ REFUSED = {
         "run.yaml", "rl: ebft\nebft: {mode: strided, n_samples_per_prompt: 4}\n", "'strided': its groups"),
     "a program with a config of its own": (
         "run.sh", "python3 -m recipe.async_flow.grpo_main algorithm.adv_estimator=grpo",
-        "runs recipe.async_flow.grpo_main, whose own config may say .*: write rollout.n=G"),
+        "runs recipe.async_flow.grpo_main, whose own config may set .*: write rollout.n=G"),
     "another's trainer, by what Hydra makes": (
         "run.yaml",
         "algorithm: {adv_estimator: grpo}\nx: ${algorithm.adv_estimator}\n"
@@ -371,13 +371,13 @@ REFUSED = {
         "run.sh", "swift rlhf --rlhf_type dpo --beta 1", "rlhf_type is 'dpo'"),
     "a value that is computed": (
         "train.py", "from trl import GRPOConfig\nGRPOConfig(num_generations=int(x))",
-        "only the run itself would say num_generations"),
+        "only the run itself sets num_generations"),
     "keywords that are computed": (
         "train.py", "from trl import GRPOConfig\nGRPOConfig(**options)",
-        "only the run itself would say scale_rewards"),
+        "only the run itself sets scale_rewards"),
     "a name with two values": (
         "train.py", "n = 2\nn = 4\nfrom trl import GRPOConfig\nGRPOConfig(num_generations=n)",
-        "only the run itself would say num_generations"),
+        "only the run itself sets num_generations"),
     "two configs": (
         "train.py", "from trl import GRPOConfig\nGRPOConfig()\nGRPOConfig()",
         "2 times, in lines 2, 3"),

@@ -228,12 +228,12 @@ def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "whose estimator: write a framework with its options, or --name NAME"),
+        ((), "give one estimator: a framework with its options, or --name NAME"),
         (("rllm",), "group size is not given: write rollout.n=G or --group-size G"),
         (("--name", "rloo", "--group-size", "1"), "at least 2: group size is 1"),
         (
             ("--name", "oracle", "--group-size", "4"),
-            "oracle is no table by the number of successes",
+            "oracle is not a table by the number of successes",
         ),
         (("--name", "pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
         (("trl scale_reward=group",), "the nearest is 'scale_rewards'"),

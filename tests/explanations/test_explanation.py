@@ -38,7 +38,7 @@ def test_numbers_of_a_problem_are_its_own(name):
     assert str(result) == text
     assert result._repr_html_() == f"<pre>{escape(text)}</pre>"
     assert f"noise over signal {exact.noise_to_signal:.4g}\n" in text
-    assert "Of pass rates alone" not in text
+    assert "Pass rates alone" not in text
 
 
 @pytest.mark.parametrize("name", ["grpo", "std-ddof1", "maxrl"])
@@ -91,12 +91,12 @@ def test_moments_of_pass_rates():
     ("spec", "said"),
     [
         ("trl num_generations=1", "A group of one output: not trained: groups have at least 2."),
-        ("verl adv_estimator=grpo_passk n=4", "Here times 1/sqrt(G) = 0.5."),
+        ("verl adv_estimator=grpo_passk n=4", "Here it is multiplied by 1/sqrt(G) = 0.5."),
         ("verl adv_estimator=grpo_passk norm_adv_by_std_in_grpo=false n=4", "1/G = 0.25."),
         ("trl", "0.0001 is added to the divisor"),
         ("verl adv_estimator=grpo n=4", "1e-06 is added to the divisor"),
         ("trl scale_rewards=batch", "0.0001 is added to the divisor"),
-        ("verl adv_estimator=grpo", "G = 1: an output has no others to be compared with."),
+        ("verl adv_estimator=grpo", "G = 1: an output has no others to compare with."),
     ],
 )
 def test_a_rows_numbers_are_said(spec, said):
@@ -202,7 +202,7 @@ def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
     batch = "prime-rl --group-size 8 --batch-size 256"
     assert "K = 256" in out_of(capsys, main, "explain", *batch.split())
     both = out_of(capsys, main, "explain", *line.split(), "--against", "trl")
-    assert "Passed over, for the catalogue has no such option: --model, --seed." in both
+    assert "Passed over, because the catalogue has no such option: --model, --seed." in both
 
 
 @pytest.mark.parametrize(

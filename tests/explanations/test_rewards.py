@@ -152,7 +152,7 @@ def test_the_command_prints_a_table_or_json(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("rates", "message"),
     [
-        ("a=.9", "of 1 rewards: write from 2 to 8"),
+        ("a=.9", "name 1 rewards: write from 2 to 8"),
         ("a=.9,b=x", "the rate of b is 'x': it must be a number in [0, 1]"),
         ("a=.9,b=1.01", "the rate of b is 1.01"),
         ("a=.9,b=.2,a+b=.5", "the chance of b alone would be -0.3"),
@@ -170,12 +170,12 @@ def test_rates_that_are_none_are_refused(rates, message):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"spec": "trl", "weights": "1"}, "write a finite one of each reward, of a, b"),
+        ({"spec": "trl", "weights": "1"}, "write a finite number for each reward: a, b"),
         ({"spec": "trl", "weights": "1,x"}, "weights are '1,x'"),
         ({"spec": "trl", "weights": [1, np.inf]}, "finite"),
         ({"spec": "trl reward_weights=1,2,3"}, "weights are [1.0, 2.0, 3.0]"),
-        ({"spec": "trl", "name": "std"}, "whose estimator"),
-        ({}, "whose estimator"),
+        ({"spec": "trl", "name": "std"}, "give one estimator"),
+        ({}, "give one estimator"),
         ({"spec": "trl", "group_size": 1}, "group size"),
         ({"spec": "trl", "group_size": 10**4}, "too many to enumerate"),
         ({"name": "oracle", "group_size": 4}, "oracle"),

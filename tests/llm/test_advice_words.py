@@ -64,7 +64,7 @@ def test_an_advice_says_what_it_is():
     assert f"{known}, G from {least} to {most} within" in ADVICE.line()
     size, text = ADVICE.group_size, str(ADVICE)
     assert f"In TRL: num_generations = {size}, 64 completions a step" in text
-    assert f"Use G = {size}: whatever c1, c2 and c3 are" in text
+    assert f"Use G = {size}: for all c1, c2 and c3 in" in text
     assert f"its error is at most {ADVICE.worst:.3g} times the least" in text
     best = ADVICE.sizes.group_size
     assert (f"G = {best} is the best at their estimates" in text) == (best != size)
@@ -72,9 +72,9 @@ def test_an_advice_says_what_it_is():
     assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
     unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
-    assert "The prompts are used up, and not enough is known to stop" in str(unsettled)
+    assert "All prompts are used, and the advice is still too uncertain" in str(unsettled)
     settled = replace(ADVICE, looks=({"settled": False}, {"settled": True}))
-    assert "used up" not in str(settled)
+    assert "All prompts are used" not in str(settled)
 
 
 @pytest.mark.parametrize(("near", "shown"), [((64, 8), None), ((72, 6), [72, 6]), (None, None)])
@@ -83,7 +83,7 @@ def test_a_budget_that_a_good_group_size_divides(near, shown):
     assert advice.to_dict()["better_budget"] == shown
     text = str(advice)
     assert ("take a budget of 72 with G = 6, or here G = " in text) == (shown is not None)
-    assert ("The best real G is known from" in text) == (near is not None)
+    assert ("95% interval of the best real G" in text) == (near is not None)
 
 
 def test_json_has_the_same_numbers():

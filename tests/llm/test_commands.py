@@ -245,7 +245,7 @@ def test_the_advice_is_the_least_worst_case(capsys, tmp_path):
     low, high = result["k_crit_interval"]
     assert low < result["k_crit"] < (high or math.inf)
     text = out_of(capsys, *words, "96")
-    assert f"Use G = {result['group_size']}: whatever c1, c2 and c3 are" in text
+    assert f"Use G = {result['group_size']}: for all c1, c2 and c3 in" in text
     assert f"num_generations = {result['group_size']}," in text
     assert "Critical budget" in text
     # 97 is prime: its only group is one of all outputs.

@@ -143,7 +143,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     alone = constants(replace(pool, config={})).g_star
     assert more["g_star_interval"][0] < alone.low
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
-    assert "95% is that of all 3 looks together, 98.3% of each" in text
+    assert "95% holds for all 3 looks together, 98.3% for each" in text
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
@@ -241,7 +241,7 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
     assert found["gradient_sq"] != pytest.approx(as_many.signal.value)
     text = str(decide(pool, 48))
     assert "7 prompts in 21 groups of 6 rollouts; mean reward" in text
-    assert "a prompt's groups are averaged and count as one prompt; grouped by" in text
+    assert "a prompt's groups are averaged and count as one prompt; if the policy" in text
     assert "(95%, 7 prompts)" in text
     # A prompt is drawn with its groups, which lie in the folder already.
     some = advice(capsys, *kept, "--limit", "5", of=(*LOGGED, log))["pool"]

@@ -174,7 +174,7 @@ def test_further_end_tokens_of_the_model_end_a_completion(small):
 
 
 def test_a_pad_token_that_is_the_end_of_text_token_too(small):
-    """Then padding cannot be told from tokens by looking at them."""
+    """Then padding looks like tokens."""
     model = load_model(small.source, pad_token="<eos>")
     assert model.tokenizer.pad_token_id == model.tokenizer.eos_token_id
     assert pools(sample(model, task_of(), 8)) == pools(sample(small, task_of(), 8))

@@ -133,7 +133,7 @@ def test_tables_and_moments_are_one_estimate():
     relative = result.pivot(index="baseline", columns="group_size", values="relative")
     assert relative.loc[["grpo", "group-mean"]].to_numpy() == pytest.approx(np.ones((2, 2)))
     assert relative.loc["std-ddof1"].tolist() == pytest.approx(relative.loc["std"].tolist())
-    # A multiple has the other's intervals too, and is told from it without any error.
+    # A multiple has the other's intervals too, and their ratio has no error.
     rows = result.set_index(["baseline", "group_size"])
     ends = ["low", "high", "relative_low", "relative_high"]
     assert rows.loc["group-mean", ends].to_numpy() == pytest.approx(rows.loc["grpo", ends])

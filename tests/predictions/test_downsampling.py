@@ -91,7 +91,7 @@ def test_half_of_many_are_successes(pass_rate):
     [
         ({"kept": 5}, "kept is 5: it must be at most drawn, 4"),
         ({"by": "luck"}, "by 'luck' is unknown"),
-        ({"estimator": "oracle"}, "no table by the number of successes"),
+        ({"estimator": "oracle"}, "not a table by the number of successes"),
         ({"moments": load_problem("ustat:rare")}, "rewards that are 0 or 1"),
     ],
 )

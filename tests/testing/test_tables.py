@@ -96,7 +96,7 @@ def test_a_function_outside_the_catalogue_gets_no_name(function):
     result = explain(function, group_size=8)
     assert result.alike is None
     assert result.family.name == "count-table"
-    assert "is a table of its own, and no multiple of one in the catalogue." in " ".join(
+    assert "is a new table, not a multiple of any in the catalogue." in " ".join(
         str(result).split()
     )
 
@@ -139,7 +139,7 @@ def test_functions_that_do_not_depend_on_counts_alone_are_refused():
     refuses("mixes the groups", explain, lambda z: z - z.mean(), group_size=4)
     refuses("group size is not given", explain, rloo)
     refuses("group size is 1", explain, rloo, group_size=1)
-    refuses("whose estimator", explain, rloo, name="std", group_size=4)
+    refuses("give one estimator", explain, rloo, name="std", group_size=4)
 
 
 def test_torch_functions_are_explained():

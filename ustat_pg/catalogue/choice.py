@@ -138,7 +138,7 @@ class Choice(Shown):
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
             f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
-            "outputs a step. In units of that, at as many outputs:",
+            "outputs a step. In units of that, at the same number of outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
         for label in labels:
@@ -148,7 +148,7 @@ class Choice(Shown):
             )
             lines.append(f"{label:{width}}{shown}")
         if best == current:
-            lines.append("Keep it: none of these is known to have less.")
+            lines.append("Keep it: none of these is known to have less noise.")
         else:
             lines.append(f"Take {best}.")
             if resized not in (current, best):
@@ -158,8 +158,8 @@ class Choice(Shown):
         )
         if biased:
             lines.append(
-                f"Each noise is that about the estimator's own mean; of {', '.join(biased)} that is another "
-                "than the gradient of the expected reward: ustat-pg explain says which."
+                f"Each noise is about the estimator's own mean. The mean of {', '.join(biased)} is not the "
+                "gradient of the expected reward: ustat-pg explain says what it is."
             )
         if self.direction is not None:
             lines.append(self._bias(self.direction))

@@ -167,10 +167,10 @@ class Meaning:
         )
         if unknown:
             asked = ", ".join(f"{short_name(name)}=N" for name in unknown)
-            return [f"One optimizer step is of K = {product} outputs: write {asked}."]
+            return [f"One optimizer step has K = {product} outputs: write {asked}."]
         size = self.group_size
         groups = f", B = {self.outputs / size:g} groups of {size}" if size and self.outputs else ""
-        return [f"One optimizer step is of K = {self.outputs:g} outputs{groups} ({product})."]
+        return [f"One optimizer step has K = {self.outputs:g} outputs{groups} ({product})."]
 
     def reused(self) -> list[str]:
         """Sentences on more than one step on outputs of one sampling."""
@@ -181,8 +181,8 @@ class Meaning:
         words = ", ".join(self._typed(name) for name in written if self.values[name] != "none")
         clips = [self._typed(option.name) for option in self._on("ratio")]
         return [
-            f"{self.steps:.4g} optimizer steps on outputs of one sampling ({words}): all numbers here are of "
-            "the first. From the second on the ratio to the policy that sampled is not 1, and "
+            f"{self.steps:.4g} optimizer steps on outputs of one sampling ({words}): all numbers here hold "
+            "for the first. From the second on the ratio to the policy that sampled is not 1, and "
             + (f"{', '.join(clips)} clip or weigh it." if clips else "the loss clips or weighs it.")
         ]
 
@@ -298,8 +298,8 @@ class Meaning:
         words = f" ({form}): {catalogue().divergences[option.where][form]}"
         if option.summed and self.row.ddof is not None:
             words += (
-                ". It is in an output's reward before the group's deviation divides: a group of equal "
-                "rewards is then not silent, its advantages are of size 1 and made of the KL alone, whatever "
-                "its coefficient"
+                ". It enters an output's reward before the division by the group's deviation: a group of "
+                "equal rewards is then not silent; its advantages have size 1 and are made of the KL alone, "
+                "whatever its coefficient"
             )
         return words

@@ -131,7 +131,7 @@ def _released(
     then = framework.at(release)
     since, before = framework.span(release)
     until = f"to before {before}" if before else "on"
-    return then, [*said, f"{title}: by its defaults then, those from {since} {until}."]
+    return then, [*said, f"{title}: these are its defaults from {since} {until}."]
 
 
 def _allows(how: str, version: str, release: str) -> bool:
@@ -179,8 +179,8 @@ def _meaning(
         and grouping.name not in said
     ):
         raise InputError(
-            f"{source.title} runs {run.group(1)}, whose own config may say {grouping.name}: write "
-            f"{short_name(grouping.name)}=G behind the file"
+            f"{source.title} runs {run.group(1)}, whose own config may set {grouping.name}: write "
+            f"{short_name(grouping.name)}=G after the file"
         )
     defaults = {option.name: option.unsaid(given) for option in framework.options.values()}
     values = {**defaults, **given}
@@ -250,7 +250,7 @@ def _is_value(option: Option, name: str, text: str) -> bool:
         return False
     if "$" in text:
         raise InputError(
-            f"{name} is {text!r}, which only the run itself would say: write {name}=VALUE behind the file"
+            f"{name} is {text!r}, which only the run itself sets: write {name}=VALUE after the file"
         )
     if not text and not option.switch and name.startswith("-"):
         raise InputError(f"{name!r} has no value: write {name}=VALUE")
@@ -298,15 +298,15 @@ def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) ->
     names = ", ".join(short_name(option.name) for option in unsaid)
     if missing and unsaid:
         raise InputError(
-            f"{source.title}: its parent {', '.join(missing)} is not there, which may say {names}: put it "
-            "there, or write these options behind the file"
+            f"{source.title}: its parent {', '.join(missing)}, which may set {names}, is missing: put it "
+            "there, or write these options after the file"
         )
     unread = {plain(name).rpartition(".")[2] for name in source.unread}
     hidden = [option for option in unsaid if {option.name, *option.aliases} & unread]
     if hidden or (unsaid and any(name.startswith("**") for name in source.unread)):
         names = ", ".join(short_name(option.name) for option in hidden) or names
         raise InputError(
-            f"{source.title}: only the run itself would say {names}: write the value behind the file"
+            f"{source.title}: only the run itself sets {names}: write the value after the file"
         )
 
 

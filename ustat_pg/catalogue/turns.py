@@ -48,13 +48,13 @@ class Term:
         """What its mean climbs, in words."""
         if self.ddof is not None or self.times in _RANDOM:
             if self.scheme.startswith("episode"):
-                return "An episode counts as one output: with returns 0 and 1 it climbs what stands above"
-            return "What that climbs has no closed form; enumerate_turns has its mean on a problem"
+                return "An episode counts as one output: with returns 0 and 1 it climbs what is said above"
+            return "Its objective has no closed form; enumerate_turns gives its mean on a problem"
         if not self.states:
             return f"{self.scheme} climbs {CLIMBS[self.scheme]}"
         return (
-            f"{self.scheme} by states climbs each state's part of J by a weight of its own, less where few "
-            "episodes meet it; an episode's other visits of the state bias it"
+            f"{self.scheme} by states climbs each state's part of J with a weight of its own, smaller where "
+            "few episodes meet it; an episode's other visits to the state bias the estimate"
         )
 
 
@@ -136,7 +136,7 @@ def _sentences(row: TurnRow, meaning: Meaning) -> Iterator[str]:
     for term in row.terms:
         words = compared()[term.scheme]
         if term.states:
-            words = words.replace("that reach it", "visits of an equal state")
+            words = words.replace("that reach it", "visits to an equal state")
         yield f"{term.scheme} compares {words}. {term.climbs}."
     yield from (words for words in (row.turn, row.says) if words)
     framework, checked = meaning.framework, "read only" if row.read else "run"

@@ -36,7 +36,7 @@ class Differences(Shown):
     def __post_init__(self) -> None:
         if self.one.meaning is None or self.other.meaning is None:
             raise InputError(
-                "differences are of two trainers' options: write SPEC, not an estimator"
+                "differences compare two trainers' options: write SPEC, not an estimator"
             )
 
     @property
@@ -84,7 +84,7 @@ def _rest(meaning: Meaning) -> Iterator[tuple[str, str]]:
     aggregation, scale = meaning.aggregation, meaning.scale
     yield "loss", aggregation.title + ("" if scale is None else f", times {scale:.4g}")
     if meaning.clip:
-        yield "advantages", f"cut off at ±{meaning.clip:g}"
+        yield "advantages", f"clipped at ±{meaning.clip:g}"
     if meaning.cap:
         yield "ratio", "capped at {1:g}, by {0}".format(*meaning.cap)
     if (outputs := meaning.outputs) is not None:

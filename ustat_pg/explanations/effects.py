@@ -101,9 +101,7 @@ def explain(
     ('group-mean', 0.75)
     """
     if isinstance(spec, str) and spec in SCHEMES:
-        raise InputError(
-            f"{spec} is a way of sampling: ustat_pg.explanations.explain_scheme is of it"
-        )
+        raise InputError(f"{spec} is a way of sampling: call ustat_pg.explanations.explain_scheme")
     spec, name = whose(spec, name)
     if moments is not None and pass_rates is not None:
         raise InputError("a problem has its own pass rates: give one of the two")
@@ -138,8 +136,8 @@ def explain(
     record = parse(estimator)[0]
     if not record.by_count:
         raise InputError(
-            f"{record.name} is no table by the number of successes: gradient_mse, or ustat-pg predict, "
-            "says what it does on a problem"
+            f"{record.name} is not a table by the number of successes: ask gradient_mse, or ustat-pg "
+            "predict, what it does on a problem"
         )
     table, scaled = count_table(estimator, size, moments), estimator
     if meaning is not None and meaning.factor != 1:
@@ -154,7 +152,7 @@ def whose(spec: Any, name: str | None) -> tuple[Any, str | None]:
     the second.
     """
     if (spec is None) == (name is None):
-        raise InputError("whose estimator: write a framework with its options, or name=NAME")
+        raise InputError("give one estimator: a framework with its options, or name=NAME")
     (word,) = spec if isinstance(spec, list | tuple) and len(spec) == 1 else (spec,)
     family = word.partition(":")[0] if isinstance(word, str) else None
     if family not in BASELINES and family not in ALIASES:

@@ -82,8 +82,8 @@ class Explanation(shown.Shown):
         still = [f"  {', '.join(names)}: {reason}." for reason, names in unchanged.items()]
         elsewhere = [f"  {line}" for line in self.called]
         assumptions = [
-            "(Of pass rates alone: scores of equal norms, E‖s‖² = 1, and a small gradient; errors in "
-            "units of E‖s‖². With a problem of your own they are its own.)"
+            "(Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
+            "small gradient; errors are in units of E‖s‖². A problem of your own brings its own scores.)"
         ]
         parts = [
             _heading(self),
@@ -165,13 +165,13 @@ def _heading(explanation: Explanation) -> list[str]:
             (grouping,) = meaning.framework.of_kind("group size")
             default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
             lines += [
-                "  G = 1: an output has no others to be compared with. Is that meant?"
+                "  G = 1: an output has no others to compare with. Is that intended?"
                 f"{default} Write {short_name(grouping.name)}=G."
             ]
         if row.factor != "1":
-            lines += [f"  Here times {row.factor} = {meaning.factor:.4g}."]
+            lines += [f"  Here it is multiplied by {row.factor} = {meaning.factor:.4g}."]
         if row.epsilon:
-            lines += [f"  {row.epsilon:g} is added to the divisor, which the numbers leave out."]
+            lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here leave it out."]
         if row.one_output:
             lines += [f"  A group of one output: {row.one_output}."]
         framework = meaning.framework
@@ -185,11 +185,11 @@ def _found(explanation: Explanation) -> str:
     """What an advantage function was found to be."""
     tried = f"On groups of {explanation.group_size} rewards 0 and 1"
     if explanation.alike is None:
-        return f"{tried} it is a table of its own, and no multiple of one in the catalogue."
+        return f"{tried} it is a new table, not a multiple of any in the catalogue."
     if explanation.alike.whole:
         return f"{tried} it is {explanation.alike}."
     climbs = catalogue().families[explanation.alike.name.partition(":")[0]].climbs
-    return f"{tried} it is a table of its own, with the weight of {explanation.alike}. {climbs}"
+    return f"{tried} it is a new table, with the weight of {explanation.alike}. {climbs}"
 
 
 def passed(meaning: Meaning) -> list[str]:
@@ -203,7 +203,7 @@ def passed(meaning: Meaning) -> list[str]:
     alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
     first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    words = f"  Passed over, for the catalogue has no such option: {', '.join(first)}{more}."
+    words = f"  Passed over, because the catalogue has no such option: {', '.join(first)}{more}."
     return [*releases, words]
 
 
@@ -264,8 +264,8 @@ def _times(ratio: float) -> str:
 
 
 _CLIPPED = {
-    True: "w and all numbers here are of what is left; seldom solved prompts lose most",
-    False: "what is left of them has no closed form here",
+    True: "w and all numbers here include the cut; seldom solved prompts lose most",
+    False: "the clipped advantages have no closed form here",
 }
 
 
@@ -275,13 +275,13 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
     lines = [f"  {aggregation.title}. {aggregation.says}{scale}"]
     if meaning.cap:
         lines += [
-            "  The ratio is capped at {} = {:g}, below 1: in the first step after sampling every step is "
-            "so much of the one without the cap.".format(*meaning.cap)
+            "  The ratio is capped at {} = {:g}, below 1, so the first step after sampling is scaled by "
+            "that factor.".format(*meaning.cap)
         ]
     if meaning.clip:
         cut = not known or explanation.name.startswith("count-table")
         words = _CLIPPED[known] if cut else "none is larger here"
-        lines += [f"  Advantages are cut off at ±{meaning.clip:g}: {words}."]
+        lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]
     lines += [f"  KL, {term}." for term in meaning.penalties()]
     return lines + [f"  {line}" for line in over_turns(meaning)]

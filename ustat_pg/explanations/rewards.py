@@ -82,14 +82,14 @@ class RewardGradients(Shown):
 
     def __str__(self) -> str:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in self.weights.items())
-        how = "independent given the prompt" if self.independent else "together as given"
-        own = "* is these options" if self.own else "These options have no closed form here"
+        how = "independent given the prompt" if self.independent else "with joint rates as given"
+        own = "* marks these options" if self.own else "These options have no closed form here"
         ways = [way + "*" * (way == self.own) for way in self.multiples]
         lines = [
             f"{self.name}, G = {self.group_size}",
             f"  Rewards 0 or 1, {how}; weights {weights}.",
             "",
-            "The mean estimate of a prompt with these rates is a sum of gradients, each times",
+            "The mean estimate of a prompt with these rates is a sum of gradients, each multiplied by",
             self._row("gradient of", "at", ways),
             *self._table(self.multiples),
             "",
@@ -102,7 +102,7 @@ class RewardGradients(Shown):
         )
         if self.passed_over:
             names = ", ".join(self.passed_over)
-            lines.append(f"Passed over, for the catalogue has no such option: {names}.")
+            lines.append(f"Passed over, because the catalogue has no such option: {names}.")
         return "\n".join(map(wrapped, lines))
 
     def _table(self, multiples: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -258,8 +258,8 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
     names = [key for key in rates if "+" not in key]
     if not 2 <= len(names) <= _MOST_REWARDS:
         raise InputError(
-            f"reward rates are of {len(names)} rewards: write from 2 to {_MOST_REWARDS}, "
-            "format=.9,correct=.2; of one write pass_rates=RATES"
+            f"reward rates name {len(names)} rewards: write from 2 to {_MOST_REWARDS}, "
+            "format=.9,correct=.2; for one reward write pass_rates=RATES"
         )
     bits = _cells(len(names))
     labels = [_name(names, each) for each in bits]
@@ -268,8 +268,8 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
     missing = [label for label in labels[1:] if label not in known]
     if unknown or (missing and len(known) > len(names)):
         raise InputError(
-            f"reward rates {'name' if unknown else 'lack'} {[*unknown, *missing][0]!r}: write a rate of each "
-            "reward, and of none or of all of their sets, format+correct=.2"
+            f"reward rates {'name' if unknown else 'lack'} {[*unknown, *missing][0]!r}: write a rate for "
+            "each reward, and for none or all of their sets, format+correct=.2"
         )
     single = [known[name] for name in names]
     alone = np.where(bits, single, 1.0).prod(axis=1)
@@ -312,9 +312,9 @@ def _weights(
         parts = weights.split(",") if isinstance(weights, str) else weights
         known = np.array([float(each) for each in parts])
     except (TypeError, ValueError):
-        raise InputError(f"weights are {weights!r}: write a number of each reward, 1,.5") from None
+        raise InputError(f"weights are {weights!r}: write a number for each reward, 1,.5") from None
     if len(known) != len(names) or not np.isfinite(known).all():
         raise InputError(
-            f"weights are {known.tolist()}: write a finite one of each reward, of {', '.join(names)}"
+            f"weights are {known.tolist()}: write a finite number for each reward: {', '.join(names)}"
         )
     return known

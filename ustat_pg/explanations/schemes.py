@@ -49,7 +49,7 @@ class SchemeExplanation(Shown):
         pairs = zip(self.pass_rates, self.mean_factor, self.sizes, strict=True)
         rows = [f"  {p:8.4g} {w:10.4g} {size:10.4g}" for p, w, size in pairs]
         rest = (
-            "  None exists: the plan may stop at one output, and one output has no other."
+            "  None exists: the plan may stop at one output, and one output has no other to compare with."
             if self.unbiased_noise_to_rloo is None
             else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
             f"{self.unbiased_noise_to_rloo:.3g} times RLOO's outputs for the same noise over signal."

@@ -149,7 +149,7 @@ class PoolAdvice(Advice):
         if "c1" in estimates.clipped:
             lines.append(
                 "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
-                f"follows is for that case. All that this pool tells is that G* is at least {low:.3g}.\n"
+                f"follows holds for that case. This pool only shows that G* is at least {low:.3g}.\n"
             )
         lines.append(str(replace(self.sizes, advised=self._advised())))
         if math.isfinite(crit := estimates.k_crit.value):
@@ -159,7 +159,7 @@ class PoolAdvice(Advice):
             )
         if self.better_budget is not None:
             lines.append(
-                f"The best real G is known from {ends(low, high)} (95%, {pool.distinct} prompts)."
+                f"95% interval of the best real G: {ends(low, high)} ({pool.distinct} prompts)."
             )
         if self.dominant is not None:
             lines.append(str(self.dominant))
@@ -177,7 +177,7 @@ class PoolAdvice(Advice):
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "The prompts are used up, and not enough is known to stop: give more of them."
+                "All prompts are used, and the advice is still too uncertain: give more prompts."
             )
         lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
         return "\n".join(lines)
@@ -194,12 +194,12 @@ class PoolAdvice(Advice):
                 f"{near[0]} with G = {near[1]}, or here G = {size}"
             )
         text += (
-            f": whatever c1, c2 and c3 are within their 95% intervals, its error is at most {self.worst:.3g} "
-            "times the least of the group sizes above."
+            f": for all c1, c2 and c3 in their 95% intervals, its error is at most {self.worst:.3g} times "
+            "the least of the group sizes above."
         )
         if size != self.sizes.group_size:
             best = self.sizes.group_size
-            text += f" G = {best} is the best at their estimates, and may cost more elsewhere."
+            text += f" G = {best} is the best at their estimates, but may cost more elsewhere."
         return text
 
     def _critic_sentence(self) -> str:

@@ -61,7 +61,7 @@ class Plan:
         apart = euclidean and (per_completion or (measures and layered) or sharded)
         if apart and compiled:
             raise InputError(
-                "outputs are told apart by hooks on layers, which a compiled model does not run: set "
+                "hooks on layers separate outputs, and a compiled model does not run them: set "
                 "torch_compile=False"
             )
         if per_completion and (mixing or (args.beta and loss != "rloo")):
@@ -71,7 +71,7 @@ class Plan:
         said = []
         if sharded:
             said.append(
-                "parameters are sharded, so outputs are told apart by hooks on layers, for 6% of the time of "
+                "parameters are sharded, so hooks on layers separate outputs, which takes 6% of the time of "
                 "passes of a model of 27 million parameters"
             )
         if batches * trainer.accelerator.num_processes < 2 and not apart:

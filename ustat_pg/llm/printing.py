@@ -86,7 +86,8 @@ def _own(frame: Any) -> str:
     names = ", ".join(drawn["baseline"].unique())
     most = (drawn["own_se"] / drawn["mse"].abs()).max()
     return (
-        f"\nRandom groups of the pool give {names}: their own standard error is at most {most:.1%}."
+        f"\nErrors of {names} are means over random groups of the pool; their own standard error is at most "
+        f"{most:.1%}."
     )
 
 
@@ -148,8 +149,8 @@ def _returning(pool: ScoredPool) -> list[str]:
     if pool.distinct == pool.size:
         return []
     return [
-        "a prompt's groups are averaged and count as one prompt; grouped by the prompt's column alone\n"
-        "its rollouts are pooled, for a policy that did not move"
+        "a prompt's groups are averaged and count as one prompt; if the policy did not move, group by the\n"
+        "prompt's column alone, which pools its rollouts"
     ]
 
 
@@ -173,7 +174,7 @@ def facts(pool: ScoredPool, summary: Any) -> str:
     ]
     if pool.looks > 1:
         level = (
-            f"95% is that of all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} of each"
+            f"95% holds for all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} for each"
         )
         lines.insert(2, level)
     return "\n".join(lines)
@@ -191,7 +192,7 @@ def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
     return (
         f"{_counted(pool)} by an older policy; their mean reward {pool.rewards.mean():.3f}\n"
         + "".join(f"{line}\n" for line in _returning(pool))
-        + f"weights of tokens: {text}; {percent(bound_share)} of tokens are bound\n"
+        + f"weights of tokens: {text}; {percent(bound_share)} of tokens are bounded\n"
         f"KL of the older policy to this one, a completion ± standard error: {', '.join(cells)}\n"
     )
 

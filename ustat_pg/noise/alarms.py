@@ -20,13 +20,13 @@ from ..validation import InputError, integer
 Array = NDArray[np.float64]
 
 SENTENCES = {
-    "silent": "Half of the groups and more have equal rewards: they cost outputs and give no gradient.",
+    "silent": "At least half of the groups have equal rewards: they cost outputs and give no gradient.",
     "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
-    "clipped": "A fifth of the tokens and more are clipped: rollouts are not of this policy.",
+    "clipped": "At least a fifth of the tokens are clipped: rollouts are not of this policy.",
     "capped": "The cap on ratios is below 1 (epsilon_high): it cuts tokens of this policy itself.",
     "lost": "The signal is lost in noise: for a whole window no estimate distinguishes it from 0.",
     "groups": "Groups are cut or mixed: advantages of one prompt do not belong together.",
-    "survivors": "Outputs are dropped by their reward or length: those that are left are biased.",
+    "survivors": "Outputs are dropped by their reward or length: the ones that are left are biased.",
     "rollouts": "Rollouts are not of this policy: temperature, truncated sampling, or an older policy.",
 }
 TOLERANCE = 4e-3

@@ -161,7 +161,7 @@ def _uses(plan: Plan, estimator: str) -> _Uses:
         raise InputError(f"{error}, or {', '.join(near or PLAN_ESTIMATORS)}") from None
     if not record.by_count or "best_table" in record.needs:
         raise InputError(
-            f"{record.name} is no table by the number of successes of every group size"
+            f"{record.name} is not a table by the number of successes of every group size"
         )
     require_group(estimator, int(plan.stops.sizes.min()))
     return _by_count(plan, estimator)

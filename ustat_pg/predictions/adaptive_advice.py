@@ -47,8 +47,8 @@ class AdaptiveAdvice(Shown):
         rest = f"sizes by known pass rates would save {max(1 - self.bound_ratio, 0):.0%}"
         if self.bound_ratio >= 1 - NEAR and low >= 1 - NEAR:
             return (
-                f"A fixed group of {self.group_size} is within 5% of sizes by known pass rates: nothing "
-                "adaptive is worth its code here."
+                f"A fixed group of {self.group_size} is within 5% of sizes by known pass rates: adaptive "
+                "groups are not worth their code here."
             )
         if low >= 1 - NEAR:
             return (

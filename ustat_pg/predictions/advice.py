@@ -108,7 +108,7 @@ class GroupSizeAdvice(Shown):
             )
             return (
                 f"No group size that fits this budget is near the best real one, {star:.4g}: take "
-                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times its."
+                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times the best."
             )
         if low == high:
             return f"Use G = {best}: no other group size is within 5% of its error."

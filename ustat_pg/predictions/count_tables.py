@@ -369,7 +369,7 @@ def count_table(
     """
     known, numbers = parse(name)
     if not known.by_count:
-        raise InputError(f"{known.name} is no table by the number of successes")
+        raise InputError(f"{known.name} is not a table by the number of successes")
     require_group(name, group_size)
     integer("group size", group_size, maximum=MOST)
     if "best_table" in known.needs:

@@ -91,7 +91,7 @@ def table_of_function(function: Callable[..., object], size: int) -> tuple[str, 
     largest = max(np.abs(table.successes).max(), np.abs(table.failures).max())
     if apart > under.same * largest:
         raise InputError(
-            f"{under.name} treats the outputs of a group by their place: it is no table by the number of "
+            f"{under.name} treats the outputs of a group by their place: it is not a table by the number of "
             "successes; ustat_pg.testing.assert_unbiased enumerates its mean"
         )
     return under.name, table

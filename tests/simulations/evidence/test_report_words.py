@@ -253,7 +253,7 @@ def test_what_is_open_says_what_it_would_take(changed, words):
                     f"mse: the wrong formula “unheard” is not tested ({k})"
                     for k in ("exact", "simulation")
                 ),
-                "mse: no wrong formula can be told from the prediction here",
+                "mse: no wrong formula is distinguishable from the prediction here",
             ],
         ),
         (CONFIRMED, (BY_BOTH, TWIN), []),
