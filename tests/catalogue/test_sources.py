@@ -319,7 +319,7 @@ REFUSED = {
     "a parent that is not there": (
         "run.yaml",
         "defaults: gone.yaml\ngrpo: {adv_estimator: {name: grpo}}\n",
-        "its parent gone.yaml , which may set .*num_generations_per_prompt.*is missing"),
+        "its parent gone.yaml, which may set .*num_generations_per_prompt.*is missing"),
     "a parent of its own": (
         "run.yaml", "defaults: run.yaml\ngrpo: {}\n", "it is its own parent"),
     "a script with a file that is not there": (

@@ -358,7 +358,7 @@ def test_a_filter_is_said_once():
     text = " ".join(
         str(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
     )
-    assert text.count("about dropping silent groups: with the batch refilled") == 1
+    assert text.count("acts on the dropping of silent groups: with the batch refilled") == 1
 
 
 def drawn_twice(tilt, slope):
