@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         _add_suite(command)
         where = command.add_mutually_exclusive_group()
         where.add_argument(
-            "--workers", type=int, help="claims, or blocks of one, at a time (default: all cores)"
+            "--workers",
+            type=int,
+            help="claims, or blocks of one claim, at a time (default: all cores)",
         )
         if name == "verify":
             where.add_argument(
@@ -88,14 +90,14 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--power",
                 action="store_true",
-                help="also show which effects the evidence would see",
+                help="also show which effects the evidence would detect",
             )
     _add_check(commands)
     mutants.add_arguments(commands, ALL)
     command = commands.add_parser(
         "new",
         help="a claim to start from: simulations/STEM.py, which runs as it is",
-        description="Write simulations/STEM.py, a claim that runs, to be made one's own; its entry in "
+        description="Write simulations/STEM.py, a claim that runs, for you to edit; its entry in "
         "simulations/paper.py, its page in theory, and its rows in theory/index.md and README.md.",
     )
     command.add_argument("stem", metavar="STEM", help="its name, of small letters, digits and _")
@@ -117,12 +119,12 @@ def _add_suite(command: Any) -> None:
         "--size",
         choices=(*DURATIONS, "card"),
         default="quick",
-        help="how much is asked: of all claims, smoke takes {smoke} on two cores, quick (default) {quick}; "
-        "full {full}; card is for a GPU; plan says it of each".format(**DURATIONS),
+        help="effort: for all claims, smoke takes {smoke} on two cores, quick (default) {quick}, full "
+        "{full}; card is for a GPU; plan says it for each claim".format(**DURATIONS),
     )
     command.add_argument("--engine", choices=ENGINES, default="cpu")
     command.add_argument(
-        "--device", default="cpu", help="of the autograd engine: cpu, cuda or cuda:N"
+        "--device", default="cpu", help="device of the autograd engine: cpu, cuda or cuda:N"
     )
     command.add_argument(
         "--on", choices=KINDS, default="bandit", help="the kind of problem (default: bandit)"
@@ -146,11 +148,13 @@ def _add_check(commands: Any) -> None:
     )
     command.set_defaults(run=_check)
     command.add_argument("stem", metavar="CLAIM", help=f"of: {', '.join(ALL)}")
-    command.add_argument("name", metavar="NAME", help="of the check, as in the report")
+    command.add_argument("name", metavar="NAME", help="name of the check, as in the report")
     _add_suite(command)
     command.add_argument("--workers", type=int, help="threads (default: all cores)")
     command.add_argument(
-        "--replications", metavar="N[,N...]", help="of its cells (default: one block, 65,536)"
+        "--replications",
+        metavar="N[,N...]",
+        help="replications per cell (default: one block, 65,536)",
     )
     command.add_argument(
         "--refute", action="append", default=[], metavar="RIVAL",

@@ -39,7 +39,7 @@ def test_a_pool_is_asked_by_its_file_or_as_it_is():
 test_what_it_does_not_take = refusals(
     (
         lambda: advise([1, 0, 1], 64),
-        "advice is asked of a list: give a problem, a ScoredPool or a ModelPool",
+        "no advice for a list: give a problem, a ScoredPool or a ModelPool",
     ),
     (lambda: advise(np.ones((2, 8)), 64), r"ScoredPool.from_scores\(rewards, scores\) takes both"),
     (lambda: advise({"logit": [0.0]}, 64), "a problem needs exactly one of"),

@@ -94,7 +94,7 @@ def test_the_ways_are_those_of_the_catalogue():
     [
         (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
         (MASK, 3, "aggregation 3 is unknown"),
-        (MASK, "constant", "constant has a length behind a colon"),
+        (MASK, "constant", "constant has a length after a colon"),
         (MASK, "token-mean:3", "and the others have none"),
         (MASK, "constant:0", "its length must be a positive number"),
         (MASK, "constant:long", "its length must be a positive number"),

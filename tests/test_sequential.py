@@ -157,5 +157,5 @@ def test_unbiased_under_a_plan_and_not_without_the_weights():
     )
     with pytest.raises(AssertionError, match="grpo is biased"):
         assert_unbiased(grpo, plan=surprising, group_size=4)
-    refuses("draws lots", assert_unbiased, grpo, plan="3+2 if mixed 0.5")
+    refuses("is random", assert_unbiased, grpo, plan="3+2 if mixed 0.5")
     refuses("of rewards alone", assert_unbiased, grpo, plan=words, layout="minibatch")

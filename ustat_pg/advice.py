@@ -113,7 +113,7 @@ def advise(
     """
     if stage_cost is not None and not adaptive:
         raise InputError(
-            "stage_cost=N is of groups in two stages: write adaptive=True too, or leave it out"
+            "stage_cost=N is for groups in two stages: write adaptive=True too, or leave it out"
         )
     known: dict[str, Any] = {
         "prompt_cost": prompt_cost,
@@ -146,7 +146,7 @@ def advise(
         refuse("a scored pool", "off_policy")
         return advise_pool(what, budget, **known, **given)
     raise InputError(
-        f"advice is asked of a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. Rewards "
+        f"no advice for a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. Rewards "
         "alone have no noise of a gradient: ScoredPool.from_scores(rewards, scores) takes both"
     )
 

@@ -25,10 +25,10 @@ OVERVIEW = f"""\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
   advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
   explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
-  rewards FILE                     why a loss is 0 or a reward flat, and pass rates, of logged rewards
+  rewards FILE                     why a loss is 0 or a reward flat, and pass rates, from logged rewards
   predict PROBLEM --group-size G   the exact error of an estimator, and what it is made of
   llm mse --model M --prompts P    the same for a language model; llm sweep trains it
-  example, problems                a problem file to start from; problems that go by a name
+  example, problems                a problem file to start from; problems with a name
   verify [CLAIM ...]               every result of the paper, by enumeration and simulation; minutes (*)
   plan [CLAIM ...], check          what verify would draw and cost; one line of its report again (*)
   report DIR, figures DIR          a run's page and its figures (*)
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
         words = list(sys.argv[1:] if args is None else args)
         for word in words:
             if "\0" in word:
-                raise InputError(f"{word!r} holds '\\0', which no word of a command does")
+                raise InputError(f"{word!r} holds '\\0', which no command line allows")
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:

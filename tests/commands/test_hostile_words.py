@@ -168,7 +168,7 @@ def test_a_record_of_no_run_is_named(capsys, tmp_path, text):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "finished.json").write_text(text, "utf-8")
     text = refusal_of(capsys, main, "llm", "sweep", "--out", tmp_path)
-    assert "finished.json is no record of a finished run" in text
+    assert "finished.json is not a record of a finished run" in text
 
 
 HALF = "\ud800"

@@ -76,9 +76,9 @@ def test_the_subject_is_read_from_the_flags(words, subject):
 
 
 def test_words_that_are_unknown_are_named_by_what_they_are():
-    refuses("a scored pool serves alone: leave out --lora, --seed", refuse_unknown,
+    refuses("--scored takes no model: leave out --lora, --seed", refuse_unknown,
             ["--scored", "s"], ["--lora", "x", "--seed"])  # fmt: skip
-    refuses("^mine.json: a problem in a file", refuse_unknown, ["--model", "m"], ["mine.json"])
+    refuses("^mine.json: a problem file", refuse_unknown, ["--model", "m"], ["mine.json"])
     assert refuse_unknown(["--model", "m"], []) is None
 
 

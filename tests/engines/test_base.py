@@ -64,8 +64,8 @@ def test_a_cells_name_is_its_address():
     [
         ({"baseline": "ppo"}, "baseline 'ppo' is unknown"),
         ({"baseline": "critic"}, "engines have no critic"),
-        ({"baseline": "constant"}, "only with, the baseline constant"),
-        ({"baseline": "grpo", "constant": 0.5}, "only with, the baseline constant"),
+        ({"baseline": "constant"}, "requires baseline 'constant'"),
+        ({"baseline": "grpo", "constant": 0.5}, "requires baseline 'constant'"),
         ({"baseline": "constant", "constant": "half"}, "constant is not an array of numbers"),
     ],
 )

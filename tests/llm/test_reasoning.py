@@ -170,7 +170,7 @@ def test_named_settings_are_tasks_in_which_a_rate_was_measured():
 
 
 def test_shots_and_verifiers_go_with_the_tasks_that_take_them():
-    refuses("shots are of tasks reasoning-gym:NAME", load_task, "embedded:short", shots=1)
+    refuses("shots are for tasks reasoning-gym:NAME", load_task, "embedded:short", shots=1)
     refuses("which has its own", load_task, SUMS, verifier="math:fsum")
 
 

@@ -233,4 +233,4 @@ def test_columns_of_what_has_none_are_refused(tmp_path, capsys, option):
     own = jsonl(tmp_path / "r.jsonl", {"rewards": [1, 0, 0, 1]})
     for file in (tmp_path / "r.json", own):
         said = refusal_of(capsys, main, "rewards", file, option, "prompt")
-        assert "is no log with a row for each completion: leave out group_by and reward" in said
+        assert "is not a log with a row for each completion: leave out group_by and reward" in said

@@ -35,7 +35,9 @@ def add_predict(commands: Any) -> None:
         choices=("iid", "fixed", "without-replacement"),
         help="how the prompts of a minibatch are chosen (default: iid)",
     )
-    predict.add_argument("--constant", type=float, metavar="V", help="of the baseline constant")
+    predict.add_argument(
+        "--constant", type=float, metavar="V", help="value of the baseline constant"
+    )
     predict.add_argument(
         "--critic", metavar="FILE", help="JSON list of predicted values, one for each context"
     )
@@ -44,12 +46,14 @@ def add_predict(commands: Any) -> None:
         action="store_true",
         help="enumerate all outcomes where there is no closed form",
     )
-    predict.add_argument("--covariance", action="store_true", help="the matrix as well")
+    predict.add_argument(
+        "--covariance", action="store_true", help="print the covariance matrix too"
+    )
     predict.add_argument(
         "--verifier-rates",
         metavar="A,C",
-        help="of a verifier that errs, the shares of right and of wrong answers that it accepts: what that "
-        "does to the gradient, its noise and the best group size; rewards 0 and 1",
+        help="shares of right and of wrong answers that an imperfect verifier accepts: says what that does "
+        "to the gradient, its noise and the best group size; rewards 0 and 1",
     )
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
@@ -78,36 +82,42 @@ def add_explain(commands: Any) -> None:
         help="say what differs from this one in effect: 'verl run.yaml'",
     )
     explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
-    explain.add_argument("--group-size", type=int, metavar="G", help="in place of what SPEC says")
+    explain.add_argument(
+        "--group-size", type=int, metavar="G", help="group size, in place of that of SPEC"
+    )
     explain.add_argument(
         "--pass-rate",
         action="append",
         default=[],
         metavar="P",
-        help="of a prompt; several, with commas or again, are equally likely prompts",
+        help="pass rate of a prompt; several (with commas, or repeated) are equally likely prompts",
     )
     explain.add_argument(
         "--pass-rates",
         "--rollouts",
         metavar="FILE",
-        help="a JSON list of them, or rewards or a trainer's log, as for ustat-pg rewards",
+        help="a JSON list of pass rates, or rewards or a trainer's log, as for ustat-pg rewards",
     )
-    text = "of a log: shared by the completions of a group (default: prompt and step)"
+    text = "columns of a log that define a group (default: prompt and step)"
     explain.add_argument("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
-    text = "of a log: the rewards, where it has several, or a sum, correct+0.5*format"
+    text = "reward column of a log that has several, or a sum, correct+0.5*format"
     explain.add_argument("--reward", metavar="COLUMN", help=text)
-    explain.add_argument("--problem", metavar="FILE", help="a .json or .npz file, in their place")
+    explain.add_argument(
+        "--problem", metavar="FILE", help="a .json or .npz file, in place of pass rates"
+    )
     explain.add_argument(
         "--reward-rates",
         metavar="RATES",
-        help="of several rewards at a prompt, each 0 or 1: format=.9,correct=.2, independent given the "
-        "prompt, or with the chance of both, format+correct=.2; or a JSON file of these. Says whose "
-        "gradients add up, summed or normalised apart (GDPO)",
+        help="pass rates of several rewards at a prompt, each 0 or 1: format=.9,correct=.2, independent "
+        "given the prompt, or with the chance of both, format+correct=.2; or a JSON file of these. Says "
+        "which gradients add up where rewards are summed or normalised separately (GDPO)",
     )
     explain.add_argument(
-        "--weights", metavar="W", help="of these, 1,.5; those of SPEC or 1 unless given"
+        "--weights",
+        metavar="W",
+        help="weights of these rewards, 1,.5 (default: those of SPEC, or 1)",
     )
-    explain.add_argument("--plot", metavar="FILE", help="draw w(p) into a picture")
+    explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
@@ -115,7 +125,7 @@ def add_problems(commands: Any) -> None:
     """The options of problems."""
     problems = commands.add_parser(
         "problems",
-        help="problems that go by a name, ustat:NAME, to cite and compare on",
+        help="problems with a name, ustat:NAME, to cite and compare on",
         description="The problems that ship with the library, which every command takes by name: "
         "ustat-pg advise ustat:uneven --budget 64.",
     )

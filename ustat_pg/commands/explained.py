@@ -43,7 +43,7 @@ def _asked(options: argparse.Namespace) -> Found:
         others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
         if given := [_flag(name) for name in others if getattr(options, name)]:
             raise InputError(
-                f"{given[0]} is of one reward, --reward-rates of several: give one of the two"
+                f"{given[0]} is for one reward, --reward-rates for several: give one of the two"
             )
         asked = {"name": options.name, "group_size": size, "weights": options.weights}
         return explain_rewards(options.reward_rates, options.spec or None, **asked)

@@ -18,12 +18,12 @@ _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 
 _SAMPLED, _OWN, _SCORED, _PROBLEM = "model", "rollouts", "scored", "problem"
 _WHY = {
-    _SAMPLED: "a model that samples has no use for all of this",
+    _SAMPLED: "--model without --rollouts takes fewer options",
     _OWN: "rollouts of your own are not sampled again",
-    _SCORED: "a scored pool serves alone",
-    _PROBLEM: "a problem in a file is no language model: name one of the two",
+    _SCORED: "--scored takes no model",
+    _PROBLEM: "a problem file is not a language model: name one of the two",
 }
-"""What a command may be asked of, and why it then takes no other options."""
+"""Subjects of a command, and why each takes no other options."""
 _USAGE = {
     _SAMPLED: "--model M",
     _OWN: "--model M --rollouts FILE",
@@ -70,28 +70,35 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     if subject != _PROBLEM:
         _subject(command, subject)
     if subject in (_SAMPLED, _OWN):
-        add("--out", type=Path, metavar="DIR", help="keep everything here, and go on from there")
+        add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
         add(
             "--until",
             type=_until,
             metavar="all|SHARE",
-            help="take more and more prompts until the advised G costs at most this share over the least "
-            "error (5%%, the default where neither --limit nor rollouts say how many), or all are taken",
+            help="take more prompts until the advised G costs at most this share over the least error, or "
+            "all prompts are used (default: 5%%, if neither --limit nor rollouts set their number)",
         )
     costs = command.add_argument_group("costs").add_argument
-    costs("--prompt-cost", type=float, metavar="Q", help="of each prompt (default: 0)")
-    text = "of each output (1 where only the prompt's is given)"
+    costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")
+    text = "cost of each output (default: 1 if only --prompt-cost is given)"
     costs("--output-cost", type=float, metavar="R", help=text)
     text = "prompts are drawn without replacement from N (default: independently)"
     costs("--population", type=int, metavar="N", help=text)
-    text = "options in use, 'trl scale_rewards=group' or run.yaml: group size and baseline beside these"
+    text = "options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"
     add("--as", dest="spec", metavar="SPEC", help=text)
     form = command.add_mutually_exclusive_group()
     _form(form, "json", "one JSON object on stdout")
     _form(form, "csv", "the table of group sizes alone, as CSV")
-    add("--plot", type=Path, metavar="FILE", help="draw the error over the least against G")
-    add("--adaptive", action="store_true", help="groups in two stages too, beside fixed ones")
-    costs("--stage-cost", type=float, metavar="N", help="of going on, in outputs (--adaptive)")
+    add(
+        "--plot", type=Path, metavar="FILE", help="plot the error, relative to the least, against G"
+    )
+    add("--adaptive", action="store_true", help="compare groups in two stages with fixed ones too")
+    costs(
+        "--stage-cost",
+        type=float,
+        metavar="N",
+        help="cost of a second stage, in outputs; with --adaptive",
+    )
 
 
 def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
@@ -99,11 +106,11 @@ def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     subject = _SAMPLED if subject == _PROBLEM else subject
     command.usage = f"ustat-pg llm mse {_USAGE[subject]} [options]"
     add = command.add_argument
-    add("--group-sizes", type=sizes, metavar="G[,G...]", help="of the table (default: powers of 2)")
+    add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     _subject(command, subject)
-    add("--out", type=Path, metavar="DIR", help="keep everything here, and go on from there")
+    add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
     if subject != _SCORED:
-        text = "the noise of losses that average a completion's tokens (1/|o|), too"
+        text = "also give the noise of losses that average a completion's tokens (1/|o|)"
         add("--by-length", action="store_true", help=text)
     if subject == _OWN:
         text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
@@ -116,10 +123,16 @@ def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
 def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     """Add the options that say which model, prompts and rollouts, and how they are scored."""
     add = command.add_argument
-    text = "go on with rollouts that another policy seems to have drawn"
+    text = "accept rollouts that another policy seems to have drawn"
     doubt = partial(add, "--off-policy", action="store_true", help=text)
     if subject == _SCORED:
-        add("--scored", type=Path, required=True, metavar="FILE", help="a scored pool, .npz, alone")
+        add(
+            "--scored",
+            type=Path,
+            required=True,
+            metavar="FILE",
+            help="a scored pool, .npz, without a model",
+        )
         doubt()
         return
     text = "smollm2, a .gguf file, a local folder, embedded:NAME (base, strong, ...) or a hub id"
@@ -132,14 +145,23 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         "embedded model has its own",
     )
     add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
-    add("--verifier", metavar="MODULE:FUNCTION", help="of a .jsonl file, with TRL's signature")
+    add(
+        "--verifier",
+        metavar="MODULE:FUNCTION",
+        help="verifier for a .jsonl file, with TRL's signature",
+    )
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
-    add("--seed", type=int, metavar="S", help="of prompts and rollouts (default: 0)")
+    add("--seed", type=int, metavar="S", help="seed of prompts and rollouts (default: 0)")
     if subject == _OWN:
-        add("--rollouts", type=Path, metavar="FILE", help="your own, .jsonl, or a trainer's log")
-        text = "of a log: shared by the completions of a group (default: prompt and step)"
+        add(
+            "--rollouts",
+            type=Path,
+            metavar="FILE",
+            help="your own rollouts, .jsonl, or a trainer's log",
+        )
+        text = "columns of a log that define a group (default: prompt and step)"
         add("--group-by", nargs="+", metavar="COLUMN", help=text)
-        add("--reward", metavar="COLUMN", help="of a log: the rewards, where it has several")
+        add("--reward", metavar="COLUMN", help="reward column of a log that has several")
     else:
         draw = command.add_argument_group("sampling").add_argument
         draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
@@ -147,15 +169,15 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         draw("--batch", type=int, metavar="N", help="completions sampled at a time")
     score = command.add_argument_group("model and scores").add_argument
     score("--device", help="cpu, cuda, cuda:N (default: the machine's accelerator)")
-    score("--dtype", help="of the weights: float32, bfloat16 (default: as stored)")
+    score("--dtype", help="type of the weights: float32, bfloat16 (default: as stored)")
     score("--lora", metavar="FOLDER_OR_RANK", help="an adapter, or a fresh one")
-    score("--pad-token", metavar="TOKEN", help="where the tokenizer has none")
-    text = "score these alone; may be repeated"
+    score("--pad-token", metavar="TOKEN", help="pad token, if the tokenizer has none")
+    text = "score only these parameters; may be repeated"
     score("--parameters", action="append", metavar="PATTERN", help=text)
-    text = "loop knows every architecture (default: hooks)"
+    text = "loop works for every architecture (default: hooks)"
     score("--method", choices=("hooks", "loop"), help=text)
     score("--autocast", action="store_true", help="forward pass in bfloat16")
-    text = "to hold besides the model, 1GiB for example (default: most of the free memory)"
+    text = "memory to use besides the model, such as 1GiB (default: most of the free memory)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
     doubt()
 
@@ -168,19 +190,19 @@ def add_rewards(commands: Any) -> None:
     """Add the command of rewards without a model."""
     command = commands.add_parser(
         "rewards",
-        help="why a loss is 0 or a reward flat, and pass rates, of logged rewards",
-        description="Why a loss is 0 or a reward flat, of rewards or of a trainer's log: groups of equal "
-        "rewards, outputs cut off, a reward of several that is constant, nearly equal rewards; nothing where "
-        "none of these is found. Pass rates, and the share of groups of equal rewards at each group size.",
+        help="why a loss is 0 or a reward flat, and pass rates, from logged rewards",
+        description="Why a loss is 0 or a reward flat, from rewards or a trainer's log: groups of equal "
+        "rewards, truncated outputs, a constant part of the reward, nearly equal rewards; nothing if none of "
+        "these is found. Pass rates, and the share of groups of equal rewards at each group size.",
     )
     add = command.add_argument
     text = ".json, .jsonl, .csv, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
-    text = "of a log: shared by the completions of a group (default: prompt and step)"
+    text = "columns of a log that define a group (default: prompt and step)"
     add("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
-    text = "of a log: the rewards, where it has several, or a sum, correct+0.5*format"
+    text = "reward column of a log that has several, or a sum, correct+0.5*format"
     add("--reward", metavar="COLUMN", help=text)
-    add("--group-sizes", type=sizes, metavar="G[,G...]", help="(default: powers of 2)")
+    add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")
     form.add_argument("--csv", action="store_true", help="the table of group sizes, as CSV")

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"{record.name} has no closed form for these rewards: try --enumerate")
     if not closed:
         if options.covariance:
-            raise InputError(f"{record.name} is enumerated here: its covariance is not")
+            raise InputError(f"{record.name} is enumerated here, but its covariance is not")
         prediction = _enumerated(problem, moments, arguments)
     else:
         prediction = gradient_mse(moments, **arguments)

@@ -80,7 +80,7 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.function is None:
             if self.within_rewards:
-                raise InputError("within_rewards is said of a function alone")
+                raise InputError("within_rewards requires a baseline that is a function")
             record, learned = baselines.baseline(self.baseline), self.values is not None
             _, colon, numbers = self.baseline.partition(":")
             object.__setattr__(self, "baseline", record.name + colon + numbers)
@@ -90,9 +90,9 @@ class Estimator:
                     f"{', '.join(RUNNABLE)}"
                 )
             if learned and "predicted_value" not in record.needs:
-                raise InputError("values are given with, and only with, the baseline critic")
+                raise InputError("`values` requires baseline 'critic', and vice versa")
             if (self.constant is not None) != ("constant" in record.needs):
-                raise InputError("a constant is given with, and only with, the baseline constant")
+                raise InputError("`constant` requires baseline 'constant', and vice versa")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
             if self.values is not None:

@@ -71,7 +71,7 @@ def token_weights(mask: Array, how: str) -> Array:
     one_of("aggregation", name, AGGREGATIONS)
     if bool(colon) != (name == "constant"):
         raise InputError(
-            f"aggregation {how!r}: constant has a length behind a colon, constant:512 for example, "
+            f"aggregation {how!r}: constant has a length after a colon, constant:512 for example, "
             "and the others have none"
         )
     xp, mask = floating("mask", mask)

@@ -83,7 +83,7 @@ class RunningTable:
         xp, rewards = rewards_of(rewards, "loo-table")
         if rewards.shape[-1] != self._size:
             raise InputError(
-                f"this group has {rewards.shape[-1]} rewards: the running table is of groups of "
+                f"this group has {rewards.shape[-1]} rewards: the running table holds groups of "
                 f"{self._size}"
             )
         if not bool(xp.all((rewards == 0) | (rewards == 1))):

@@ -43,7 +43,7 @@ def read(folder: Path, wanted: str) -> dict[str, Any]:
     try:
         data = (folder / FILE).read_bytes()
         if digest(data) != wanted:
-            raise ValueError("it is not the one that was saved")
+            raise ValueError("it differs from the saved one")
         state = json.loads(gzip.decompress(data))
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"the checkpoint has no usable {FILE} ({error})") from None

@@ -135,7 +135,7 @@ def _logged(path: Path, group_by: Sequence[str], reward: str | None) -> bool:
 def _refuse_columns(path: Path, group_by: Sequence[str], reward: str | None) -> None:
     if group_by or reward is not None:
         raise InputError(
-            f"{path} is no log with a row for each completion: leave out group_by and reward, which "
+            f"{path} is not a log with a row for each completion: leave out group_by and reward, which "
             "name its columns"
         )
 

@@ -119,7 +119,7 @@ class ModelPool:
             )
         elif self.verifier is not None or self.shots is not None:
             # A file of rollouts may hold its prompts and rewards itself.
-            raise InputError("without prompts: leave out verifier and shots, which are of prompts")
+            raise InputError("verifier and shots need prompts: give prompts, or leave them out")
         if task is not None and self.rollouts is None:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
         # An error says once that a hub cannot be reached, and not at each attempt.

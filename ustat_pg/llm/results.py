@@ -36,7 +36,7 @@ def results(out: str | Path) -> pd.DataFrame:
         try:
             rows += _evaluations(path.parent.name, read_json(path))
         except (KeyError, TypeError, ZeroDivisionError) as error:
-            raise InputError(f"{path} is no record of a finished run: {error!r}") from None
+            raise InputError(f"{path} is not a record of a finished run: {error!r}") from None
     if not rows:
         raise InputError(f"{out} holds no finished run with an evaluation")
     order = ["trainer", "K", "G", "seed", "step"]

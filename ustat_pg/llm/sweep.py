@@ -107,7 +107,7 @@ class Sweep:
             if before.get(name) != self.base.get(name)
         ]:
             raise InputError(
-                f"{out} holds a sweep with {'; '.join(changed)}: name another folder, for one table is of "
+                f"{out} holds a sweep with {'; '.join(changed)}: name another folder, because a table holds "
                 "one sweep"
             )
         _write(shared, self.base)

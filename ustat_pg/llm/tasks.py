@@ -249,7 +249,7 @@ def load_task(
             ".jsonl file of prompts"
         )
     if shots is not None and name != "reasoning-gym":
-        raise InputError(f"shots are of tasks reasoning-gym:NAME, and the task is {spec!r}")
+        raise InputError(f"shots are for tasks reasoning-gym:NAME, and the task is {spec!r}")
     if local:
         task = jsonl_task(spec, verifier or "")
     elif name in _DATA:

@@ -85,7 +85,7 @@ class TwoStageTrainer(BaselineTrainer):
         if not trainer.model.training:
             return super()._generate_and_score_completions(inputs)
         if {"image", "images"} & set(inputs[0]):
-            raise InputError("prompts have images: two stages take text alone")
+            raise InputError("prompts have images: two stages take only text")
         pilot, more, size = (
             trainer.num_generations,
             self.ustat_pg_more,

@@ -40,7 +40,7 @@ def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMom
     joint = problem.policy.probs[..., None] * problem.reward_probs * chances
     kept = joint.sum(axis=(1, 2))
     if (kept <= 0).any():
-        raise InputError(f"of prompt {int((kept <= 0).argmax())} no output survives")
+        raise InputError(f"no output of prompt {int((kept <= 0).argmax())} survives")
     law = joint / kept[:, None, None]
     rows: dict[str, list[float]] = {}
     gradients, raw = [], []

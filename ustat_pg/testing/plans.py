@@ -37,7 +37,7 @@ def under_plan(function: Callable[..., Any], plan: str | Plan | Stop) -> Callabl
         scheme = Plan.parse(plan)
         looks = dict(zip(scheme.looks[:-1], scheme.go_on, strict=True))
         if any(chance not in (0, 1) for row in scheme.go_on for chance in row):
-            raise InputError(f"plan {scheme.text!r} draws lots: give one that does not")
+            raise InputError(f"plan {scheme.text!r} is random: give one that is not")
 
         def stop(drawn: Any) -> bool:
             return len(drawn) in looks and not looks[len(drawn)][int(sum(drawn))]

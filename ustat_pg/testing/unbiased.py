@@ -321,7 +321,7 @@ def assert_unbiased(
         return
     if plan is not None:
         if layout != "batched" or tuple(inputs) != ("rewards",):
-            raise InputError("a plan is of functions of rewards alone, group by group")
+            raise InputError("a plan takes functions of rewards alone, group by group")
         function, layout = under_plan(function, plan), "group"
         group_size = largest_group(plan) if group_size is None else group_size
         if problems is None and not callable(plan):

@@ -228,7 +228,7 @@ class PlanCell(OrderedCell):
     def _largest(self, estimator: Estimator) -> float:
         if not self.problem.binary:
             raise InputError(
-                "no range is known of graded rewards under a plan: ask the engine exact alone"
+                "no range is known for graded rewards under a plan: use the engine exact"
             )
         sums = []
         for n, k in zip(self._scheme.stops.sizes, self._scheme.stops.successes, strict=True):

@@ -44,7 +44,7 @@ def _largest(
     if estimator.function is not None and not estimator.within_rewards:
         raise InputError(
             f"no range is known for {estimator.label}: say Estimator(..., within_rewards=True) if its "
-            "baseline lies within the group's rewards, or ask the engine exact alone"
+            "baseline lies within the group's rewards, or use the engine exact"
         )
     outcomes = problem.outcomes
     possible = outcomes.probs > 0
