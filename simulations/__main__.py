@@ -352,7 +352,7 @@ def _write(store: Store, folder: Path, whole: Results, points: pd.DataFrame, ane
 
 
 def _known(options: argparse.Namespace) -> list[str]:
-    """The results that can be asked of the kind of problem."""
+    """The results that hold for the kind of problem."""
     if options.model is not None:
         return list(ON_A_MODEL)
     return list(

@@ -59,7 +59,7 @@ NOISY = ("std", "maxrl")
 """Those whose noise-to-signal is asked: their mean is longest."""
 
 SPREAD = ("others-std", "pass-at-k:2")
-"""Those whose covariance is asked too: their weights differ most between prompts."""
+"""Those whose covariance is checked too: their weights differ most between prompts."""
 
 LEAST_COSINE = 0.1
 """The least cosine of mean and gradient at which a share of their product has an interval."""

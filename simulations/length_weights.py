@@ -90,7 +90,7 @@ def multiple(mean: Array, gradient: Array) -> float:
 
 def weighted(entry: Worded, how: str) -> WeightedBandit:
     """The problem with each output's score weighted as a trainer's loss weights its tokens."""
-    # Of two prompts in a minibatch; the mean over these outputs is not one over drawn ones.
+    # Two prompts make a minibatch; the mean over these outputs is not one over drawn ones.
     lengths = np.array(entry.lengths)
     tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.float64)
     mask = np.tile(tokens, (PROMPTS, 1, 1))

@@ -73,7 +73,7 @@ OF_ERRORS = (
     "Sigma without - g g^T",
     TIGHTER,
 )
-"""Those of an error; the other is of a mean, and asked of bandits alone."""
+"""Rivals for an error; the other rival is for a mean, on bandits alone."""
 RIVALS = (*OF_ERRORS, SHORT)
 
 

@@ -91,7 +91,7 @@ RESULTS: dict[str, Result] = {
         "Theorem 7",
         "At a fixed budget the best group size is 1 + √(c₃/c₁), whatever the budget and T.",
         "which group size a budget should be spent on",
-        assumptions="Of the bound: those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
+        assumptions="The bound needs those of Lemma 6. c₁ > 0: with one prompt the best is G = K.",
         sharper="√(c₃/c₁) for the paper's G² in place of G(G-1). c₃ >= 2 c₁, so it is at least 1 + √2. "
         "Universal for the bound, and for the linearised gap in one direction; with several "
         "curvatures the gap's optimum depends on c.",
@@ -225,7 +225,7 @@ RESULTS: dict[str, Result] = {
         "Figure 5",
         "The optimal group size of a language model, from c₁, c₂ and c₃ of a pool of rollouts.",
         "the best group size of a language model",
-        assumptions="Of the noise, not of accuracy after training.",
+        assumptions="Best for the noise, not for accuracy after training.",
     ),
 }
 """Every result by stem, in the paper's order."""
@@ -260,7 +260,7 @@ STEMS = tuple(stem for stem in RESULTS if stem not in ON_LANGUAGE_MODELS)
 """The other results that have an experiment, in the paper's order."""
 
 ON_A_MODEL = ("gradient_mse_lm",)
-"""The results that are asked of a language model of one's own."""
+"""The results that a language model of one's own can verify."""
 
 ON_RUNS = ("suboptimality", "limit_law", "oracle_policy", "optimal_policy")
 """The results on whole training runs alone, whose problems have an interior optimum."""
@@ -285,7 +285,7 @@ ON_NETWORKS = (
     "best_baseline",
     "turns",
 )
-"""The results that are asked of tokens and transformers too; the others need an interior optimum."""
+"""The results for tokens and transformers too; the others need an interior optimum."""
 
 NETWORKS = ("tokens", "transformer")
 """The kinds of problem whose policies are networks over tokens."""

@@ -194,7 +194,7 @@ def _pairs(entry: BanditEntry, group_size: int) -> Check:
     """The terms of the second part are uncorrelated: its square falls as the number of pairs."""
     cell = GradientCell(entry.problem, group_size)
     second = gradient_mse(entry.problem.moments(), "grpo", group_size).second_order_term
-    # Of the other pairs, 2 (G - 2) have one output in common with a pair.
+    # A pair shares one output with 2 (G - 2) of the other pairs.
     wrong = {SHARED: second * (1 + CORRELATION * 2 * (group_size - 2))}
     size = scale(cell, VANILLA) / (group_size - 1)
     statement = equal(second, wrong, scale=size, relative_margin=COARSE)

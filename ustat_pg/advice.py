@@ -39,7 +39,7 @@ class ProblemAdvice(Advice):
         constants: c1, c2 and c3.
         gradient_sq: ‖∇J‖².
         k_crit: the budget at which the least error is that; None where the gradient is 0.
-        adaptive: groups in two stages beside fixed ones, where that is asked.
+        adaptive: groups in two stages beside fixed ones, if requested.
         choice: group size and baseline together, beside a trainer's options, where these are named.
     """
 

@@ -278,7 +278,7 @@ def _off(problem: SoftmaxBandit, row: _Row) -> tuple[float, float]:
 def _drawn(
     cell: GradientCell, quantities: Sequence[SquaredError], replications: int, seed: int
 ) -> MomentSums:
-    """The sums of so many replications, by the compiled engine where it knows all of them."""
+    """The sums of a number of replications, by the compiled engine where it knows all estimators."""
 
     def measure(engine: str) -> MomentSums:
         blocks = (

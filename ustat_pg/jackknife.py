@@ -100,7 +100,7 @@ class Means:
 
     @cached_property
     def covariance(self) -> Array:
-        """Of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one part."""
+        """Covariance of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one part."""
         count = len(self.without)
         return self.influences.T @ self.influences / max(count * (count - 1), 1)
 

@@ -268,7 +268,7 @@ _HALF = 155
 
 
 def _may_be_odd(text: str) -> bool:
-    """Whether JSON may stand for what :func:`_refuse_odd` refuses; this is asked of every line, so fast."""
+    """Whether JSON may stand for what :func:`_refuse_odd` refuses; it runs on every line, so it is fast."""
     return any(mark in text for mark in (r"\ud", r"\uD")) or any(
         text[start : start + _HALF].isdigit() for start in range(0, len(text), _HALF)
     )

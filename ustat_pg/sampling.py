@@ -196,7 +196,7 @@ class Plan:
         """The stops that some sequence of rewards reaches, with the number of their paths."""
         first = self.looks[0]
         paths = _ways(first)
-        # Of paths that begin with a success and a failure, the other first - 2 outputs are free.
+        # In paths that begin with a success and a failure, the other first - 2 outputs are free.
         mixed = _between(_ways(first - 2)) if first > 1 else 0 * paths
         rows: list[tuple[Any, ...]] = []
         for index, size in enumerate(self.looks):
@@ -281,7 +281,7 @@ class Plan:
 
 
 def _ways(outputs: int) -> Any:
-    """The sequences of so many rewards by their successes, exactly, (outputs + 1,)."""
+    """The number of sequences of `outputs` rewards by their successes, exactly, (outputs + 1,)."""
     return np.array([comb(outputs, k) for k in range(outputs + 1)], dtype=object)
 
 

@@ -6,8 +6,9 @@ A replication's estimate is the gradient, in the flat parameters, of
 
 with advantages A held constant. A surrogate is linear in its advantages: where the gradients ∇ log π of
 all outputs fit in memory, they are taken once a problem under ``vmap``, and estimates are sums of them, by
-coordinates of their span, which has far fewer dimensions than a network has parameters. Of each block a few
-surrogates are differentiated as they stand, and must agree; where the gradients do not fit, all are. The
+coordinates of their span, which has far fewer dimensions than a network has parameters. A few
+surrogates of each block are differentiated as they stand, and must agree; where the gradients do not fit, all
+are. The
 target g is the gradient of the return enumerated over all outputs. None reads the policy's own scores, so
 that what this engine finds is evidence of its own; only the words of draws, their thresholds and the
 baselines of the prompt are shared with the other engines. This module needs torch.

@@ -50,7 +50,7 @@ class GapAfterStep:
 
 @dataclass(frozen=True, eq=False)
 class OneStep(Cell):
-    """One gradient step from a problem's parameters. Equal if all that is asked is equal.
+    """One gradient step from a problem's parameters. Equal if everything that defines it is equal.
 
     Arguments:
         problem: at θ₀; rewards are sure, and its policy takes other parameters.
@@ -83,7 +83,7 @@ class OneStep(Cell):
 
     def __post_init__(self) -> None:
         if self.problem.reward_probs.max(axis=2).min() < 1:
-            raise InputError("one step is asked of sure rewards: these are drawn")
+            raise InputError("one step needs deterministic rewards: these are random")
 
     @cached_property
     def name(self) -> str:

@@ -130,12 +130,12 @@ class RatioBias(_OfRule):
 
 
 PracticalQuantity = PracticalError | TargetBias | RatioBias
-"""What can be asked of the gradient; a bias is a mean of products of two minibatches."""
+"""Quantities of the gradient; a bias is a mean of products of two minibatches."""
 
 
 @dataclass(frozen=True)
 class _Coefficients:
-    """Of some minibatches: what multiplies the outputs' vectors, (n, X K) each."""
+    """The coefficients of the outputs' vectors in some minibatches, (n, X K) each."""
 
     rising: Array
     falling: Array
@@ -151,7 +151,7 @@ class _Coefficients:
 
 @dataclass(frozen=True, eq=False)
 class PracticalCell(Cell):
-    """A minibatch of Algorithm 2. Equal if all that is asked is equal.
+    """A minibatch of Algorithm 2. Equal if everything that defines it is equal.
 
     Arguments:
         problem: at θ_old, where the batch begins.

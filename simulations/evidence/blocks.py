@@ -58,8 +58,9 @@ _THREAD = local()
 def _one_thread(engine: str) -> None:
     """One thread in this thread's linear algebra, for good: equal sums in any process.
 
-    Some libraries limit the thread that asks, some the process. Of these a limit that is lifted after
-    each task would be lifted while another task runs; in the runner's process, the runner lifts it.
+    Some libraries limit the thread that asks, some the process. A limit on the process that
+    is lifted after each task would be lifted while another task runs; in the runner's process, the runner
+    lifts it.
     """
     if not hasattr(_THREAD, "limit"):
         _THREAD.limit = threadpool_limits(1)

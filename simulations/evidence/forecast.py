@@ -1,7 +1,7 @@
 """Forecasts: the replications that claims take, and the processor seconds of a run, from little of its work.
 
 Pilots are an eighth as long as a run's, so that replications are estimates; what a pilot takes says what
-a replication of its cell takes. Of what is enumerated a few tasks of each claim and kind of cell are timed,
+a replication of its cell takes. A few enumerated tasks of each claim and kind of cell are timed,
 none of them a notable share of all; the others are taken to start as they did, and to be as fast for
 their weight.
 """

@@ -65,7 +65,7 @@ class Measurements:
         return {name: tuple(by[label] for label in sorted(by)) for name, by in by_label.items()}
 
     def _reason(self, cell: Cell, quantity: Quantity) -> str | None:
-        """Why a quantity on a cell cannot be enumerated, or None; asked of the engine once."""
+        """Why a quantity on a cell cannot be enumerated, or None; the engine answers once."""
         key = cell.name, quantity.label
         if key not in self._reasons:
             try:
@@ -109,7 +109,7 @@ class Measurements:
         )
 
     def pilots_of(self, replications: int) -> dict[str, Block]:
-        """Pilots of about so many replications of a gradient."""
+        """Pilots of about this many replications of a gradient."""
         return {
             name: self._block(name, PILOT_FIRST, cell.pilot(replications))
             for name, cell in self.cells.items()

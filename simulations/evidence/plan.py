@@ -120,7 +120,7 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
                 continue
             work_needed, i = min(candidates)
             check = claim.checks[i]
-            # On real data a rival too near to be told apart is reported, not pursued.
+            # On real data a rival too near to distinguish is reported, not pursued.
             if origin != "real" or work_needed <= options.drawn.budget * _cost(check):
                 required[check.name].append(rival)
     for check in claim.checks:

@@ -65,10 +65,10 @@ def exit_code(claims: Iterable[ClaimResult], controls: Iterable[Control] = ()) -
 
 
 def _rivals_refuted(rivals: Iterable[RivalResult]) -> tuple[str, dict[str, int], list[str]]:
-    """How many rivals are refuted of those that can be told apart, by which evidence, and the others.
+    """How many of the distinguishable rivals are refuted, by which evidence, and the others.
 
     A rival counts as refuted where each kind of evidence refutes it, or simulation does and nothing
-    could be enumerated; as told apart where it is refuted or survived. The others coincide with the
+    could be enumerated; as distinguishable where it is refuted or survived. The others coincide with the
     prediction, or were not tested.
 
     >>> said = RivalVerdict.REFUTED, RivalVerdict.NOT_TESTED, RivalVerdict.REFUTED

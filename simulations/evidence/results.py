@@ -76,7 +76,7 @@ EVERYWHERE = (
     RivalVerdict.NOT_DISTINGUISHABLE,
 )
 """Which verdict several origins, or both kinds of evidence, give: REFUTED if it is on each where the
-rival can be told apart."""
+rival is distinguishable."""
 
 
 def _first(verdicts: Iterable[RivalVerdict], order: Sequence[RivalVerdict]) -> RivalVerdict:
@@ -96,8 +96,8 @@ def _rival(name: str, checks: Sequence[CheckResult], kinds: Sequence[str]) -> Ri
         origin: {kind: verdict(kind, origin) for kind in kinds}
         for origin in dict.fromkeys(check.origin for check in checks)
     }
-    # Real data must be told apart only where it can be within the budget; made-up and generated
-    # problems are chosen so that it can.
+    # Real data must distinguish a rival only where the budget allows; made-up and generated
+    # problems are chosen so that they can.
     counted = [by for origin, by in origins.items() if origin != "real"] or origins.values()
     overall = {kind: _first((by[kind] for by in counted), EVERYWHERE) for kind in kinds}
     together = _first(overall.values(), EVERYWHERE)

@@ -63,7 +63,7 @@ class Statement:
         region: the values that the statement allows.
         rivals: values that each rival allows, by its name.
         scale: what rounding and margins are relative to; positive or 0.
-        margin: the half-width asked of an interval where no rival asks for a smaller one.
+        margin: the half-width that an interval needs where no rival needs a smaller one.
         floor: the rounding error of the quantity itself, whatever the statement's scale.
     """
 
@@ -112,8 +112,9 @@ class Statement:
         return self.gap(rival) > max(self.tolerance, apart * (1 - ROUNDING))
 
     def coarser(self, times: float) -> Statement:
-        """The statement with a half-width asked for that is so many times as large; a one-sided one as
-        it is: an interval must lie inside its region.
+        """The statement with a half-width ``times`` as large.
+
+        A one-sided one stays as it is: an interval must lie inside its region.
         """
         return replace(self, margin=times * self.margin) if self.two_sided else self
 

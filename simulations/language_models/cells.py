@@ -275,7 +275,7 @@ Values = dict[tuple[str, int], float]
 
 @lru_cache(maxsize=2**14)
 def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str, float]:
-    """All that can be asked of one model in one replication, by label; claims and cells share it."""
+    """All quantities of one model in one replication, by label; claims and cells share them."""
     from ustat_pg.llm.generation import transformers_draw
     from ustat_pg.llm.models import tokenise
     from ustat_pg.llm.prompts import Prompt

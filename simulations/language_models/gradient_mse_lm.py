@@ -3,8 +3,8 @@
 On the models that ship with the library (a weak and a strong one with a scratch-pad, the strong one
 with worked examples, and one that answers at once) the errors that one pool of rollouts gives by
 Theorem 2 are compared with errors of groups, by ordinary backward passes. grpo's excess over the oracle
-falls as 1/(G(G-1)), and every error falls with G. So are noise and signal of advantages that are divided
-by their standard deviation, whose mean is another gradient.
+falls as 1/(G(G-1)), and every error falls with G. Noise and signal of advantages that are divided by their
+standard deviation, whose mean is another gradient, are compared in the same way.
 
 How vanilla, grpo and the oracle are ordered is predicted by each model's moments, and asked in the
 direction that they say: the paper's reading, vanilla above grpo above the oracle, is no law. It fails
@@ -194,7 +194,7 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield _excess(cell, one)
         yield _falls(cell, one)
         yield from _order(cell, one)
-    # Of the paper's three strengths; the last model is the counter-example.
+    # The paper has these three strengths; the last model is the counter-example.
     for weaker, stronger in pairwise(studies[:-1]):
         yield from _strength(cell_of(suite.size, weaker.member, stronger.member), weaker, stronger)
 

@@ -246,7 +246,7 @@ def log_probs(model: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]
     hidden = ~seen.tril()
     mask = torch.zeros(hidden.shape, dtype=model.dtype)
     mask = mask.masked_fill(hidden, torch.finfo(model.dtype).min)
-    # A first token is told by the prompt's last one, any other by the one before it.
+    # The prompt's last token predicts the first one, and each token the next.
     rows = torch.arange(start, len(tokens))
     before = torch.where(positions[rows] == start, start - 1, rows - 1)
     logits = model(

@@ -134,7 +134,7 @@ def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
     how = SIZES[size]
     model, task = load_model(member), load_task(member, limit=how.prompts)
     out = None if folder is None else folder / f"{short(member)}-{size}-{seed}"
-    # Of models this small a second thread does nothing but wait for the first, at full load.
+    # With models this small a second thread only waits for the first, at full load.
     with threadpool_limits(1, user_api="openmp"):
         store = None if out is None else out / "rollouts.jsonl"
         rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)

@@ -13,7 +13,7 @@ __all__ = ["ENGINES", "KINDS", "RECORDS", "ROOT", "PlantedError", "errors", "pat
 ROOT = Path(__file__).resolve().parents[2]
 
 RECORDS = {"bandit": "errors.toml", "language-model": "language_models.toml"}
-"""The file of the errors, by the problems that claims are asked of."""
+"""The file of the errors, by the kind of problem of the claims."""
 
 KINDS = {
     "formula": "a formula that is wrong wherever it is asked",

@@ -110,7 +110,7 @@ class Batch:
         return float(total)
 
     def shows(self) -> bool:
-        """Whether the bias of each rule can be seen, and the rules told apart, by enumeration."""
+        """Whether the bias of each rule can be seen, and the rules distinguished, by enumeration."""
         rates = (self.problem.policy.probs * self.problem.mean_rewards).sum(axis=1)
         if not 0.15 < rates.min() < 0.45:
             return False

@@ -65,7 +65,7 @@ class Suite(Bandits):
     def single_prompts(self) -> list[BanditEntry]:
         """Problems of one prompt, for the results that condition on it.
 
-        Of token problems these are the prompts with the lowest and the highest mean reward, of those
+        For token problems these are the prompts with the lowest and the highest mean reward among those
         neither sure nor hopeless: events of less than 1 in 10, and answers that are hardly ever another,
         take more groups than any size has.
         """
@@ -87,7 +87,7 @@ class Suite(Bandits):
     def landscapes(self) -> Landscapes:
         if self.on != "bandit":
             raise InputError(
-                f"whole training runs are asked of problems whose optimum is known, not of {self.on}"
+                f"whole training runs need problems whose optimum is known, not {self.on}"
             )
         # Whole runs cost more than gradients: half as many problems of each kind.
         return Landscapes(max(self.generated // 2, 1), self.seed)

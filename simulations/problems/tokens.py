@@ -49,7 +49,7 @@ MOST_OUTPUTS = 4
 """Outputs of the largest token problem whose groups of 64 are enumerated."""
 
 SMALLEST = 0.02
-"""The limit of the distance, against that of the error, from which the two estimates are told apart."""
+"""The limit of the distance, against that of the error, from which the two estimates are distinguishable."""
 
 Drawn = tuple[TokenProblem, SoftmaxPolicy]
 
@@ -193,8 +193,8 @@ def bandits(on: str, count: int, seed: int = 0, *, dense: bool = False) -> Itera
 
 
 def lopsided(on: str, count: int, seed: int = 0, dense: bool = False) -> Iterator[BanditEntry]:
-    """The first prompt of each drawn problem at which an estimate divided by the group's deviation can be
-    told apart from one that is divided by the deviation itself.
+    """The first prompt of each drawn problem at which an estimate divided by the group's deviation is
+    distinguishable from one that is divided by the deviation itself.
     """
 
     def apart(bandit: TokenBandit) -> list[int]:

@@ -38,7 +38,7 @@ FINER = 5
 def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tuple[float, float]:
     """The largest value on a ball, and by how much a value between the points may be larger.
 
-    A grid of so many points a side is made finer, again and again, about its best point. What is
+    A grid of ``points`` points a side is made finer, again and again, about its best point. What is
     missed is no more than the values on the last grid differ by, where they rise to one peak there.
     """
     steps = np.linspace(-1, 1, points)

@@ -1,4 +1,4 @@
-"""Half-widths that are asked of intervals where no rival asks for less, as shares of what is predicted or of
+"""Half-widths that intervals need where no rival needs less, as shares of what is predicted or of
 its scale.
 
 Enumeration is sharp whatever they are. Draws cost as the square of their inverse: each is about as small as

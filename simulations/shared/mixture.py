@@ -66,6 +66,6 @@ class Mixture:
         return Pit(GRPO, self.steps, (float(self.weights().mean()),))
 
     def shares(self, levels: np.ndarray, count: int = 500) -> np.ndarray:
-        """The mixture's cdf at the quantiles of the law of the mean weight, by so many weights."""
+        """The mixture's cdf at the quantiles of the law of the mean weight, by number of weights."""
         places = self.weights().mean() * chi2.ppf(levels, 1)[:, None]
         return np.asarray(chi2.cdf(places / self.weights(count), 1).mean(axis=1))

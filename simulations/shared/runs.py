@@ -211,7 +211,7 @@ class NearOptimum:
         moves = _relative(bent.imag / step, spread)
         mean = self.displacement * np.prod(1 - np.outer(self.rates(), landscape.curvatures), axis=0)
         away = sqrt(_relative(np.outer(mean, mean), spread))
-        # Of a mean m and deviations σ, m³ + 3mσ² is at most 3m (m² + σ²).
+        # For a mean m and deviations σ, m³ + 3mσ² is at most 3m (m² + σ²).
         at_once = away * ((1.5 * moves + 1) * odd + uneven)
         return moves * even + change + 2 * odd**2 + at_once
 

@@ -280,7 +280,7 @@ class Framework:
         raise InputError(f"{self.title} has no advantage without {names}: write it")
 
     def combinations(self, unrun: bool = False) -> list[dict[str, str]]:
-        """Every choice of values of the options that choose the advantage; if that is asked, of the trainer
+        """Every choice of values of the options that choose the advantage; if requested, of the trainer
         and of what was only read too.
         """
         options = [*self.of_kind("advantage"), *(self.of_kind("trainer") if unrun else ())]

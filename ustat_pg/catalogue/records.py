@@ -151,8 +151,8 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> Fr
 def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """A table with the other's options and rows.
 
-    Of its own options those of the other's names hold, rows come before the other's, and what is
-    inherited stands behind a ``prefix`` and lacks the options named ``without``.
+    Its own options replace the other's of the same name, and its rows come before the other's. What is
+    inherited gets a ``prefix`` and lacks the options named ``without``.
     """
     other, prefix = tables[data["like"]], data.get("prefix", "")
     kept = {

@@ -27,7 +27,7 @@ Found = Explanation | Differences | SchemeExplanation | RewardGradients
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print an explanation, as text or as one JSON object, and draw it if that is asked."""
+    """Print an explanation, as text or as one JSON object, and plot it if requested."""
     found = _asked(options)
     if options.plot is not None and isinstance(found, Explanation | SchemeExplanation):
         path = Path(options.plot)
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _asked(options: argparse.Namespace) -> Found:
-    """What is asked: of options, of two of them, of a way of sampling, or of several rewards."""
+    """The explanation of options, of two of them, of a way of sampling, or of several rewards."""
     size = options.group_size
     if options.reward_rates is not None:
         others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")

@@ -348,11 +348,11 @@ class Cell(ABC):
         return self.steps * self.batch_size * self.group_size
 
     def pilot(self, replications: int) -> int:
-        """The replications that a plan is made from, where blocks are large enough for so many."""
+        """The replications that a plan is made from, where blocks are large enough for them."""
         return max(min(256, self.block), min(replications, self.block // 4))
 
     def budget(self, replications: int) -> int:
-        """The replications that cost as much as so many of a gradient: one for 256 outputs."""
+        """The replications that cost as much as this number of a gradient: one for 256 outputs."""
         return max(self.block, replications * OUTPUTS_OF_A_GRADIENT // self.outputs)
 
     def together(self, quantities: Sequence[Quantity]) -> Sequence[Quantity]:
@@ -362,7 +362,7 @@ class Cell(ABC):
         return quantities
 
     def shown(self, blocks: float) -> float:
-        """The blocks of a figure's point for which so many are wanted."""
+        """The blocks of a figure's point that wants this many replications."""
         return blocks
 
     def __eq__(self, other: object) -> bool:

@@ -50,11 +50,11 @@ if SIMULATED:
             return block, number, _MEETINGS.setdefault(where, Barrier(lanes))
 
     def meet(lanes: int) -> None:
-        """Wait until all of so many neighbouring lanes are here, and see what they wrote."""
+        """Wait until all lanes of a team of this size are here, and see what they wrote."""
         _meeting(lanes)[2].wait(PATIENCE)
 
     def total(value: float, lanes: int) -> float:
-        """The sum of a number over so many neighbouring lanes, the same in each."""
+        """The sum of a number over the lanes of a team of this size, the same in each."""
         block, number, barrier = _meeting(lanes)
         offset = lanes // 2
         while offset > 0:
@@ -81,13 +81,13 @@ else:
 
     @device_function
     def meet(lanes):
-        """Wait until all of so many neighbouring lanes are here, and see what they wrote."""
+        """Wait until all lanes of a team of this size are here, and see what they wrote."""
         if lanes > 1:
             cuda.syncwarp(_mask(lanes))
 
     @device_function
     def total(value, lanes):
-        """The sum of a number over so many neighbouring lanes, the same in each."""
+        """The sum of a number over the lanes of a team of this size, the same in each."""
         offset = lanes // 2
         while offset > 0:
             value += cuda.shfl_xor_sync(_mask(lanes), value, offset)

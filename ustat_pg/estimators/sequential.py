@@ -55,7 +55,7 @@ def two_stage(rewards: Array, *, pilot: int, trigger: str | Trigger = "mixed") -
 
     Raises:
         InputError: rewards that are not finite, fewer than n₁, or whose pilot would not have asked
-            for more; more kinds of pilots than a function is asked of.
+            for more; more kinds of pilots than a function is called on.
 
     >>> import numpy as np
     >>> two_stage(np.array([1.0, 0.0, 0.0, 1.0, 0.0]), pilot=3).round(4)
@@ -250,7 +250,7 @@ def _mean_over_subsets(counts: Counts, first: int, goes_on: Trigger) -> Floats:
 
 
 def _compositions(numbers: list[int], total: int) -> Iterator[tuple[int, ...]]:
-    """The ways to choose so many outputs, by how many of each reward."""
+    """The ways to choose that many outputs, by how many of each reward."""
     ranges = [range(min(n, total) + 1) for n in numbers]
     if prod(map(len, ranges)) > MOST_ORDERS:
         raise InputError(

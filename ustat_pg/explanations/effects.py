@@ -1,6 +1,6 @@
 """A trainer's options, or an estimator by name, in numbers.
 
-Of pass rates alone nothing is known of scores. The numbers are then those of prompts whose scores
+Pass rates alone say nothing about scores. The numbers are then those of prompts whose scores
 have E‖s‖² = 1 whatever the reward, and whose gradients g(x) are small, orthogonal, and of squared
 length proportional to p(1-p). So an error is the variance of leading order: that of RLOO is G/(G-1)
 times the oracle's, and the squared bias is as small as the gradient's square: 1e-12. Noise to signal
@@ -75,7 +75,7 @@ def explain(
 ) -> Explanation:
     """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
-    Of an advantage function of one's own it says the same: it is tried on groups of rewards 0 and 1.
+    An advantage function of one's own is tried on groups of rewards 0 and 1, and explained in the same way.
 
     Arguments:
         spec: a framework and its options, a file of them, a mapping or a config, as

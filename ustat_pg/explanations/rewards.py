@@ -50,7 +50,7 @@ _WAYS = {
     "each/deviation (GDPO)": ("std-ddof1", True),
     "sum (RLOO)": ("grpo", False),
 }
-"""An estimator, and whether each reward has it, beside the one that is asked for."""
+"""An estimator, and whether each reward has it, beside the requested one."""
 
 
 @dataclass(frozen=True)

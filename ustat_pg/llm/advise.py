@@ -53,7 +53,7 @@ class PoolAdvice(Advice):
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
         looks: the numbers at each look at a growing pool; empty where it did not grow.
-        adaptive: groups in two stages beside fixed ones, where that is asked.
+        adaptive: groups in two stages beside fixed ones, if requested.
         choice: group size and baseline together, beside a trainer's options, where these are named.
     """
 

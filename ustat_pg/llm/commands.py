@@ -36,7 +36,7 @@ from .printing import (
 from .tables import binary
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""Of tables, unless others are asked for."""
+"""Baselines of tables, unless others are given."""
 
 SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
 """Advantages whose sign is the reward's."""

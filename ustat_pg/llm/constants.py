@@ -55,8 +55,8 @@ class ConstantsEstimate(Estimates):
             parts: the means, over prompts.
             signal: the interval of the signal; that of the means unless given.
             telling: the prompts that have two rewards or more apart from their most common one; all unless
-                given. Of rare rewards no other prompt shows ‖g(x)‖², so that few of them leave c1 without an
-                upper end.
+                given. With rare rewards no other prompt shows ‖g(x)‖², so few such prompts leave c1 without
+                an upper end.
         """
         found, strength = constant_estimates(parts), parts.estimate(4)
         if signal is not None:

@@ -140,8 +140,8 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
 def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPER) -> pd.DataFrame:
     """Which of some unbiased baselines has the larger MSE at a group size, by paired differences.
 
-    The spread between prompts cancels, so the answer is the same in every design. Of biased tables it would
-    not be: their bias does not fall with the batch size.
+    The spread between prompts cancels, so the answer is the same in every design. For biased tables it
+    would not be: their bias does not fall with the batch size.
 
     Returns:
         a row for each pair: first, second, difference (of the mean errors given the prompt, first
@@ -177,7 +177,7 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
         ["tie", frame["first"], frame["second"]],
         "open",
     )
-    # Of two that the paper orders, the one that comes first in its reading.
+    # The one of two that comes first in the paper's reading, where the paper orders them.
     frame["paper"] = [min(two, key=_PAPER.index) if {*two} <= {*_PAPER} else "none" for two in both]
     frame["reading"] = np.select(
         [
@@ -379,7 +379,7 @@ class Noise:
 
 
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
-    """Of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
+    """The noise of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
     vectors = _vectors(pool, group)
     square = means(pool.by_prompt(group.second[:, None]), pool.looks)
     both = beside(square, pairs(vectors, pool.looks)).apply(

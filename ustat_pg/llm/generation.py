@@ -207,7 +207,7 @@ def _plain_generation(model: Any) -> Iterator[None]:
     """
     from transformers import GenerationConfig
 
-    # Of an adapter, the base model inside is the owner.
+    # In an adapter, the base model inside is the owner.
     owners = [module for module in model.modules() if "generation_config" in vars(module)]
     stored, training = [owner.generation_config for owner in owners], model.training
     model.eval()

@@ -1,7 +1,7 @@
 """Unbiased moments of each prompt of a scored pool, and means over prompts with jackknife errors.
 
 Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
-each is unbiased however few rollouts there are. Of K it takes the diagonal and two sums, which a pool
+each is unbiased however few rollouts there are. From K it takes the diagonal and two sums, which a pool
 has. Prompts are compared by sketches of their gradients. Errors are those of a jackknife that deletes a
 prompt; they hold the noise of rollouts and of random groups too, which are drawn anew for each.
 """
@@ -244,7 +244,7 @@ def frac_reward_zero_std(
     """The share of groups whose rewards are all equal, so that they teach nothing.
 
     Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
-    Of groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
+    For groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
     whose upper end is ``high`` there.
 
     Returns:

@@ -69,12 +69,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     With ``per_completion`` and rewards 0 and 1 there are ``noise/best_group``, the best group size of the
     run's own baseline, and ``noise/over_best``, the run's noise over the noise there.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
-    policy moves within a window, so an estimate is the mean over its steps. Of several iterations over the
-    same completions the first is measured. An error in here is one warning, on all processes, and the
+    policy moves within a window, so an estimate is the mean over its steps. With several iterations over
+    the same completions the first is measured. An error in here is one warning, on all processes, and the
     training goes on. A training that another trainer begins has a window of its own.
 
     Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded
-    (FSDP2) completions are told apart by hooks on layers, as with ``per_completion``. A line on stderr says
+    (FSDP2) hooks on layers separate completions, as with ``per_completion``. A line on stderr says
     either, and why the first step that is left out is.
 
     Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
@@ -162,7 +162,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         return self._meter.compare(baselines, group_sizes)
 
     def state(self) -> dict[str, Any]:
-        """Of a checkpoint."""
+        """The state that a checkpoint keeps."""
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
@@ -404,7 +404,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._open = False
             squared = self._meter.end().double()
             if self._share is not None and len(squared):
-                # Of groups that lie on several processes nobody knows it.
+                # The share of groups that lie on several processes is not known.
                 share, known = self._share.to(squared), ~self._share.isnan()
                 share, squared = share[known], squared[known]
                 phi = float(share @ squared)

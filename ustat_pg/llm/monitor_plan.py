@@ -14,7 +14,7 @@ class Plan:
     """What a monitor does in a run.
 
     Arguments:
-        apart: whether outputs are told apart by hooks on layers.
+        apart: whether hooks on layers separate outputs.
         measures: whether φ/τ is measured.
         leave_one_out: whether advantages are leave-one-out up to a factor, and φ/τ is known for nothing.
         sorts: whether outputs of a step may be sorted by their prompts.

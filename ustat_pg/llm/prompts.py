@@ -3,7 +3,7 @@
 A verifier has the signature of TRL's reward functions: it is called with keyword arguments
 ``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
 as a list with one entry for each completion, and returns one number for each. So one function serves
-here and in a TRL trainer. Verifiers are found by name, and told apart by the source of the function.
+here and in a TRL trainer. Verifiers are found by name, and distinguished by the source of the function.
 Tasks are loaded by :func:`ustat_pg.llm.tasks.load_task`.
 """
 

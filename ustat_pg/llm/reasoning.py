@@ -82,7 +82,7 @@ class Asked:
     max_new_tokens: int = 0
 
     def text(self, entry: dict[str, Any]) -> str:
-        """What is asked of an entry."""
+        """The requirements of an entry."""
         template = self.template or ("{question}" if self.chat else "Question: {question}\nAnswer:")
         fields = {**entry["metadata"], "question": entry["question"].strip()}
         try:

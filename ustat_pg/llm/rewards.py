@@ -88,7 +88,7 @@ class RewardSummary(Shown):
                 "Write a success of your own as 0 or 1, or ask advise, with the model that wrote the "
                 "outputs, which takes rewards as they are"
             )
-        # Of one value above 0 all succeed.
+        # With one value, above 0, all succeed.
         success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf
         rates = (values == success).mean(axis=1)
         return {

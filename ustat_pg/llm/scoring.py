@@ -285,7 +285,7 @@ def _stale(
 def _few(weights: Array, rewards: Array) -> tuple[Array, Array]:
     """As many weights as there are different rewards, at most 3, and the matrix that gives 1, z̃, z̃² of them.
 
-    Of two rewards, 0 and 1 for example, the sums for each are enough: one sum fewer to hold.
+    For two rewards, 0 and 1 for example, the sums for each are enough: one sum fewer to hold.
     """
     values, place = np.unique(rewards, return_index=True)
     if len(values) > 2:

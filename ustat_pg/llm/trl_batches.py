@@ -15,7 +15,7 @@ from ..noise.alarms import TOLERANCE
 from ..validation import InputError
 
 _SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
-"""What transformers' trainer is asked of, by what processes may split an output by."""
+"""Attributes of transformers' trainer, by what processes may split an output by."""
 _SCALED = {"group": "std-ddof1", True: "std-ddof1", "none": "dr-grpo", False: "dr-grpo"}
 """Tables by counts of GRPO's advantages, by ``scale_rewards``."""
 

@@ -1,8 +1,8 @@
 """The errors of weighted leave-one-out baselines, and of the best constant, at each prompt of a pool.
 
-The error of a weighted baseline is that of grpo, which is known, and a mean over random groups of the pool of
-what the two differ by (an incomplete U-statistic: unbiased, for groups that the pool can fill). Of two they
-are one estimator, and nothing is left to chance.
+The error of a weighted baseline is that of grpo, which is known, plus the mean of their difference over
+random groups of the pool (an incomplete U-statistic: unbiased, for groups that the pool can fill). In groups
+of two they are one estimator, and nothing is left to chance.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
     total = np.zeros(pool.size)
     for i in range(count):
         rest = np.delete(np.arange(count), i)
-        # Of rest each j has the weighted mean of those that are neither i nor j.
+        # Each j in rest has the weighted mean of those that are neither i nor j.
         apart = norm_weighted(z[:, rest], squared_norms=weights[:, rest])
         total += (pool.gram[:, i, rest] * (z[:, [i]] - z[:, rest] + apart) * apart).sum(axis=1)
     return total / (count * (count - 1))

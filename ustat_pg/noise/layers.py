@@ -102,7 +102,7 @@ class Layers:
         }
 
     def begin(self, rows: int | None) -> None:
-        """Look at passes over so many completions, or at none."""
+        """Look at passes over this many completions, or at none."""
         self.rows = rows
         self._gradients: dict[int, Tensor] = {}
         self._real: dict[int, Tensor] = {}

@@ -324,7 +324,7 @@ class NoiseMeter:
         return sketches, groups, sizes, advantages, broken, moved, self._ever
 
     def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
-        """Of all processes: sharded gradients are summed, whole ones are other micro-batches."""
+        """The parts of all processes: sharded gradients are summed, whole ones are other micro-batches."""
         sketches, groups, sizes, advantages, broken, moved, ever = zip(*everything, strict=True)
         self._ever = any(ever)
         reason = next(filter(None, broken), "")

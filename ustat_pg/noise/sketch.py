@@ -17,7 +17,7 @@ Draws = tuple[Tensor, Tensor, Tensor, Tensor]
 """t, ρ and ε, (C,) each, and η, (C + k,), for C stretches."""
 
 _SEED = 20_260_101
-"""Of the sketches of scores: those of different processes can be compared."""
+"""Seed of the sketches of scores, so that those of different processes can be compared."""
 _TURNED = 2**20
 """Entries of each vector that are turned at once, few enough for a cache."""
 

@@ -410,7 +410,7 @@ class ArmLinearSoftmax(ScoreTable):
 
     def arrays(self) -> dict[str, Array]:
         """The arrays of the tangent: they name a gradient at these parameters, and are what a file
-        holds. Of runs that leave the parameters, :attr:`bends` are named beside them.
+        holds. For runs that leave the parameters, :attr:`bends` are named beside them.
         """
         features, offset = self._tangent
         named = {"features": features, "theta": self.parameters}

@@ -169,7 +169,7 @@ class TransformerPolicy(SoftmaxPolicy):
             **self.space.arrays(),
             "prompts": table,
             "transformer": self.shape.sizes(),
-            # Of an entry: a part of the name since others than 64 were possible.
+            # Bits of an entry: part of the name since other numbers than 64 were possible.
             "bits": np.array([64.0]),
             "theta": self.parameters,
         }

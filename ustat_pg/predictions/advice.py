@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NEAR = 1.05
-"""An error of at most so many times the least is near it, as the interval has it; where none that fits the
-budget is near that of the best real G, another budget is the advice."""
+"""An error of at most this many times the least is near it, as in the interval. Where no G that fits the
+budget is near the best real G, the advice is another budget."""
 
 ERRS = 0.05
 """The share of wrong answers that are accepted where an advice says what that would do."""

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 _FLAT = 1.05
 """How far above the least a noise may be to count as good as the best."""
 _TRIED = 10_000
-"""Group sizes that are looked at: of so many one nearly divides any budget."""
+"""Group sizes that are looked at: among this many, one nearly divides any budget."""
 
 
 def critical_budget(constants: MseConstants, gradient_sq: float) -> float:

@@ -396,7 +396,7 @@ def conditional_transform(gaps: ArrayLike, weights: ArrayLike) -> Array:
 
 
 class _Law(Protocol):
-    """What is asked of a law: that of SciPy's frozen continuous ones will do."""
+    """The methods that a law needs: SciPy's frozen continuous ones have them."""
 
     def cdf(self, x: Any, /) -> Any: ...
 

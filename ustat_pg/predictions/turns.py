@@ -171,7 +171,7 @@ def _reach(part: Episodes) -> Array:
 def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
     """E[sₜ ρ] of one episode's scores and the group's mean over turns, (T, d): in all ∇E[ρ]/G."""
     lengths = part.reached.sum(axis=1)
-    # Sums are told apart to twelve digits of the largest return.
+    # Sums are distinguished to twelve digits of the largest return.
     scale = float(np.abs(returns).max()) or 1.0
     kinds, which = np.unique(
         np.stack([lengths, lengths * returns / scale], axis=1).round(12),

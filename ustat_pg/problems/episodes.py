@@ -66,7 +66,7 @@ class EpisodeProblem:
         names: of the states, (S,).
         start_probs: chance that an episode, a prompt's group, begins in each, (S,).
         actions: of each state, at least one.
-        max_turns: an episode ends after so many turns, wherever it is; needed where states lead back.
+        max_turns: an episode ends after this many turns, wherever it is; needed where states lead back.
 
     >>> problem = episode_problem({
     ...     "start": {"ask": 1},

@@ -1,4 +1,4 @@
-"""The function under test: how it is called, and what is asked of its answers."""
+"""The function under test: how it is called, and the checks on its answers."""
 
 from __future__ import annotations
 

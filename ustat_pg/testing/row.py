@@ -37,7 +37,7 @@ def assert_is(
     """Assertion that the advantages are those that a trainer's options mean, its ε included.
 
     Every group of rewards 0 and 1 is tried up to G = 12, and up to G = 4 every group of -1, 0.5 and 2 where
-    the catalogue's row is not of rewards 0 and 1 alone. Of larger groups every number of successes is
+    the catalogue's row is not of rewards 0 and 1 alone. In larger groups every number of successes is
     tried, in eight orders: that is all of a function that treats the members of a group alike. At G = 64 the
     largest advantage over a deviation is 7.9, so that a clamp below it is seen.
 

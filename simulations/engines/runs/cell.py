@@ -1,4 +1,4 @@
-"""Cells of whole training runs: what is asked of the gap J* - J(θ) along the meta-algorithm.
+"""Cells of whole training runs: the quantities of the gap J* - J(θ) along the meta-algorithm.
 
 A :class:`Training` is a problem with group and batch size, a schedule and a number of steps.
 Estimators and steps belong to the quantities, so that baselines run on the same draws and
@@ -87,7 +87,7 @@ class Gap(_OfRuns):
 @dataclass(frozen=True)
 class GapTransform(_OfRuns):
     """exp(-rate · (J* - J(θₜ))), whose mean is the Laplace transform of the gap's law: a smooth and
-    bounded function, by which two laws are told apart without sampling.
+    bounded function, which distinguishes two laws without sampling.
     """
 
     kind = "transform"
@@ -187,12 +187,12 @@ class Away(_OfRuns):
 OfDeviation = Product | Cosine | Away
 
 TrainingQuantity = Gap | GapTransform | Binned | Coordinate | Product | Cosine | Away
-"""What can be asked of a bandit's runs."""
+"""Quantities of a bandit's runs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Training(Cell):
-    """A cell of whole training runs. Equal if all that is asked is equal.
+    """A cell of whole training runs. Equal if everything that defines it is equal.
 
     Arguments:
         landscape: the problem, with an interior optimum.

@@ -43,7 +43,7 @@ def coefficients(values: Array) -> Array:
 
 @lru_cache(maxsize=16)
 def _factors(count: int) -> tuple[Array, Array]:
-    """The spline's equations for so many values, as LAPACK factors them, and its pivots."""
+    """The spline's equations for this number of values, as LAPACK factors them, and its pivots."""
 
     def equations() -> Iterator[tuple[int, int, tuple[int, ...] | Array]]:
         smooth = (1, -6, 15, -20, 15, -6, 1)

@@ -1,4 +1,4 @@
-"""Trajectories: what is asked of the meta-algorithm's independent runs, and how they are drawn.
+"""Trajectories: the quantities of the meta-algorithm's independent runs, and how they are drawn.
 
 A run starts at θ₀ and takes T steps of
 
@@ -126,7 +126,7 @@ class Trajectory:
 
     @cached_property
     def description(self) -> dict[str, Any]:
-        """All that is asked, in plain data, as a store's key reads it."""
+        """Everything that defines it, in plain data, as a store's key reads it."""
         return {
             "name": self.name,
             "steps": self.steps,

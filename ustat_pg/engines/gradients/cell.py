@@ -1,4 +1,4 @@
-"""Cells of gradients at fixed parameters, and what is asked of their estimates.
+"""Cells of gradients at fixed parameters, and the quantities of their estimates.
 
 A :class:`GradientCell` is a problem with a group size, a batch size and a design of prompts. Its
 quantities name estimators, so that baselines run on the same draws and differences between them
@@ -164,7 +164,7 @@ class Mixed(_OfMinibatch):
 
 
 GradientQuantity = SquaredError | Distance | Projection | SquaredProjection | Mixed
-"""What can be asked of a minibatch."""
+"""Quantities of a minibatch."""
 
 
 def mixed(draws: Draws) -> Array:

@@ -46,7 +46,7 @@ COMPARED = 8
 """Outcomes of groups up to this size are compared with each other rather than counted."""
 
 SUMS_OF_A_TEAM = 16
-"""Sums up to so many are each team's own; more of them are shared by the teams of a warp."""
+"""Up to this many sums each team has its own; more of them are shared by the teams of a warp."""
 
 BUILT_IN = 2**25
 """Outputs of a call longer than a block from which on compiling for its shape pays."""

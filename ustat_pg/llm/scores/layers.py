@@ -117,7 +117,7 @@ def made_once(model: nn.Module, length: int, shared: int) -> Iterator[None]:
         if read.ndim == 3 and read.shape[1] == length:
             made: Tensor = _Once.apply(read, shared, side, module)
         else:
-            # Of a part of all tokens, such as the head's, one product and not one for each completion.
+            # A part of all tokens, such as the head's, takes one product, not one for each completion.
             made = type(module).forward(module, read.contiguous())
         return made
 
@@ -144,8 +144,8 @@ class Hooks:
         count: completions of the pass.
         sink: called with a parameter's number and all its uses as soon as the last is there.
         length: tokens of the pass.
-        shared: how many of them, from the first, all completions share. Of these a use has what its
-            layer reads once: one side with a single row.
+        shared: how many of them, from the first, all completions share. What a layer
+            reads for these a use has once: one side with a single row.
     """
 
     def __init__(

@@ -324,7 +324,7 @@ class Scores:
 
         ``blocks`` says that there may be more completions than those of the batch.
         """
-        # Of the loop the graph is autograd's own affair.
+        # With the loop, autograd manages the graph itself.
         each, most = max(self.sizes) * self._bytes_each, 1
         lengths = batch.shortest, batch.longest
         if self.method == "hooks":

@@ -83,7 +83,7 @@ def by_tokens(uses: Uses, sums: int, others: int = 1, in_each: float | None = No
     count, columns = _count(uses), uses[0].right.shape[-1]
     passes = _PASSES["cuda" if uses[0].right.is_cuda else "cpu"]
     entries, in_each = uses[0].rows * columns, sums if in_each is None else in_each
-    # Of one completion.
+    # Operations for one completion.
     formed = entries * (passes + 2 * (sums + others))
     never = (entries * passes * sums + _STARTS) / count
     for use in uses:
@@ -278,7 +278,7 @@ def _shared(use: Use) -> bool:
 
 
 def _side(use: Use, one: Use) -> Tensor:
-    """Of a use, the side that completions do not share in ``one``."""
+    """The side of a use that completions do not share in ``one``."""
     return use.right if len(_left(one)) == 1 else _left(use)
 
 

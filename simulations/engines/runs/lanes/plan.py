@@ -18,7 +18,7 @@ FULL, BENT, SHARED, SPACED = range(4)
 
 LANES = 128
 FEW_CONTEXTS = 4
-"""So many contexts at most are told apart by choices; tables are filled up to as many columns."""
+"""The most contexts that choices distinguish; tables are padded to as many columns."""
 
 UNIT = 2.0**-32
 FAR = 300.0
