@@ -172,7 +172,7 @@ class Meter:
         """The exact value of everything whose interval is counted."""
         size = self.group_size
         if self.tails is not None:
-            # Of single completions, of pairs of a prompt.
+            # The variances of single completions and of pairs of a prompt.
             alone, pair = 20 * (0.49 + 2.25), 20 * 0.49
             return {"signal": 1.0, "K_crit": alone + (size - 1) * pair}
         moments = problem(self.name).moments()

@@ -3,7 +3,7 @@
     python -m benchmarks.lags            3 min on one core
 
 A quadratic in 200 dimensions with curvatures from 0.01 to 1 is climbed by gradients with normal noise, two
-micro-batches a step. Of the last 50 steps the meter's own estimate is made from pairs within steps alone and
+micro-batches a step. For the last 50 steps the meter's own estimate is made from pairs within steps alone and
 from pairs of neighbouring steps too; ‖g‖² of each step is known.
 """
 

@@ -65,7 +65,7 @@ FAR = 2.0
 """How far over the bound the cost of a group of 5 does not lie."""
 
 COMMITS = "4+1 if 0.25..0.5, drop early"
-"""A pilot of which nothing is used unless it goes on."""
+"""A pilot that is used only if the plan goes on."""
 
 BALANCED = "2,4 until 1 success and 1 failure"
 """Rounds until a balanced pair can be had."""

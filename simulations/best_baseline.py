@@ -173,7 +173,7 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
 
 
 LEAST_GAIN = 1e-6
-"""The least share of grpo's error that the best table must save, for the saving to be asked."""
+"""The least share of grpo's error that the best table must save for the saving to be checked."""
 
 
 RIVALS_ON_NETWORKS = OF_ERRORS

@@ -75,7 +75,7 @@ PRINTED = {
 
 
 LEAST = 0.03
-"""The smallest difference that simulation is asked for, as a share of the larger error."""
+"""The smallest difference that simulation must find, as a share of the larger error."""
 
 
 def wrong_baseline(problem: SoftmaxBandit) -> float:

@@ -48,7 +48,7 @@ LARGER = (8, 32)
 """Group sizes of ratios on problems of few outcomes, where enumeration reaches them."""
 
 LEAST = 1e-3
-"""The oracle's error, as a share of E[‖s‖² a²]/G, below which no ratio is asked."""
+"""The oracle's error, as a share of E[‖s‖² a²]/G, below which no ratio is checked."""
 
 
 def excess_of(cell: GradientCell) -> Ratio:

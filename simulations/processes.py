@@ -44,7 +44,7 @@ FORMULAS = {
 """Rooms whose errors in the design of a claim refute it, on the suite's own problems."""
 
 MACHINERY = {"evidence", "engines", "interior_problems"}
-"""Rooms of the experiments that are no claim."""
+"""Rooms of the experiments that are not claims."""
 
 THREADS = {"cuda": 4}
 """Threads of each process by engine, one unless given: blocks of one process run on a device side by side,

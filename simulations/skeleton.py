@@ -28,7 +28,7 @@ _ENTRY = """\
 """
 
 _INDEX = ("theory/index.md", "\nnetworks\nlanguage_models\n")
-"""The list of all results as pages, and what stands behind a new one in its table of contents."""
+"""The list of all results as pages, and what follows a new one in its table of contents."""
 
 _README = ("README.md", "<!-- end -->")
 """The table of verdicts, and the line behind it."""
@@ -114,7 +114,7 @@ def _filled(name: str, words: dict[str, str]) -> str:
 
 
 def _replaced(path: Path, old: str, new: str) -> str:
-    """A file's text with what stands there once replaced."""
+    """A file's text with a passage replaced that occurs once."""
     source = path.read_text(encoding="utf-8")
     if source.count(old) != 1:
         raise InputError(

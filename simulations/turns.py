@@ -45,7 +45,7 @@ RIVALS = (
 )  # fmt: skip
 
 CLEAR = 0.05
-"""Share of a mean by which a rival differs where it is asked, and of a turn's noise where an order is."""
+"""Share of a mean by which a rival differs where it is checked, and of a turn's noise where an order is."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:

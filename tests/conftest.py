@@ -88,7 +88,7 @@ def measured(reports):
     for report in reports:
         name, text = report.nodeid.partition("[")[0], dict(report.user_properties)
         if "call" not in text:
-            # Of a part of a test.
+            # The report of a part of a test.
             continue
         alone[name] += text["setup"] + text["call"]
         needed.setdefault(name, {}).update(text["needed"])

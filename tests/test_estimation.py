@@ -58,7 +58,7 @@ def test_group_sizes_and_budgets_of_the_estimates():
         assert math.isnan(estimate(c1=none).g_star.se)
         assert estimate(signal=none).k_crit.value == math.inf
         assert estimate(c1=none).unbounded
-    # Of negative c1 the interval has c1 + c2 without a root.
+    # With a negative c1 the interval has c1 + c2 without a root.
     assert least_budget(means(c1=-0.02)).interval == pytest.approx(
         least_budget(means(c1=-0.02, c3=-1.0, errors=(0.0002, 0.0031, 0.0047))).interval
     )
@@ -119,6 +119,6 @@ def test_a_meter_and_a_pool_make_the_same_of_the_same_means():
     for name in ("c2", "c3", "g_star"):
         for one, other in zip([*vars(found[name]).values()][:4], [*vars(pool[name]).values()][:4]):  # noqa: B905
             assert one == pytest.approx(other, rel=1e-9), name
-    # Of c1, a square, a skewness is known beforehand, which moves its upper end.
+    # The skewness of c1, a square, is known beforehand, and moves its upper end.
     assert found["c1"].value == pytest.approx(pool["c1"].value, rel=1e-9)
     assert found["c1"].high > pool["c1"].high

@@ -34,7 +34,7 @@ def misses(draw, count, true, times=3000):
 
 @pytest.mark.parametrize("count", [3, 4, 12])
 def test_means_of_normal_parts(count):
-    """Of three parts 2.5% on either side; with T² for T(T-1), or one degree of freedom more, 4.5%."""
+    """Three parts miss by 2.5% on either side; with T² for T(T-1), or one degree of freedom more, by 4.5%."""
     rng = np.random.default_rng(1)
     for side in misses(rng.standard_normal, count, 0.0):
         assert binom.ppf(1e-4, 3000, 0.012) <= side <= at_most(0.026, 3000)

@@ -44,7 +44,7 @@ def test_an_event_holds_where_it_says(event, chance):
     for fate, otherwise in (("drop", "nothing"), ("retry", "prompt"), ("refill", "batch")):
         plan = Plan.parse(f"4,8 if mixed, {fate} {event}{chance}")
         used = [[1 - by * ((n, k) in EVENTS[event]) for k in range(n + 1)] for n in (4, 8)]
-        # Of all-failed or all-solved pilots nothing more is drawn: at 8 none is silent.
+        # All-failed or all-solved pilots draw nothing more: at 8 none is silent.
         used[1][0] = used[1][8] = 0
         assert plan.kept == tuple(map(tuple, used))
         assert plan.otherwise == otherwise

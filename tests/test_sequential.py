@@ -76,7 +76,7 @@ def test_two_stages_average_over_the_pilots_that_ask_for_more():
         return np.append(grpo(pilot), [0.0] * (len(order) - first)) if trigger(pilot) else None
 
     for pilot in (2, 3):
-        # Of three outputs too: 0.2 and 0.1995 are two rewards, and a pilot of 0.501 twice stops.
+        # Pilots of three outputs too: 0.2 and 0.1995 are two rewards, and a pilot of 0.501 twice stops.
         expected = mean_over(CLOSE, of_pilot, first=pilot, trigger=wide) * len(CLOSE) / pilot
         drawn = CLOSE[[2, 0, 1, 3, 4, 5]]
         result = two_stage(drawn, pilot=pilot, trigger=wide)

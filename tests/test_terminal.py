@@ -144,7 +144,7 @@ def test_verdicts_have_colours_on_a_terminal_alone(printed):
 
     text = printed(Screen(), command)
     assert "\x1b[32mCONFIRMED\x1b[0m" in text
-    # Of a wrong formula that is what must be.
+    # A wrong formula must be refuted, so this is green.
     assert text.count("\x1b[32mREFUTED\x1b[0m") == text.count("REFUTED") > 5
     plain = printed(io.StringIO(), command)
     assert plain == re.sub("\x1b.*?m", "", text)

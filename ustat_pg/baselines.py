@@ -195,7 +195,7 @@ def _number(name: str, text: str) -> float:
 
 
 def baseline(name: str) -> Baseline:
-    """The record of the baseline that goes by a name or an alias.
+    """The record of the baseline with this name or alias.
 
     >>> baseline("rloo").name
     'grpo'

@@ -38,7 +38,7 @@ _LEAST_FREEDOM = 4.0
 LOW = 2.0
 """The skewness of a sample is too small by about this over the parts that carry its spread."""
 SQUARE = 1.5
-"""The skewness that a square of a mean has at least where four parts or more tell it in one direction."""
+"""The skewness that a square of a mean has at least where four or more parts set it in one direction."""
 _LEAN = 0.4
 """The skewness of a mean that is taken for granted at most."""
 _ROUNDING = 1e-12

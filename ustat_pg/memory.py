@@ -52,7 +52,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def refused(text: str, kind: type[InputError] = InputError) -> Iterator[None]:
-    """Turn whatever another package raises into one refusal; memory that ran out is no such error.
+    """Turn whatever another package raises into one refusal; memory that ran out is not such an error.
 
     >>> with refused("the number cannot be read"):
     ...     int("seven")
@@ -93,7 +93,7 @@ def allowance(device: Any) -> int:
 
 
 def at_once(device: Any, numbers: int, entries: int = 0) -> int:
-    """How many things fit at once, at least 1, each of so many numbers and of gradients of so many entries.
+    """How many things fit at once, at least 1, by the numbers and the gradient entries of each.
 
     A GPU takes all that it has room for: each pass costs it launches, and none its caches.
 

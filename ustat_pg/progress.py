@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 LOG_SECONDS = 60.0
-"""Seconds between two lines of progress where stderr is no terminal."""
+"""Seconds between two lines of progress where stderr is not a terminal."""
 
 
 class _Lines(tqdm):

@@ -156,7 +156,7 @@ def read_yaml(path: Path) -> Any:
 
 
 class _Inert(dict[Any, Any]):
-    """An object of a pickle without its class: it keeps the attributes, and has no code of the file's."""
+    """An object of a pickle without its class: it keeps the attributes, and runs no code from the file."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
@@ -264,7 +264,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _HALF = 155
-"""Digits of which any number beyond double precision has so many in a row at a multiple of that place."""
+"""A number beyond double precision has this many digits in a row, from a multiple of that place on."""
 
 
 def _may_be_odd(text: str) -> bool:

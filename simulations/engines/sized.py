@@ -1,4 +1,4 @@
-"""Cells of groups of which not all outputs count: of a size fixed beforehand, or with outputs lost."""
+"""Cells of groups in which not all outputs count: of a size fixed beforehand, or with outputs lost."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ ALPHA = 0.05
 """Intervals of figures are 95% ones, each for itself: they decide nothing."""
 
 MEASURES = ("prediction", "exact", "estimate", "standard_error", "low", "high", "replications")
-"""Columns of a curve that are no coordinates."""
+"""Columns of a curve that are not coordinates."""
 
 
 @dataclass(frozen=True)

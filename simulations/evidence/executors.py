@@ -78,7 +78,7 @@ class Cluster(Executor):
 
 
 def loss(error: BaseException) -> str | None:
-    """The message of an executor's error about its workers, or None if it is no error of theirs."""
+    """The message of an executor's error about its workers, or None if the error is not theirs."""
     if isinstance(error, BrokenExecutor):
         return f"a worker process died ({_line(error)}); {_KEEPS}"
     if isinstance(error, CancelledError):

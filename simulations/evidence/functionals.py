@@ -430,7 +430,7 @@ class Eigenvalue(OfPoints):
         return tuple(entry for matrix in self.matrices for entry in matrix)
 
     def _size(self, errors: Sequence[float]) -> float:
-        """How far the value can be off where every entry is off by so much.
+        """How far the value can be off where every entry is off by this much.
 
         No eigenvalue of a symmetric matrix moves by more than the Frobenius norm of the change (Weyl).
         """

@@ -190,10 +190,10 @@ def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
 
 
 def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:
-    """Whether no rival is left open by a kind of evidence that is heard of it."""
+    """Whether every kind of evidence that tests a rival refutes it."""
     verdicts = {rival.simulation for rival in rivals}
     verdicts |= {rival.exact for rival in rivals if rival.name not in alone}
-    # A rival that nothing can tell from the prediction is none.
+    # A rival that is indistinguishable from the prediction does not count.
     return bool(rivals) and verdicts <= {RivalVerdict.REFUTED, None}
 
 

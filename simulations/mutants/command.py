@@ -150,7 +150,7 @@ def refuted(record: Row, engine: str) -> set[str]:
 
 
 def untouched(planted: Iterable[PlantedError]) -> list[str]:
-    """The public functions of the rooms that errors stand in, but for those that one of them touches.
+    """The public functions of the rooms that hold errors, except those that an error touches.
 
     An error touches what it stands in, and what reads that in the same file, by whatever steps. Nothing
     shows that ``verify`` sees an error in the others.
@@ -173,7 +173,7 @@ def untouched(planted: Iterable[PlantedError]) -> list[str]:
 
 
 def _touched(source: str, name: str, snippets: Sequence[str]) -> bool:
-    """Whether a snippet stands in what a file defines under a name, or in what that reads there."""
+    """Whether a snippet is in what a file defines under a name, or in what that reads there."""
     parts: dict[str, ast.stmt] = {}
     for part in ast.parse(source).body:
         if isinstance(part, ast.FunctionDef | ast.ClassDef):

@@ -33,7 +33,7 @@ ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
 
 ROOMS = ("engines", "evidence", "interior_problems")
-"""Rooms of the experiments that are no claim."""
+"""Rooms of the experiments that are not claims."""
 
 SIMULATED = (
     "ustat_pg/rng",
@@ -79,7 +79,7 @@ class PlantedError:
 
     @property
     def layer(self) -> str:
-        """The room that it stands in, or claims."""
+        """The room that it is in, or claims."""
         package, room, *_ = self.file.removesuffix(".py").split("/")
         return room if package == "ustat_pg" or room in ROOMS else "claims"
 

@@ -51,7 +51,7 @@ evidence (exact, simulation, control, test; design, where a formula fails) and w
 
 
 def source_of(root: Path = ROOT) -> str:
-    """A digest of the program, but for the errors and what plants them."""
+    """A digest of the program, without the errors and what plants them."""
     state = hashlib.sha256()
     files = [*root.glob("ustat_pg/**/*"), *root.glob("simulations/**/*")]
     for file in sorted(files):

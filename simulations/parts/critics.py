@@ -54,7 +54,7 @@ STILL = "a critic that learned elsewhere errs by chance alone"
 RIVALS = (NO_CROSS, APART, PAR, ONE_LESS, WHOLE_GROUP, NO_SLOPE, FORGOTTEN, HALF_STEP, STILL)
 
 VISIBLE = 0.05
-"""What a critic's error costs at least where it is asked, as a share of what one reward's noise costs."""
+"""What a critic's error costs at least where it is checked, as a share of what one reward's noise costs."""
 
 
 def by_how_much(

@@ -112,7 +112,7 @@ class Pull:
 
     @property
     def afar(self) -> dict[str, Objective]:
-        """The rivals' objectives, but for one whose maximiser is near."""
+        """The rivals' objectives, without one whose maximiser is near."""
         wrong = wrong_objectives(self.group_size)
         del wrong[ORDER]
         return wrong

@@ -125,7 +125,7 @@ def until(
 
 def _one_token(on: str, rng: np.random.Generator) -> Drawn:
     """One token, right or wrong, with pass rates from 1/4 to 3/4 but not near 1/2: grpo's second-order
-    part is more than 3/8 of its explicit bound, and the oracle's error is no rounding.
+    part is more than 3/8 of its explicit bound, and the oracle's error exceeds rounding.
     """
     problem = modular_sum(2, 1, prompts=[(0,), (1,), (1, 1)])
 

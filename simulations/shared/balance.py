@@ -11,7 +11,7 @@ from ustat_pg.problems import SoftmaxBandit
 
 @dataclass(frozen=True)
 class Balance:
-    """Numbers of one prompt by its outcomes, which a design goes by.
+    """Numbers of one prompt by its outcomes, by which a design is chosen.
 
     Arguments:
         value, trace: V and tr F.

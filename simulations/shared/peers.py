@@ -133,7 +133,7 @@ def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> list[Peer]:
 
 
 def noise(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = None) -> float:
-    """E[‖s‖² (z - b)²] / (B G), or of ⟨s, u⟩², over the outcomes: what the size of an error goes by.
+    """E[‖s‖² (z - b)²] / (B G), or of ⟨s, u⟩², over the outcomes: the scale of an error.
 
     b is the prompt's baseline, its value for estimators that have none of their own.
     """
@@ -189,7 +189,7 @@ def _slope(problem: SoftmaxBandit, vector: bytes) -> Approximate:
 
 
 DIRECTIONS = 16
-"""Random directions, of which that is looked along in which rivals show."""
+"""Random directions; the one along which rivals show is used."""
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_the_same_numbers_on_real_data_and_where_scores_vanish(subject):
     part = digits_problem().restrict(range(0, 1797, 60), uniform=True)
     laws.same_numbers(subject, GradientCell(part, 4, 3))
     laws.same_numbers(subject, GradientCell(part, 3, 5, "without-replacement"))
-    # Of one arm nearly sure 1 - p is rounding, which autograd and the tables have differently.
+    # For a near-certain arm 1 - p is rounding, and differs between autograd and the tables.
     for problem in vanishing() if subject.name == "cpu" else vanishing()[:-1]:
         for batch in (1, 2):
             laws.same_numbers(subject, GradientCell(problem, 4, batch), replications=200)

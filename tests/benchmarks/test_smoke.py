@@ -158,7 +158,7 @@ def test_files_are_counted_by_what_was_expected(tmp_path, capsys):
 
 
 def test_pass_rates(monkeypatch, capsys, tmp_path):
-    """Of the embedded model, whose rate is known; the table that ships is as it would be written."""
+    """The embedded model has a known rate; the table that ships is as it would be written."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     from ustat_pg.llm.models import load_model

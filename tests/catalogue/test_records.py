@@ -158,7 +158,7 @@ def test_rollouts_dropped_by_the_others_leave_the_lone_success_out():
     spec = "nemo use_dynamic_sampling=true num_generations_per_prompt=8"
     result = explain(spec, pass_rates=[0.02, 0.05, 0.1, 0.3, 0.5]).mean_factor
     relative = [w / result[-1] for w in result[:-1]]
-    # Of the framework's own functions, summed over all groups of 8.
+    # From the framework's own functions, summed over all groups of 8.
     assert relative == pytest.approx([0.153, 0.347, 0.590, 0.966], abs=6e-4)
 
 

@@ -255,7 +255,7 @@ KLS = {
 @pytest.mark.parametrize("form", ["k1", "k2", "k3", "abs"])
 @pytest.mark.parametrize("kept", ["", "×", "+"])
 def test_an_estimate_of_the_kl_has_the_gradient_that_is_said(where, form, kept):
-    """Of one token: each estimate's value and its slope in log π, weighed by the sampling policy."""
+    """For one token: each estimate's value and its slope in log π, weighed by the sampling policy."""
     apart = np.log(P / REF)
     value, slope = {
         "k1": (apart, 1.0),

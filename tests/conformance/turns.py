@@ -48,7 +48,7 @@ EPISODE = [(g, i) for g, group in enumerate(REWARDS) for i, each in enumerate(gr
 NAMES = np.array([f"{g}-{i}" for g, i in EPISODE])
 RETURNS = torch.tensor([sum(REWARDS[g][i]) for g, i in EPISODE])
 LAST = np.array([*(NAMES[1:] != NAMES[:-1]), True])
-"""Of every turn in a row: its group, its episode, that one's return, and whether it is its last."""
+"""For every turn in a row: its group, its episode, the episode's return, and whether it is the last."""
 
 
 def by_episode(values: Any) -> Advantages:

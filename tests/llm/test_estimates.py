@@ -124,7 +124,7 @@ def test_random_groups_are_as_many_as_their_own_error_asks_for(monkeypatch):
     pool = pool_of(bandit(), rng.integers(0, 2, 30).tolist(), rng.integers(0, 3, (30, 16)))
     grpo = estimates.curves(pool, [2], ["grpo"])["mse"]
     frame = estimates.curves(pool, [2, 4, 8], ["norm-weighted", "oracle"]).set_index("baseline")
-    # Of two rewards each is the other's baseline, whatever its weight.
+    # With two rewards each is the other's baseline, whatever its weight.
     assert frame["mse"].iloc[0] == pytest.approx(grpo[0], rel=1e-12)
     drawn, known = frame.loc["norm-weighted"], frame.loc["oracle"]
     assert (known["own_se"] == 0).all()

@@ -23,7 +23,7 @@ from ustat_pg.predictions import mse_constants, optimal_group_size
 RUNS, ROLLOUTS = 400, 6
 BANDIT = many_contexts()
 MODEL = ("--model", "embedded:short", "--samples", "4", "--budget", "64")
-"""Of the 48 prompts that --limit takes there are two looks, at 32 and at all."""
+"""The 48 prompts that --limit takes have two looks, at 32 and at all."""
 
 
 def out_of(capsys, *words) -> str:
@@ -147,7 +147,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
-    """Of the first 32 prompts all rewards are equal; the others' differ."""
+    """All rewards of the first 32 prompts are equal; the others' differ."""
     order = [prompt.id for prompt in drawn(load_task("embedded:short").prompts, 48)]
     first = set(drawn(order, 32))
     file = tmp_path / "mine.py"

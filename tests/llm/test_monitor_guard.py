@@ -263,7 +263,7 @@ def test_sharded_parameters_are_measured_as_whole_ones(small, tmp_path):
 
 
 def test_steps_of_one_micro_batch_are_measured_two_at_a_time(small, task, tmp_path, capsys):
-    """Of four prompts, and of the one that TRL's own defaults have: pairs are those of the steps by hand."""
+    """With four prompts, or with the one of TRL's defaults, pairs are those of the steps by hand."""
     for size, groups in ((16, 4), (4, 1)):
         monitor = NoiseMonitor(3, sketch=WHOLE)
         _, _, seen = watched(

@@ -97,7 +97,7 @@ def test_phi_over_tau_is_measured_in_all_parameters(small, task, tmp_path):
 
 
 def test_groups_that_are_not_known_say_nothing_of_phi_over_tau(small, task, tmp_path):
-    """Of a prompt that is drawn twice; its rewards are a hundred times as large."""
+    """A prompt is drawn twice, and its rewards are a hundred times as large."""
 
     def loud(*, prompts, completions, **columns):
         values = letters(completions=completions)

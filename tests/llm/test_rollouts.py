@@ -76,7 +76,7 @@ def draws_its_completions(model, rollouts, seed, length):
 
 
 def test_tokens_are_the_inverse_distribution_function(tiny, small):
-    """Of uniform numbers, so that tokens have the model's probabilities."""
+    """Tokens come from uniform numbers, so they have the model's probabilities."""
     for model, texts in ((tiny, ["ab = ", "x"]), (small, ["1+1=", "7"])):
         for rollouts in sample(model, task_of(texts, length=5), 16, seed=2):
             draws_its_completions(model, rollouts, 2, 5)

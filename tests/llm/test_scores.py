@@ -757,7 +757,7 @@ def test_scores_that_are_not_finite_are_refused(method):
     model = built("Qwen2")
     model.model.norm.weight.data[0] = float("nan")
     refuses("scores are not finite", Scores(model, method=method).norms, PROMPT, COMPLETIONS)
-    # Of one completion alone, which begins with a token that no other has.
+    # In one completion alone, which begins with a token that no other has.
     model = built("Qwen2")
     own = min({*range(VOCABULARY)}.difference(PROMPT, *COMPLETIONS))
     model.model.embed_tokens.weight.data[own] = float("nan")
@@ -776,7 +776,7 @@ def test_a_model_in_which_a_prompt_sees_its_completion_is_refused(monkeypatch):
     model.set_attn_implementation("eager")
     agrees_with_the_loop(model, Scores(model))
     monkeypatch.setattr(modeling_qwen2, "create_causal_mask", lambda *_, **__: None)
-    # Of one length, since nothing masks padding either.
+    # All have one length, since nothing masks padding either.
     refuses("method='loop'", Scores(model).of, PROMPT, [(1, 2, 3), (4, 5, 6)])
     alone = Scores(model)
     alone.of(PROMPT, [(1, 2, 3)])

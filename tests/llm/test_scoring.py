@@ -94,7 +94,7 @@ def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
 
 @pytest.mark.parametrize("name", ["base", "short"])
 def test_moments_are_those_of_the_gram_matrix(name):
-    """Of embedded models: to a millionth of the largest, and in double precision in any blocks."""
+    """They agree to a millionth of the largest, and in double precision in any blocks."""
     from ustat_pg.llm.models import load_model
     from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.tasks import load_task
@@ -332,7 +332,7 @@ def task_of(*texts, longest):
 
 
 def test_memory_is_asked_for_the_longest_that_may_come(tiny):
-    """Of the longest prompt and completion, and no more than the context holds."""
+    """It is checked for the longest prompt and completion, up to the context."""
     short, long = task_of("1+1=", longest=8), task_of("1+1=", "1" * 60, longest=64)
     check_memory(tiny, long, memory=10**7)
     scores = Scores(tiny.model)

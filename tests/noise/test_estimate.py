@@ -64,7 +64,7 @@ def test_groups_of_two_sizes_within_a_step_have_no_constants():
 
 def test_the_error_of_the_signal_is_that_of_a_mean_over_steps():
     rng = np.random.default_rng(4)
-    # Of one design each step has its own estimate, and the window their mean.
+    # With one design each step has its own estimate, and the window their mean.
     sums = np.array([step(rng, range(8)) for _ in range(9)])
     alone = [estimate_noise(np.stack([one, one])).signal.value for one in sums]
     found = estimate_noise(sums)

@@ -67,7 +67,7 @@ def old():
 
 
 def behaviour(kind):
-    """Of rollouts, (prompts, arms)."""
+    """Probabilities of the policy that drew the rollouts, (prompts, arms)."""
     return (old() if kind == "clipped" else torch.log_softmax(FEATURES @ THETA + LOGITS, -1)).exp()
 
 

@@ -84,7 +84,7 @@ def run(size, rank):
     part = slice(2 * rank, 2 * rank + 2) if size > 1 else slice(None)
     for step in range(12):
         data = [Batch(input_ids=x[part], uid=u[part]) for x, u in micro_batches(step)]
-        # Of two epochs the second does not count.
+        # The second of two epochs does not count.
         for _ in range(2):
             outputs = engine.train_batch(data, loss)
         engine.lr_scheduler_step()

@@ -109,7 +109,7 @@ def test_a_notebook_shows_the_sentence_and_the_best():
     assert advice._repr_html_() == f"<pre>{escape(str(advice))}</pre>"
     assert "best" in str(advice)
     assert "Use " in str(advice)
-    # Of a long table the first of each octave, and the best.
+    # A long table shows the first row of each octave, and the best.
     long = group_size_advice(MseConstants(0.01, 0.5, 1.0), 2**7 * 3**3 * 5 * 7)
     assert len(long.table) > 24
     assert len(long.shown) < 24

@@ -125,7 +125,7 @@ def tables(policy):
     return np.log(np.array([[float(p) for p in row] for row in policy]))[None]
 
 
-# Of the same rewards: the library's outputs lack the end token.
+# A problem with the same rewards: the library's outputs lack the end token.
 TASK = TokenProblem(SPACE, [(0,)], lambda prompt, output: float(output in ((1, 0), (0,), (0, 1))))
 BANDIT = TASK.at(PrefixSoftmax(SPACE, tables(OLD)))
 REFERENCE = PrefixSoftmax(SPACE, tables(REF))

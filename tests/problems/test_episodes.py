@@ -30,7 +30,7 @@ def of_prompt(listed):
 
 @pytest.mark.parametrize("name", ind.PROBLEMS)
 def test_episodes_gradient_and_bandit_are_the_second_minds(name):
-    """Of problems that begin in their first state, or in their last with 3/4."""
+    """Problems begin in their first state, or in their last with probability 3/4."""
     problem = ind.PROBLEMS[name]
     states = list(problem.states)
     starts = {states[0]: 0.25, states[-1]: 0.75} if len(states) > 1 else {states[0]: 1.0}

@@ -106,11 +106,11 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     assert sorted(filter(None, asked)) == sorted(names)
     assert asked[-1] is None
     assert f"{len(names)} planted: {len(names)} REFUTED" in capsys.readouterr().out
-    # What the record has is not asked again; the true program is, unless verify has confirmed it.
+    # What the record has is not run again; the true program is, unless verify has confirmed it.
     asked.clear()
     assert command.run(options(*words, "--verified"), STEMS) == 0
     assert not asked
-    # Of another size it is.
+    # At another size it is run.
     assert command.run(options(*words, "--verified", "--size", "quick"), STEMS) == 0
     assert sorted(asked) == sorted(names)
     true = {"verdict": "REFUTED", "check": ""}

@@ -198,7 +198,7 @@ def gradient(problem: Problem) -> Array:
 # --------------------------------------------------------------------------------------------
 
 Group = tuple[Outcome, ...]
-# Of a baseline; a number is the constant baseline itself, a function any other.
+# The name of a baseline; a number is the constant baseline itself, a function any other.
 Name = str | Fraction | Callable[[Moments, Array, Array], Any]
 
 

@@ -22,7 +22,7 @@ Moves = list[tuple[Fraction, Fraction, str | None]]  # probability, reward, next
 
 
 class Problem(NamedTuple):
-    """Of a state and an action: its probability, and where it leads. Episodes end after ``turns``."""
+    """The probability of each action in a state, and where it leads. Episodes end after ``turns``."""
 
     states: dict[str, dict[str, tuple[Fraction, Moves]]]
     turns: int | None = None

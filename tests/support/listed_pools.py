@@ -14,7 +14,7 @@ from ustat_pg.problems import SoftmaxBandit, modular_sum
 from ustat_pg.validation import changed
 
 LENGTHS, PROXIES = np.array([1.0, 3.0, 2.0]), np.array([0.5, 0.4, 0.9])
-"""Of a completion, by its arm."""
+"""Lengths and proxies of a completion, by its arm."""
 
 
 def linear(features, rewards, context_probs=(0.4, 0.6)):

@@ -59,7 +59,7 @@ SETS = {
         [0.1, 0.0, -0.2], 0.4, np.linalg.qr(np.arange(6.0).reshape(3, 2) ** 2)[0]
     ),
 }
-"""Of three parameters."""
+"""Problems of three parameters."""
 
 
 def path(

@@ -32,7 +32,7 @@ from .sources import (
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is read as a file: it is there, or ends like one and is no option."""
+    """Whether a word is read as a file: it is there, or ends like one and is not an option."""
     if "=" in word:
         return is_there(word)
     return word.endswith(tuple(_READERS)) or (bool(re.search("[./]", word)) and is_there(word))
@@ -61,7 +61,7 @@ def of_file(path: Path) -> Source:
 
 
 def of_commands(text: str, title: str = "SPEC", script: Path | None = None) -> Source:
-    """The options of commands, with the variables that stand before them, and of the files they name."""
+    """The options of commands, with the variables before them, and of the files they name."""
     variables = {} if script is None else {"0": str(script.absolute())}
     folder = Path() if script is None else script.parent
     named, runs = Named(), list[str]()

@@ -162,7 +162,7 @@ class Framework:
 
     @property
     def called(self) -> str:
-        """The title without the trainer, which releases are of."""
+        """The title without the trainer, as releases name it."""
         return self.title.partition(",")[0]
 
     def span(self, release: str) -> tuple[str, str]:

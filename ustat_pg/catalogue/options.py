@@ -124,7 +124,7 @@ class Option:
         return set(self.values or self.means or ()) == {"true", "false"}
 
     def refuses(self, text: str) -> bool:
-        """Whether a text is a value that is no baseline of a group."""
+        """Whether a text is a value that is not a baseline of a group."""
         return self._word(text) in self.refused
 
     def _word(self, text: str) -> str:

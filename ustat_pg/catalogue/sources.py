@@ -113,7 +113,7 @@ def plain(name: str) -> str:
 
 @cache
 def _known() -> dict[str, set[str]]:
-    """Which names are of switches and of lists, in any framework."""
+    """The names of switches and of lists, in any framework."""
     kinds: dict[str, set[str]] = {}
     for framework in catalogue().frameworks.values():
         for name, option in framework.names().items():

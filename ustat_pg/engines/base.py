@@ -113,7 +113,7 @@ class Estimator:
         return baselines.baseline(self.baseline)
 
     def require_group(self, group_size: int) -> None:
-        """Refuse a group in which there is no other output to leave one out for."""
+        """Refuse a group of one output, which has no others for a leave-one-out mean."""
         if self.function is None:
             baselines.require_group(self.baseline, group_size)
 
@@ -328,7 +328,7 @@ class Cell(ABC):
     """The factor of replications beyond those that a pilot asks for."""
 
     looks: int = 1
-    """How often verdicts are asked for at most, each time of twice as many replications: for draws
+    """The most looks at verdicts, each with twice as many replications as the last: for draws
     of which a pilot is a poor guide.
     """
 

@@ -150,7 +150,7 @@ def upload(value: Any) -> Any:
 
 
 def power_of_2(number: int) -> int:
-    """The least power of 2 that is no smaller.
+    """The least power of 2 that is not smaller.
 
     >>> [power_of_2(number) for number in (1, 2, 3, 8, 9)]
     [1, 2, 4, 8, 16]

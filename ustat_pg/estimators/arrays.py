@@ -31,7 +31,7 @@ def trusted() -> Iterator[None]:
 
 
 def require(holds: Callable[[], Array], text: str) -> None:
-    """Refuse an array of which something does not hold, unless its numbers are trusted."""
+    """Refuse an array that breaks a condition, unless its numbers are trusted."""
     if not _TRUSTED.get() and not bool(holds()):
         raise InputError(text)
 

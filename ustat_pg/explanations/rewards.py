@@ -220,7 +220,7 @@ def _gains(name: str, apart: bool, bits: Array, cells: Array, weights: Array, si
 
 
 def _mean_advantages(name: str, rewards: Array, chances: Array, size: int) -> Array:
-    """The mean advantage of an output of each cell, of which the rewards alone count, (cells,)."""
+    """The mean advantage of an output of each cell, which depends on the rewards alone, (cells,)."""
     values, places = np.unique(rewards, return_inverse=True)
     groups = comb(size + len(values) - 2, size - 1)
     if groups * size > _MOST_NUMBERS:

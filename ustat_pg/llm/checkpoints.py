@@ -51,7 +51,7 @@ def read(folder: Path, wanted: str) -> dict[str, Any]:
 
 
 def resumed(trainer: Any) -> Path | None:
-    """The folder of the checkpoint that a trainer goes on from, of which it does not tell its callbacks."""
+    """The folder of the checkpoint that a trainer resumes from, which its callbacks do not learn."""
     frame = sys._getframe(1)
     while frame is not None:
         # A look at a frame's values keeps them alive with it: a caller's own frame is not looked at.

@@ -172,7 +172,7 @@ def task(name: str, *, problems: int = 500, seed: int = 0) -> Task:
 def _drawn(
     generator: np.random.Generator, number: int, without: set[str], twice: bool = True
 ) -> list[Question]:
-    """Questions that are none of some texts; only where ``twice`` may one stand there twice."""
+    """Questions that are not among some texts; only with ``twice`` may one occur twice."""
     drawn: list[Question] = []
     while len(drawn) < number:
         (question,) = draw_questions(generator, 1)

@@ -412,7 +412,7 @@ def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
 
 
 _TIE = 1e-12
-"""The share of E‖s‖² z² that counts as no gain of the oracle's: a rounding error."""
+"""The share of E‖s‖² z² that does not count as a gain of the oracle: a rounding error."""
 
 
 def summary(pool: ScoredPool) -> pd.DataFrame:

@@ -36,7 +36,7 @@ _ROUNDING = 1e-3
 
 _OWN = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
 _OWN |= {"log_probs", "parts"}
-"""Names of a line that are no columns of its prompt."""
+"""Names of a line that are not columns of its prompt."""
 
 
 def load_rollouts(
@@ -232,7 +232,7 @@ def _named(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str, d
 
 
 def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
-    """Whether a value is a list of things of a kind; true and false are no whole numbers."""
+    """Whether a value is a list of things of a kind; true and false are not whole numbers."""
     return isinstance(value, list) and all(
         isinstance(item, kind) and not isinstance(item, bool) for item in value
     )

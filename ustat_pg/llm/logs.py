@@ -34,7 +34,7 @@ REWARDS = ("reward", "score")
 """Names of the columns in logs."""
 
 OTHERS = ("step", "advantage", "advantages", "gts")
-"""Columns of logs that may hold numbers and are no rewards."""
+"""Columns of logs that may hold numbers and are not rewards."""
 
 CUT_OFF: dict[str, tuple[Any, ...]] = {
     "truncated": (True,),

@@ -323,7 +323,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         return output
 
     def _scored(self, *given: Any, **named: Any) -> Any:
-        """Log-probabilities and entropies, of which those of a fresh micro-batch tell whose it is."""
+        """Log-probabilities and entropies; those of a fresh micro-batch show whose it is."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
         if self._open and torch.is_grad_enabled():
             self._safely(self._have_scores, scores, given, named)

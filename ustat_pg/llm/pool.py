@@ -1,7 +1,7 @@
 """A pool of rollouts once it is scored: rewards, norms and a few sums, nothing of the model's size.
 
-A score is s = ∇ log π(y | x), summed over the tokens of a completion. Of N completions of a prompt
-the squared norms are kept, and the inner products of three sums, Σ s, Σ z̃ s and Σ z̃² s with z̃ the
+A score is s = ∇ log π(y | x), summed over the tokens of a completion. For N completions of a prompt
+it keeps the squared norms, and the inner products of three sums, Σ s, Σ z̃ s and Σ z̃² s with z̃ the
 reward less its mean: every moment of :mod:`ustat_pg.llm.estimates` is made of these. Prompts are
 compared by sketches of their gradients. Weighted leave-one-out baselines need the Gram matrix
 K_ij = ⟨s_i, s_j⟩ too, N² numbers a prompt, which is kept where it was made.

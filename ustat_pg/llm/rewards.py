@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
 
 _CUT_OFF = 0.1
-"""The share of outputs that are cut off which is no fault yet."""
+"""The share of truncated outputs up to which there is no fault."""
 _ADDED = 1e-4
 """The most that a trainer of the catalogue adds to a group's deviation before it divides."""
 _WIDTH = 100

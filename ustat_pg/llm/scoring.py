@@ -230,7 +230,7 @@ def _facts(rollouts: Rollouts) -> tuple[Array, Array]:
 
 
 def _entry(rollouts: Rollouts, made: PromptScores, by_length: bool) -> dict[str, Any]:
-    """A prompt's entries in the arrays of a pool, but for those of an older policy."""
+    """A prompt's entries in the arrays of a pool, without those of an older policy."""
     rewards, lengths = _facts(rollouts)
     back = _few(moment_weights(rewards), rewards)[1]
     few = back.shape[1]
@@ -353,7 +353,7 @@ def _write(path: Path, entry: dict[str, Any]) -> None:
 
 
 def _content(rollouts: Rollouts, token_weights: TokenWeights | None) -> list[Any]:
-    """The parts of a prompt's rollouts, but for rewards, that its scores depend on."""
+    """The parts of a prompt's rollouts, except rewards, that its scores depend on."""
     return [
         rollouts.prompt.id,
         rollouts.prompt_ids,

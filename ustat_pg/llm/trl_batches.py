@@ -25,7 +25,7 @@ def array(values: Any) -> Any:
 
 
 def caller() -> Any:
-    """The trainer that calls its callbacks: it does not tell them who it is."""
+    """The trainer that calls its callbacks, which are not given it."""
     frame = sys._getframe(1)
     while frame is not None:
         trainer = frame.f_locals.get("self")

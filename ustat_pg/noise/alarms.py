@@ -38,7 +38,7 @@ ROUNDING = 5e-7
 NEAR = 0.01
 """The share of the usual deviation below which rewards of a group nearly agree."""
 LEVELS = {"silent": 0.5, "spikes": 0.05}
-"""Shares of groups that are no fault yet."""
+"""Shares of groups up to which there is no fault."""
 _STAKES = np.array([0.05, 0.2, 0.6])
 """Stakes of bets that a share or a mean is above its level, of all that can be lost."""
 _SHIFTS = np.array([-1.0, -0.4, -0.15, -0.05, 0.05, 0.15, 0.4, 1.0])

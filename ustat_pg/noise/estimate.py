@@ -270,7 +270,7 @@ def _constants(sums: Array, size: float, phi_over_tau: Array) -> Array:
 
 
 def _short(value: float) -> str:
-    """With one digit, and no power of ten up to a million."""
+    """A number with one digit, and no power of ten up to a million."""
     return f"{float(f'{value:.1g}'):g}"
 
 

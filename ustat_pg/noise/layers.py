@@ -85,7 +85,7 @@ class Layers:
         self.forget()
 
     def begin_step(self, count: int) -> None:
-        """Draw projections anew."""
+        """Draw new projections."""
         sizes = {
             (place, side): self._shapes[place][side]
             for place in sorted(self._known)

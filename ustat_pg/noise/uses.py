@@ -29,7 +29,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Makes the use of a matrix, the left side (0) or the right side (1) of which is read."""
+    """Makes the use of a matrix whose left side (0) or right side (1) is read."""
 
     side: int
 

@@ -98,7 +98,7 @@ class Window:
                 self._unknown = str(error)
 
     def estimate(self, leave_one_out: bool, phi_over_tau: float | None) -> NoiseEstimate:
-        """Signal, noise and their ratios, as :class:`ustat_pg.noise.NoiseMeter` is told to have them."""
+        """Signal, noise and their ratios, as :class:`ustat_pg.noise.NoiseMeter` is configured."""
         return estimate_noise(
             np.array(self.steps),
             leave_one_out=leave_one_out,

@@ -169,7 +169,7 @@ class TabulatedPolicy(_Table):
 
 @record()
 class WeightedScores(_Table):
-    """Probabilities of a policy with a table of any vectors in the place of its scores.
+    """Probabilities of a policy with a table of any vectors in place of its scores.
 
     What estimates sum may be no score: ∇ log π times an importance ratio, clipped or not, or times a
     weight by length. The table's mean under the probabilities need not be 0.

@@ -157,7 +157,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(array), dtype=torch.float64, device=self.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Only what defines the policy: tensors and tables are made anew."""
+        """Only what defines the policy: tensors and tables are made again."""
         return attrs.asdict(self, recurse=False)  # type: ignore[arg-type]
 
     def arrays(self) -> dict[str, Array]:
@@ -217,9 +217,7 @@ class TransformerPolicy(SoftmaxPolicy):
         return torch.tensor(np.array(self.space.ways), device=self.device)
 
     def _chunks(self, total: int, parameters: int, outputs: int = 1) -> Iterator[slice]:
-        """0 to total in slices that the memory allows, each of so many outputs with gradients in so many
-        parameters.
-        """
+        """0 to total in slices that fit in memory, by the outputs of each and the parameters of gradients."""
         # Some 20 vectors of the width live at each position of each layer, and in a derivative
         # of a gradient twice as many.
         activity = (

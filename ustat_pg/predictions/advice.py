@@ -16,7 +16,7 @@ NEAR = 1.05
 budget is near the best real G, the advice is another budget."""
 
 ERRS = 0.05
-"""The share of wrong answers that are accepted where an advice says what that would do."""
+"""The share of accepted wrong answers whose effect an advice reports."""
 
 SHOWN_ROWS = 24
 """Rows of a table that a person reads."""

@@ -67,7 +67,7 @@ _SLOPES: dict[str, Callable[[Array, Array], Array]] = {
     "k2": lambda p, r: p * np.log(p / r),
     "k3": lambda p, r: p - r,
 }
-"""p ∂D/∂p of what one token's loss descends, but for a constant times p, which no logit sees."""
+"""p ∂D/∂p of what one token's loss descends, up to a constant times p, which no logit sees."""
 
 _MEANS: dict[str, Callable[[Array, Array], Array]] = {
     "k1": _reverse,
@@ -81,7 +81,7 @@ _MEAN_SLOPES: dict[str, Callable[[Array, Array], Array]] = {
     "k2": lambda p, r: p * (np.log(p / r) ** 2 / 2 + np.log(p / r)),
     "k3": lambda p, r: p * np.log(p / r),
 }
-"""p ∂/∂p of these, again but for a constant times p."""
+"""p ∂/∂p of these, again up to a constant times p."""
 
 
 def _laws(probs: ArrayLike, reference: ArrayLike, ndim: int) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from ..validation import InputError
 from .function import Array, UnderTest, Violation
 
 MOST = 4096
-"""Groups of one size of which all are tried; of more, one for each number of successes, in some orders."""
+"""Groups of one size that are all tried, at most; beyond, one for each number of successes in some orders."""
 _ORDERS = 8
 _ALIKE = 2e-3
 """How far tables may be apart, over the largest entry: an ε of 1e-4 moves that of G = 64 by 8e-4."""

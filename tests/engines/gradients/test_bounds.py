@@ -114,7 +114,7 @@ def test_an_arm_that_is_never_taken_does_not_widen_the_range():
 def test_the_range_is_not_idle():
     """Within a factor of what occurs; a range of twice the width doubles a claim's cost."""
     share = check(random_problem(0, "two-arms", contexts=2), 2, 1)
-    # Of a function no more is known than where its baseline lies.
+    # For a function only the range of its baseline is known.
     tight = [
         part
         for label, part in share.items()

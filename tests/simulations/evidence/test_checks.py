@@ -153,7 +153,7 @@ def test_an_enumerated_value_decides(claim, verdict, values):
         (CLAIM, seen(1.01, 0.2), {"near": "SURVIVED", "far": "REFUTED"}),
         (ORDER, seen(0.4, 0.3), {"no gain": "REFUTED"}),
         (BOUND, seen(0.6, 0.04), {"half": "REFUTED"}),
-        # Of a tighter false bound the value is above, of a looser one it is far below.
+        # The value is above a tighter false bound, and far below a looser one.
         (BETWEEN, seen(1.96, 0.02), {"tighter": "REFUTED", "looser": "REFUTED"}),
         (BETWEEN, seen(1.95, 0.02), {"tighter": "REFUTED", "looser": "REFUTED"}),
         (BETWEEN, seen(1.45, 0.02), {"tighter": "SURVIVED", "looser": "REFUTED"}),

@@ -22,7 +22,7 @@ from ustat_pg.llm.prompts import Prompt, Task
 
 SIZES = (2, 3)
 VALUES, GROUPS, PER = 24, 12, 3
-"""Of a replication; PER prompts, of the three that there are."""
+"""Numbers of a replication; PER prompts of the three that there are."""
 TABLE = cells.NORMALISED
 REPLICATIONS = 40
 FEW = 4.5

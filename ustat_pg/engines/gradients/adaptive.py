@@ -55,7 +55,7 @@ class OrderedCell(GradientCell):
     engines = ("exact", "reference")
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no group size and no error of one estimator."""
+        """Refuse quantities other than a group size and the error of one estimator."""
         if not isinstance(quantity, GroupSize) and not hasattr(quantity, "estimator"):
             raise InputError(f"{quantity!r} is no quantity of such a group")
 

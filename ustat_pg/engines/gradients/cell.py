@@ -257,7 +257,7 @@ class GradientCell(Cell):
         return replications
 
     def engine(self, name: str) -> str:
-        """That engine; cpu in the place of autograd for weighted scores, which are no gradients."""
+        """That engine; cpu in place of autograd for weighted scores, which are not gradients."""
         weighted = isinstance(self.problem, WeightedBandit)
         return super().engine("cpu" if weighted and name == "autograd" else name)
 

@@ -29,7 +29,7 @@ Sink = Callable[[int, Uses], None]
 def selected(
     model: nn.Module, names: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[nn.Parameter, ...]]:
-    """Names and parameters of some patterns; a tied one goes by any of its names, and counts once."""
+    """Names and parameters of some patterns; a tied one has any of its names, and counts once."""
     patterns = (names,) if isinstance(names, str) else tuple(names)
     if patterns == ("all",):
         patterns = ("*",)

@@ -18,7 +18,7 @@ They lie in one array, so that no loop asks whether two overlap.
 ONE, TWO = np.uint64(1), np.uint64(2)
 
 COMPARED_CONTEXTS = 16
-"""So many contexts at most are searched by comparison with all of them."""
+"""The most contexts that are searched by comparison with all of them."""
 
 
 @body

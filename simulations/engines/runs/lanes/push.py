@@ -10,7 +10,7 @@ from ustat_pg.engines.kinds import BY_COUNT, GRPO, PROMPT_ONLY, VALUE
 from .plan import LANES, row_at
 
 BASE, SLOPE, SHIFT = (row * LANES for row in range(3))
-"""Rows of ``terms``, of which advantages are made; in one array, so that no loop asks whether two overlap."""
+"""Rows of ``terms``, that advantages are made of; in one array, so no loop checks whether two overlap."""
 
 
 @body(apart=True)

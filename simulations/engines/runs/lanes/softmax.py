@@ -15,7 +15,7 @@ LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 """ln 2 in two parts; the first has trailing zeros, so that its small multiples are exact."""
 
 ROUNDS = 1.5 * 2.0**52
-"""A number that large is whole: what is added to it is rounded, and stands in its last bits."""
+"""A number this large is whole: what is added to it is rounded into its last bits."""
 
 
 @body(inline=True)
