@@ -55,7 +55,7 @@ HALF = "threshold p > 1/2"
 WRONG_B = "b* = E[||s|| z]/E||s||"
 UNBIASED = "V is the best of all unbiased estimators"
 OF_ONE_PROMPT = (V_ALWAYS, GRPO_ALWAYS, HALF, WRONG_B)
-"""Those that speak of one prompt; the others, of critics over several and of all estimators."""
+"""Rivals about one prompt; the others are about critics over several prompts and all estimators."""
 RIVALS = (*OF_ONE_PROMPT, UNBIASED, *critics.RIVALS)
 
 PRINTED = {

@@ -167,7 +167,7 @@ def test_a_name_carries_numbers(name, numbers):
         ("bayes", "it is written bayes:successes,failures"),
         ("bayes:1", "it is written bayes:successes,failures"),
         ("bayes:1,2,3", "it is written bayes:successes,failures"),
-        ("bayes:1,x", "'x' is no number"),
+        ("bayes:1,x", "'x' is not a number"),
         ("loo-table", "it is written loo-table:values,..."),
         ("grpo:1", "it is written grpo$"),
         ("bayse:1,2", "unknown.* choose one of vanilla, grpo"),

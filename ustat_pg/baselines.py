@@ -187,7 +187,7 @@ def _number(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"baseline {name!r}: {text!r} is no number") from None
+        raise InputError(f"baseline {name!r}: {text!r} is not a number") from None
     if abs(value) > LARGEST:
         raise InputError(f"baseline {name!r}: {text!r} is beyond {LARGEST:g}")
     # Beyond 2^53 a float no longer tells neighbouring whole numbers apart.

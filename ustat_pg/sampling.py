@@ -156,7 +156,7 @@ class Plan:
 
     @classmethod
     def parse(cls, text: str | int | Plan) -> Plan:
-        """A plan from words, or of groups of one size; a plan is returned as it is.
+        """A plan from its words or from one group size; a plan is returned as it is.
 
         ``8`` draws groups of 8. ``3+2`` looks after 3 and draws 2 more; ``4,8,16`` looks at 4, 8 and
         16 outputs in all; ``1..32`` after each. ``if EVENT [CHANCE]`` draws on where it holds, ``until

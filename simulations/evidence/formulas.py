@@ -174,9 +174,9 @@ class Groups(GradientCell):
     engines = ("exact", "reference")
 
     def require_quantity(self, quantity: Quantity) -> None:
-        """Refuse what is no distance from a formula, and leave-one-out in a group of one."""
+        """Refuse what is not a distance from a formula, and leave-one-out in a group of one."""
         if not isinstance(quantity, FormulaDistance):
-            raise InputError(f"{quantity!r} is no distance from a formula")
+            raise InputError(f"{quantity!r} is not a distance from a formula")
         if self.group_size < LEAST_GROUP.get(quantity.formula, 2):
             raise InputError(f"group size is {self.group_size}: formulas need pairs of outputs")
 

@@ -200,7 +200,7 @@ class ModelCell(Cell):
 
     def require_quantity(self, quantity: Quantity) -> None:
         if quantity not in self.quantities:
-            raise InputError(f"{quantity.label!r} is no quantity of {self.name}")
+            raise InputError(f"{quantity.label!r} is not a quantity of {self.name}")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         raise InfeasibleError("the completions of a language model cannot be listed")

@@ -209,7 +209,7 @@ def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
     ("words", "said"),
     [
         ("trl --reward right", "there is no log to read: leave out --reward"),
-        ("trl --pass-rates RATES --group-by uid", "is no log: leave out --group-by"),
+        ("trl --pass-rates RATES --group-by uid", "is not a log: leave out --group-by"),
         ("dapo --name std", "dapo is a way of sampling: leave out --name"),
         ("dapo --against trl --group-size 4", "leave out --against, --group-size"),
         ("trl --against verl --plot x.svg", "--against compares two: leave out --plot"),

@@ -334,7 +334,7 @@ FOREIGN = (
 def test_files_of_others_are_left_as_they_are(small, tmp_path, foreign, store):
     file = tmp_path / "mine.txt"
     file.write_bytes(foreign)
-    refuses("is no store of rollouts", sample, small, task_of(), 4, store=file)
+    refuses("is not a store of rollouts", sample, small, task_of(), 4, store=file)
     assert file.read_bytes() == foreign
 
 

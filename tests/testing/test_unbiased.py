@@ -92,7 +92,7 @@ def test_rescaled_functions_pass_where_that_is_allowed():
 @pytest.mark.parametrize("layout", ["batched", "group"])
 def test_normalisation_is_more_than_a_rescaled_learning_rate(layout):
     message = failure(assert_unbiased, normalised, layout=layout)
-    assert "E ĝ is no multiple of the gradient" in message
+    assert "E ĝ is not a multiple of the gradient" in message
     assert "more than a rescaled learning rate" in message
     assert "c =" not in message
 

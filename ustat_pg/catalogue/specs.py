@@ -168,7 +168,7 @@ def _meaning(
     known, foreign = _known(framework, source, typed or {})
     for name, (pattern, why) in product(foreign, framework.excludes.items()):
         if re.fullmatch(pattern, plain(name)):
-            raise InputError(f"{source.title}: {name} is no option of {framework.title}: {why}")
+            raise InputError(f"{source.title}: {name} is not an option of {framework.title}: {why}")
     given = {**known, **(typed or {})}
     (grouping,) = framework.of_kind("group size")
     said = {*given, grouping.name} if group_size is not None else {*given}

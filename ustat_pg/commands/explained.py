@@ -84,7 +84,7 @@ def _flag(name: str) -> str:
 def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
     """The pass rates in a JSON list, or of the prompts of a log."""
     if path.suffix == ".json" and isinstance(numbers := read_json(path), list):
-        _refuse_unread(options, f"{path} is no log", "group_by", "reward")
+        _refuse_unread(options, f"{path} is not a log", "group_by", "reward")
         if not numbers:
             raise InputError(f"{path}: it must hold one list of numbers")
         return numbers

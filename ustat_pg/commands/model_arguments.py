@@ -256,4 +256,4 @@ def _bytes(text: str) -> int:
             raise ValueError
         return int(size)
     except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 800MB or 2GiB") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 800MB or 2GiB") from None

@@ -401,7 +401,7 @@ class Cell(ABC):
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse a quantity that the cell does not have."""
         if not isinstance(quantity, self.measures):
-            raise InputError(f"{quantity!r} is no quantity of a {type(self).__name__}")
+            raise InputError(f"{quantity!r} is not a quantity of a {type(self).__name__}")
 
     def require_quantities(self, quantities: Sequence[Quantity]) -> None:
         """Refuse quantities that cannot be measured together."""

@@ -217,7 +217,7 @@ def _drop_torn_line(path: Path) -> bool:
 
 def _no_store(path: Path) -> InputError:
     return InputError(
-        f"{path} is no store of rollouts of this library (its first line has no format "
+        f"{path} is not a store of rollouts of this library (its first line has no format "
         f"{FORMAT!r}): it is left as it is; name another store"
     )
 

@@ -352,7 +352,7 @@ def raw_group_moments(
         record = RECORDS.get(name.partition(":")[0])
         if record is None or not record.by_count or record.needs:
             raise InputError(
-                f"{name} is no table by counts of its own: aggregation sequence-mean and pools "
+                f"{name} is not a table by counts itself: aggregation sequence-mean and pools "
                 "weighted by token take these only"
             )
     return [

@@ -70,9 +70,7 @@ def _rows(source: str | Path, config: str | None, split: str) -> list[dict[str, 
     if local and not path.is_dir():
         regular(path)
         if path.suffix not in kinds:
-            raise InputError(
-                f"{path} is no data file that is known: it must end in {', '.join(kinds)}"
-            )
+            raise InputError(f"{path} is not a known data file: it must end in {', '.join(kinds)}")
     text = (
         f"the data set {path} cannot be read"
         if local

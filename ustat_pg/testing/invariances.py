@@ -204,7 +204,7 @@ def assert_finite(
     """Assert that degenerate groups give no NaN and no infinity.
 
     All rewards equal or zero, so that their deviation is 0; a single one that is not; two values a
-    hair apart; a large offset; equal rewards that are no binary fractions, whose mean need not be
+    hair apart; a large offset; equal rewards that are not binary fractions, whose mean need not be
     equal to them; and scores that are all zero but one, or all. Each group alone and beside an
     ordinary one.
 
@@ -226,7 +226,7 @@ def assert_finite(
     under = UnderTest(function, layout, inputs, array, rtol)
     for size in whole_numbers("group size", group_size, 2):
         groups = _corners(size)
-        groups["equal rewards that are no binary fractions"] = np.full(size, 0.1)
+        groups["equal rewards that are not binary fractions"] = np.full(size, 0.1)
         norms = {"": np.ones((1, size))}
         if "squared_norms" in under.inputs:
             norms |= {

@@ -244,7 +244,7 @@ def _diagnosis(results: list[_Expectation], worst: _Expectation, rtol: float) ->
     cosine = worst.factor * np.linalg.norm(worst.target) / np.linalg.norm(worst.mean)
     angle = np.degrees(np.arccos(np.clip(cosine, -1, 1)))
     return (
-        f"E ĝ is no multiple of the gradient (the angle between them is {angle:.3g} degrees): "
+        f"E ĝ is not a multiple of the gradient (the angle between them is {angle:.3g} degrees): "
         "more than a rescaled learning rate"
     )
 

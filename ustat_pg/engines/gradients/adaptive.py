@@ -57,7 +57,7 @@ class OrderedCell(GradientCell):
     def require_quantity(self, quantity: Quantity) -> None:
         """Refuse quantities other than a group size and the error of one estimator."""
         if not isinstance(quantity, GroupSize) and not hasattr(quantity, "estimator"):
-            raise InputError(f"{quantity!r} is no quantity of such a group")
+            raise InputError(f"{quantity!r} is not a quantity of such a group")
 
     def require_exact(self, quantities: Sequence[Quantity]) -> None:
         self.require_quantities(quantities)
