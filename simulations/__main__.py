@@ -307,7 +307,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
         points = _with_earlier_points(points, folder)
     elif others - set(stems):
         notes.append(
-            "earlier rows of this folder are of other code or libraries, and are left out: "
+            "earlier rows of this folder come from other code or libraries, and are left out: "
             + ", ".join(stem for stem in _known(options) if stem in others - set(stems))
         )
     _write(store, folder, whole, points, anew=earlier is None or earlier.claims != whole.claims)

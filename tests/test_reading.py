@@ -142,7 +142,7 @@ def test_bytes_of_another_kind_are_refused(capsys, tmp_path, reader, content):
 
 
 TEXTS = {
-    '{"a": 1, "a": 2}': "'a' stands twice in one object",
+    '{"a": 1, "a": 2}': "'a' occurs twice in one object",
     '{"a": ' + "[" * 100 + "]" * 100 + "}": "nested more than 64 deep",
     '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}": "nested too deeply",
     "[" * 100_000: "nested too deeply",
@@ -189,8 +189,8 @@ OPTIONS = {
     "a circle": ("a: &a [*a]", "more than 50000 values"),
     "deep": ("a: " + "[" * 100 + "]" * 100, "nested more than 64 deep"),
     "deeper": ("a: " + "[" * 5000 + "]" * 5000, "nested too deeply"),
-    "twice": ("a: 1\nb: 2\na: 3", "'a' stands twice"),
-    "twice within": ("a: {b: 1, b: 2}", "'b' stands twice"),
+    "twice": ("a: 1\nb: 2\na: 3", "'a' occurs twice"),
+    "twice within": ("a: {b: 1, b: 2}", "'b' occurs twice"),
     "a command": ("a: !!python/object/apply:os.mkdir [TARGET]", "not YAML"),
     "a name": ("a: !!python/name:os.system", "not YAML"),
     "a long number": ("a: 1" + "0" * 5000, "not YAML"),
@@ -242,7 +242,7 @@ ARCHIVES = {
     "objects": ([("logits.npy", header((1,), "|O") + b"PICKLE")], "the size that it declares"),
     "objects of their size": ([("logits.npy", header((32,), "|O") + b"PICKLE")], "allow_pickle"),
     "a pickle": ([("logits.npy", b"PICKLE")], "not a readable archive"),
-    "twice": ([("logits.npy", npy(np.ones(1)))] * 2, "'logits' stands twice"),
+    "twice": ([("logits.npy", npy(np.ones(1)))] * 2, "'logits' occurs twice"),
     "no array": ([("logits", b"text")], "not a readable archive"),
     "a bomb": ([("logits.npy", header((2**25 + 1,)) + bytes(2**28 + 8))], "it unpacks to"),
 }

@@ -103,7 +103,7 @@ def json_value(text: str, place: str | Path) -> Any:
     >>> json_value('{"rewards": [1, 0], "rewards": []}', "a.json")
     Traceback (most recent call last):
     ...
-    ustat_pg.validation.InputError: a.json: 'rewards' stands twice in one object
+    ustat_pg.validation.InputError: a.json: 'rewards' occurs twice in one object
     """
     with _one_refusal(place, "JSON"):
         _refuse_half(text)
@@ -259,7 +259,7 @@ def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise InputError(f"{name!r} stands twice in one object")
+        raise InputError(f"{name!r} occurs twice in one object")
     return mapping
 
 

@@ -70,7 +70,7 @@ def test_files_that_are_no_pools_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"prompts": ("0",) * 6}, "each of 6 needs a name of its own"),
+        ({"prompts": ("0",) * 6}, "each of the 6 needs its own name"),
         ({"lengths": np.ones((6, 4))}, r"lengths has shape \(6, 4\): it must be \(6, 5\)"),
         ({"rewards": np.full((6, 5), np.inf)}, "must be finite"),
         ({"sketches": np.ones((2, 7))}, r"sketches has shape \(2, 7\): it must be \(6, None\)"),

@@ -159,6 +159,6 @@ def test_refusals():
     refuses("no group sizes", meter.compare, ["std"], [])
     refuses("0 steps tell.*give NoiseMeter the model", run("rloo", 2, part=2).compare, ["std"])
     refuses("rewards are graded", run("rloo", 2, np.array([[0, 0.3, 1.0]] * 2)).compare, ["std"])
-    refuses("advantage 0 is beside others", run("vanilla", 2).compare, ["std"])
+    refuses("completion of advantage 0 shares a micro-batch", run("vanilla", 2).compare, ["std"])
     refuses("2 advantages for 1 completions", meter.begin, [1], advantages=[1.0, 2.0])
     assert run("bayes:1,1").compare(["vanilla"])

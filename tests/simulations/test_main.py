@@ -174,7 +174,8 @@ def test_claims_of_one_configuration_share_a_folder_and_no_other_is_let_in(tmp_p
     capsys.readouterr()
     assert main(["verify", "mse", *words]) == 0
     assert (
-        "are of other code or libraries, and are left out: minibatch\n" in capsys.readouterr().out
+        "come from other code or libraries, and are left out: minibatch\n"
+        in capsys.readouterr().out
     )
     assert [claim.stem for claim in load_run(tmp_path).claims] == ["mse"]
     # A run that was killed before its curves goes on.

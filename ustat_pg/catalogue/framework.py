@@ -184,7 +184,8 @@ class Framework:
         """
         if not self.earlier:
             raise InputError(
-                f"no releases are recorded of {self.called}: its rows are of {self.repository}@{self.commit}"
+                f"no releases are recorded for {self.called}: its rows hold for "
+                f"{self.repository}@{self.commit}"
             )
         wanted = release_numbers(release)
         if wanted == release_numbers(self.release):

@@ -27,7 +27,7 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
     """A prediction under a plan, as rows or as one JSON object; the unbiased estimator beside it."""
     plan, scheme = Plan.parse(options.plan).text, SCHEMES.get(options.plan)
     if options.design != "iid" or options.covariance:
-        raise InputError("a plan is of prompts drawn independently: without --design, --covariance")
+        raise InputError("a plan takes independent prompts: leave out --design and --covariance")
     name = options.baseline or (scheme.estimator if scheme else "sequential")
     if options.enumerate:
         values = _enumerated(problem, plan, name, options.batch_size)

@@ -103,7 +103,7 @@ class ScoredPool:
         count, rollouts = rewards.shape
         names = tuple(self.prompts)
         if not count or len(names) != count or len(set(names)) < count:
-            raise InputError(f"prompts are {names!r:.80}: each of {count} needs a name of its own")
+            raise InputError(f"prompts are {names!r:.80}: each of the {count} needs its own name")
         if rollouts < LEAST_ROLLOUTS:
             raise InputError(
                 f"there are {rollouts} rollouts per prompt: at least {LEAST_ROLLOUTS} are needed"
@@ -259,7 +259,7 @@ class ScoredPool:
         arrays = read_arrays(source)
         try:
             if (number := int(arrays.pop("format"))) != _FORMAT:
-                raise ValueError(f"it has format {number}; score the rollouts anew")
+                raise ValueError(f"it has format {number}; score the rollouts again")
             prompts, config = (
                 json_value(str(arrays.pop(name)), name) for name in ("prompts", "config")
             )

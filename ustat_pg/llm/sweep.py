@@ -72,8 +72,8 @@ class Sweep:
             raise InputError(f"{path}: launch is {launch!r}: it must be a list of arguments")
         if not isinstance(grid, dict) or not set(grid) <= set(GRID):
             raise InputError(
-                f"{path}: grid is {grid!r}: it must have lists for some of {', '.join(GRID)}; for "
-                "all else there are sweeps of their own, in folders of their own"
+                f"{path}: grid is {grid!r}: it must have lists for some of {', '.join(GRID)}; other "
+                "settings need sweeps of their own, in folders of their own"
             )
         for name, values in grid.items():
             if not isinstance(values, list) or not values or len({*map(str, values)}) < len(values):

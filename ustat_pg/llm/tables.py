@@ -212,7 +212,7 @@ def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
     if by_length:
         if pool.length_sums is None or pool.length_sketches is None:
             raise InputError(
-                "this pool holds no sums of scores over lengths: score the rollouts anew, with by_length"
+                "this pool holds no sums of scores over lengths: score the rollouts again, with by_length"
             )
         return pool.squared_norms / pool.lengths**2, pool.length_sums, pool.length_sketches
     if not pool.weighted:
@@ -223,7 +223,7 @@ def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
 def _sums_sketched(pool: ScoredPool) -> Array:
     """Sketches of Σ s and Σ z̃ s, (P, 2, k)."""
     if pool.total_sketches is None or pool.sketches is None:
-        raise InputError("this pool holds no sketches of sums of scores: score the rollouts anew")
+        raise InputError("this pool holds no sketches of sums of scores: score the rollouts again")
     return np.stack([pool.total_sketches, pool.sketches * (pool.rollouts - 1)], axis=1)
 
 

@@ -96,7 +96,9 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
         if (high - np.minimum(low, high) > _ALIKE * scale).any():
             raise InputError("advantages of a group have more than two values: rewards are graded")
     if ((zero > 0) & (zero < counts[:, 0])).any():
-        raise InputError("a completion of advantage 0 is beside others: its gradient is not known")
+        raise InputError(
+            "a completion of advantage 0 shares a micro-batch: its gradient is not known"
+        )
     u = rows / np.where(a == 0, 1.0, a)[:, None]
     sums, alone = np.zeros((len(counts), 2, u.shape[1])), np.zeros((len(counts), 2))
     np.add.at(sums, (places, 1 - won), u)

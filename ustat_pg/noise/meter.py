@@ -443,7 +443,7 @@ class NoiseMeter:
         assert self._sketch is not None
         metric = self._moments(place) if self._adam else None
         if self._adam and metric is None:
-            self._broken = f"Adam's second moments are of fewer than {_SEEN} steps"
+            self._broken = f"Adam's second moments average fewer than {_SEEN} steps"
             return
         for first, values in pieces(gradient):
             if metric is not None:

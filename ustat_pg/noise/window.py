@@ -111,7 +111,7 @@ class Window:
         """Noise of other estimators and group sizes."""
         if len(self._blocks) < 2:
             raise InputError(
-                f"{len(self._blocks)} steps tell what other estimators do, and 2 are needed: {self._unknown}"
+                f"{len(self._blocks)} steps show what other estimators do, and 2 are needed: {self._unknown}"
             )
         return alternatives(self._blocks, baselines, sizes)
 

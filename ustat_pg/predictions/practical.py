@@ -129,7 +129,7 @@ def practical_mse(
         sides = clip if isinstance(clip, tuple) else (clip, clip)
         low, high = (number("clip", ratios, minimum=0.0) for ratios in sides)
         if (table.successes[1:] < 0).any() or (table.failures[:-1] > 0).any():
-            raise InputError("clipping goes by the reward here: advantages must have its sign")
+            raise InputError("clipping depends on the reward here: advantages must have its sign")
         rising = np.where(weights <= 1 + high, weights, 0.0)
         falling = np.where(weights >= 1 - low, weights, 0.0)
     penalty = beta * _penalty(outcomes)

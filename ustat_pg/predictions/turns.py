@@ -33,7 +33,7 @@ CLIMBS = {
     "episode-mean": "J, the expected return, by (G-1)/G: the learning rate is rescaled",
     "to-go": "J, the expected return: unbiased",
     "to-go-mean": (
-        "each turn's part of J by a weight of its own: later turns, which fewer episodes reach, weigh less"
+        "each turn's part of J with a weight of its own: later turns, which fewer episodes reach, weigh less"
     ),
     "summed": (
         "each turn's mean reward among the episodes that reach it, added up, with the chances to reach it "

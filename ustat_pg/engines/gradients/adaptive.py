@@ -168,7 +168,7 @@ class PlanCell(OrderedCell):
         super().__post_init__()
         if not self.problem.binary and not self._scheme.two_stages:
             raise InputError(
-                f"plan {self.plan!r} goes by the number of successes: graded rewards take plans like "
+                f"plan {self.plan!r} counts successes: graded rewards take plans like "
                 "'3+2 if mixed'"
             )
 

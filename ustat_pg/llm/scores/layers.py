@@ -39,9 +39,7 @@ def selected(
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for group in aliases.values() for name in group):
             examples = ", ".join(group[0] for group in list(aliases.values())[:3])
-            raise InputError(
-                f"no parameter is named like {pattern!r}: names are of the form {examples}"
-            )
+            raise InputError(f"no parameter is named like {pattern!r}: names look like {examples}")
     chosen = {
         group[0]: parameter
         for parameter, group in aliases.items()
