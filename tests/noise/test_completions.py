@@ -157,7 +157,7 @@ def test_refusals():
     refuses("group size is 5: groups have 4", meter.compare, ["std"], [5])
     refuses("give a list of names", meter.compare, "std")
     refuses("no group sizes", meter.compare, ["std"], [])
-    refuses("0 steps tell.*give NoiseMeter the model", run("rloo", 2, part=2).compare, ["std"])
+    refuses("0 steps show.*give NoiseMeter the model", run("rloo", 2, part=2).compare, ["std"])
     refuses("rewards are graded", run("rloo", 2, np.array([[0, 0.3, 1.0]] * 2)).compare, ["std"])
     refuses("completion of advantage 0 shares a micro-batch", run("vanilla", 2).compare, ["std"])
     refuses("2 advantages for 1 completions", meter.begin, [1], advantages=[1.0, 2.0])
