@@ -103,7 +103,7 @@ def _mean(
 
 
 def _summed(listed: Episodes, turn: int, gradient: Array) -> dict[str, Array]:
-    """What rivals take for the mean of summed baselines, from the list itself."""
+    """The rivals' mean of summed baselines, from the list itself."""
     reach = listed.probs @ listed.reached
     survival = np.einsum("e,eu,ed->ud", listed.probs, listed.reached, listed.scores[:, turn])
     survival[: turn + 1] = 0.0

@@ -61,7 +61,7 @@ EXAMPLES = {
     "mse": "ustat-pg llm mse --model embedded:short --samples 8 --limit 16 --out pool",
     "sweep": "ustat-pg llm sweep --config embedded --out sweep",
 }
-"""What the help of each command ends with."""
+"""The example at the end of each command's help."""
 
 
 EXTRAS = {

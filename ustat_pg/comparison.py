@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Baseline = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11
-"""What rounding leaves of sums of many outcomes: of a bias over the gradient's length, or of equal errors."""
+"""Rounding error of sums of many outcomes: of a bias over the gradient's length, or of equal errors."""
 
 
 @dataclass(frozen=True)

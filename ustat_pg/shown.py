@@ -1,4 +1,4 @@
-"""What people and programs see of a record, and the lines and colours of a terminal."""
+"""The views of a record for people and programs, and the lines and colours of a terminal."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ class Prepared:
         return drawn.places.flatten(1), torch.stack(weights, dim=1)
 
     def _shown(self, drawn: Drawn) -> Draws:
-        """What was drawn, as functions of one's own read it."""
+        """The draws, as an advantage function of one's own reads them."""
         norms = self.squared_norms.flatten()[drawn.places]
         arms = drawn.places % self.problem.arms
         parts = (drawn.contexts, arms, drawn.rewards, norms)

@@ -88,7 +88,7 @@ UNBIASED = Rule("sequence", None, "sequence")
 
 @dataclass(frozen=True)
 class _OfRule(ABC):
-    """What is measured of the gradient under a rule."""
+    """A quantity of the gradient under a rule."""
 
     rule: Rule
     kind: ClassVar[str]

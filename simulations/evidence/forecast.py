@@ -89,7 +89,7 @@ def _plan(claim: Claim, points: Sequence[Point], clock: _Clock) -> Plan:
 
 
 class _Clock:
-    """What tasks take, by those of them that it runs."""
+    """The time of tasks, from those of them that it runs."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -120,7 +120,7 @@ class _Clock:
         return [work.taken(task) for task in tasks]
 
     def starts(self, pilots: Iterable[Block]) -> dict[Kind, float]:
-        """What a block takes before its first replication, by kind; the pilots are run."""
+        """The time of a block before its first replication, by kind; the pilots are run."""
         pilots, starts = list(pilots), dict[Kind, float]()
         sampled = {kind: list(sample(alike, 1.0)) for kind, alike in _by_kind(pilots).items()}
         for kind, alike in sampled.items():

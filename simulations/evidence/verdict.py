@@ -221,7 +221,7 @@ def attained(
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an engine found out about a quantity.
+    """An engine's evidence about a quantity.
 
     Arguments:
         estimate: its value.

@@ -150,7 +150,7 @@ def _digest(name: str) -> str:
 
 
 class ModelCell(Cell):
-    """What cells of language models share: all is drawn, by autograd, and nothing is enumerated."""
+    """The common part of cells of language models: all is drawn, by autograd, and nothing is enumerated."""
 
     group_sizes: tuple[int, ...]
 

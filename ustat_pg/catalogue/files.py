@@ -137,7 +137,7 @@ def _lines(
 
 
 def _name_of(command: str, variables: dict[str, str]) -> str | None:
-    """What a command prints that works on the name of a file; None of any other."""
+    """The output of a command that works on the name of a file; None for any other."""
     words = [_filled(word, variables) for word in _words(command)]
     match [word for word in words if word not in ("--", "&>", ">", "/dev/null")]:
         case ["dirname", name]:

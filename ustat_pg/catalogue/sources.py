@@ -1,4 +1,4 @@
-"""What a file, a command or a config says: options by the names that are written. Nothing in it runs."""
+"""The options that a file, a command or a config writes, by name. Nothing in it runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Named = list[tuple[str, str]]
 
 @dataclass
 class Source:
-    """What a file, a command or a config says.
+    """The options that a file, a command or a config writes.
 
     Arguments:
         title: what messages call it.

@@ -1,4 +1,4 @@
-"""What trainers compare over the turns of episodes, as this library's schemes write it (turns)."""
+"""The comparisons of trainers over the turns of episodes, as this library's schemes write it (turns)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..predictions.turns import CLIMBS
 from .meaning import Meaning
 
 _RANDOM = ("1/s", "n/(n-1)")
-"""What multiplies a term and depends on the group."""
+"""Factors of a term that depend on the group."""
 
 
 @frozen
@@ -45,7 +45,7 @@ class Term:
 
     @property
     def climbs(self) -> str:
-        """What its mean climbs, in words."""
+        """The objective of its mean, in words."""
         if self.ddof is not None or self.times in _RANDOM:
             if self.scheme.startswith("episode"):
                 return "An episode counts as one output: with returns 0 and 1 it climbs what is said above"
@@ -102,7 +102,7 @@ def _tables() -> dict[str, Any]:
 
 
 def compared() -> dict[str, str]:
-    """What each scheme compares, in words."""
+    """The comparison of each scheme, in words."""
     return dict(_tables()["compares"])
 
 

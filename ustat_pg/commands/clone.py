@@ -20,7 +20,7 @@ COMMANDS = {
 """The module that runs each command and its first words, and what it is for."""
 
 MORE = "python -m simulations has list, new and mutants besides"
-"""What is typed in a clone alone."""
+"""The commands of a clone alone."""
 
 
 def _root() -> Path | None:

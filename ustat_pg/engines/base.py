@@ -1,4 +1,4 @@
-"""What all cells share: what plans, blocks and verdicts ask of them, and the sums of a block."""
+"""The common part of all cells: what plans, blocks and verdicts need, and the sums of a block."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Integers = NDArray[np.int64]
 
 
 NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
-"""What engines can give an advantage function beside the rewards."""
+"""Arguments that engines can give an advantage function besides the rewards."""
 
 RUNNABLE = tuple(name for name, record in BASELINES.items() if set(record.needs) <= set(NEEDS))
 """The baselines that engines can run by their name and at most a constant."""
@@ -107,7 +107,7 @@ class Estimator:
 
     @property
     def record(self) -> Baseline:
-        """What is known of the baseline; next to nothing of a function."""
+        """The known facts about the baseline; few for a function."""
         if self.function is not None:
             return Baseline(self.baseline, within_rewards=self.within_rewards)
         return baselines.baseline(self.baseline)
@@ -275,7 +275,7 @@ class MomentSums:
 
 
 class Quantity(Protocol):
-    """What is measured on a cell, one number a replication."""
+    """A quantity measured on a cell, one number a replication."""
 
     @property
     def label(self) -> str:

@@ -202,7 +202,7 @@ def _of_prompts(cell: GradientCell, estimator: Estimator) -> tuple[Array, float,
 
 
 def _given_one_output(cell: GradientCell, estimator: Estimator) -> list[tuple[Array, Array]]:
-    """What each score is weighted with where one output of the group is known, context by context.
+    """The weight of each score where one output of the group is known, context by context.
 
     Returns:
         P(x, o), (O,), and E[Σᵢ Aᵢ 1{arm i = k}/G; x, o], (O, K), for the outputs o of context x: arms,

@@ -1,4 +1,4 @@
-"""What the arrays given to an estimator must be."""
+"""Checks of the arrays given to an estimator."""
 
 from __future__ import annotations
 

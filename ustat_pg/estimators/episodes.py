@@ -39,7 +39,7 @@ class _Together(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """Which samples stand together, whether the own episode is among them, and what a sample is."""
+    """Which samples are compared, whether the own episode is among them, and what a sample is."""
 
     among: str
     own: bool

@@ -77,7 +77,7 @@ def _log_ratio(log_ratio: Array, kind: str) -> tuple[Any, Array]:
 
 
 def kl_values(log_ratio: Array, kind: str = "k3") -> Array:
-    """What an estimator of the KL divergence says of each token.
+    """The value of a KL estimator at each token.
 
     k1 = -l,  k2 = l²/2,  k3 = exp(l) - 1 - l,  l = log π_ref - log π_θ
 

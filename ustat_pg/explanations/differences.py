@@ -1,4 +1,4 @@
-"""What differs between two specifications in effect, not in words."""
+"""Differences between two specifications in effect, not in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATES = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class Differences(Shown):
-    """What two explanations of frameworks' options differ in.
+    """The differences between two explanations of frameworks' options.
 
     Arguments:
         one, other: of options, at the same pass rates.
@@ -41,7 +41,7 @@ class Differences(Shown):
 
     @property
     def rows(self) -> dict[str, tuple[str, str]]:
-        """What differs, and it of the one and of the other."""
+        """The differences by name, with the words of the one and of the other."""
         mine, theirs = dict(_effects(self.one)), dict(_effects(self.other))
         return {
             what: (mine.get(what, "not said"), theirs.get(what, "not said"))
@@ -65,7 +65,7 @@ class Differences(Shown):
 
 
 def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """What options do, in words and numbers that are alike where the effect is."""
+    """The effects of options, in words and numbers that are equal where the effects are."""
     meaning, family = explanation.meaning, explanation.family
     assert meaning is not None
     yield "group size", f"G = {explanation.group_size}"

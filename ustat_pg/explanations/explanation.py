@@ -182,7 +182,7 @@ def _heading(explanation: Explanation) -> list[str]:
 
 
 def _found(explanation: Explanation) -> str:
-    """What an advantage function was found to be."""
+    """The estimator that an advantage function was found to be."""
     tried = f"On groups of {explanation.group_size} rewards 0 and 1"
     if explanation.alike is None:
         return f"{tried} it is a new table, not a multiple of any in the catalogue."

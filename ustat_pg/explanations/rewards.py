@@ -43,7 +43,7 @@ _MOST_REWARDS = 8
 _MOST_NUMBERS = 2**23
 """Rewards in all groups that are enumerated."""
 _ROUNDING = 1e-12
-"""What rounding takes off the chance of a cell."""
+"""Rounding error of the chance of a cell."""
 
 _WAYS = {
     "sum/deviation": ("std-ddof1", False),

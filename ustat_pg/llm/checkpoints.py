@@ -23,7 +23,7 @@ def packed(state: dict[str, Any]) -> bytes:
 
 
 def digest(data: bytes) -> str:
-    """What tells one window from another, and a damaged one."""
+    """Marks that distinguish one window from another, and from a damaged one."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 

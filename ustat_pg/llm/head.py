@@ -1,4 +1,4 @@
-"""What one completion does in the output embedding, where TRL multiplies by its weight without a call."""
+"""The part of one completion in the output embedding, where TRL multiplies by its weight without a call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOGITS = 2**24
 
 
 class Head:
-    """The output embedding as a layer once more, where TRL multiplies by its weight without a call.
+    """The output embedding as a layer again, where TRL multiplies by its weight without a call.
 
     Since 1.16 TRL makes log-probabilities from hidden states by a function of its own, in which no hook sees
     what a completion does. Their gradients come first in the backward pass; logits are made again then, a

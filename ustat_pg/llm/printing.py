@@ -120,7 +120,7 @@ def _end(value: float) -> str:
 
 
 def _where(texts: list[str]) -> str:
-    """What ∞ means, where it stands."""
+    """The meaning of ∞, where a table has it."""
     return ";\n∞ where an end is not known" if any("∞" in text for text in texts) else ""
 
 
@@ -137,7 +137,7 @@ def reading(orders: Any) -> str:
 
 
 def _counted(pool: ScoredPool) -> str:
-    """Whose prompts and rollouts they are, and how many."""
+    """The model, and the numbers of prompts and rollouts."""
     name = pool.config.get("model", "a pool")
     if pool.distinct == pool.size:
         return f"{name}: {pool.size} prompts, {pool.rollouts} rollouts of each"
@@ -145,7 +145,7 @@ def _counted(pool: ScoredPool) -> str:
 
 
 def _returning(pool: ScoredPool) -> list[str]:
-    """What is made of the groups of one prompt, where some have several."""
+    """The use of several groups of one prompt, where some have them."""
     if pool.distinct == pool.size:
         return []
     return [

@@ -142,7 +142,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
 
 
 _LINEAR = 1e-9
-"""What rounding leaves of advantages that are linear in rewards, over the largest."""
+"""Rounding error of advantages that are linear in rewards, over the largest."""
 
 
 def own_moments(pool: ScoredPool, name: str) -> GroupMoments:

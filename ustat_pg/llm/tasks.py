@@ -347,4 +347,4 @@ _KINDS: dict[type, str] = {
     **dict.fromkeys((int, type(None)), "a whole number"),
     float: "a number",
 }
-"""What an option must be, by the type of its default."""
+"""The required value of an option, by the type of its default."""

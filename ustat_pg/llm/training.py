@@ -63,7 +63,7 @@ PLAIN: Mapping[str, Any] = MappingProxyType(
 
 @dataclass
 class RunArguments:
-    """What a run needs besides TRL's configuration.
+    """The settings of a run besides TRL's configuration.
 
     Arguments:
         model: as :func:`~ustat_pg.llm.models.model_source` takes it.

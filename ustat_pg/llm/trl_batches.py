@@ -1,4 +1,4 @@
-"""What a monitor asks of TRL's trainers and of their batches."""
+"""The facts that a monitor needs about TRL's trainers and their batches."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def sort(batches: list[Any], prompts: Any, roll: int) -> Any:
 
 
 def shares(batches: list[Any], prompts: Any, size: int) -> list[torch.Tensor] | None:
-    """What completions add to φ, by their squared norms, for each batch; NaN where nobody knows.
+    """The contribution of completions to φ, by their squared norms, for each batch; NaN where unknown.
 
     None where the advantages of a group do not sum to 0: they are not leave-one-out.
     """

@@ -172,7 +172,7 @@ class _Baseline:
 
 
 class _GRPOBaselineTrainer(_Baseline, GRPOTrainer):
-    """What :class:`BaselineTrainer` is with a GRPOConfig."""
+    """The form of :class:`BaselineTrainer` with a GRPOConfig."""
 
 
 class BaselineTrainer(_Baseline, RLOOTrainer):

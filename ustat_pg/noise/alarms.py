@@ -56,7 +56,7 @@ _MOST_APART = 20 * _APART
 
 
 class _Evidence:
-    """What bets have won since the starts of the latest two windows.
+    """The winnings of bets since the starts of the latest two windows.
 
     The k-th window has the share 1/(k (k + 1)) of all that is staked, so that all windows together have no
     more than 1.

@@ -68,7 +68,7 @@ class Blocks:
 
 
 def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[Any]) -> Blocks:
-    """What tables take of a step's completions.
+    """The sums that tables need from a step's completions.
 
     Arguments:
         rows: n times what each adds to the step, (n, k).

@@ -33,7 +33,7 @@ _KNOWN = 0.3
 
 @dataclass(frozen=True)
 class NoiseEstimate(Estimates):
-    """What the steps of a window say of one step, with standard errors and 95% intervals.
+    """The noise of one step from the steps of a window, with standard errors and 95% intervals.
 
     Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.jackknife`: gradients have
     skewed and heavy tails. A ratio whose denominator is not distinguishable from 0 has no upper end, nor has
@@ -57,8 +57,8 @@ class NoiseEstimate(Estimates):
             the size, and leave it out.
         steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
             is not distinguishable from 0. A window that is shorter never gets there.
-        lagged_pairs: pairs of neighbouring steps that the signal is made of too; 0 where they tell nothing of
-            it, or differ from the pairs within steps.
+        lagged_pairs: pairs of neighbouring steps that the signal is made of too; 0 where they carry nothing
+            about it, or differ from the pairs within steps.
         top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
             completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
     """
@@ -84,7 +84,7 @@ class NoiseEstimate(Estimates):
         return self.noise_to_signal.inverse()
 
     def meaning(self) -> str:
-        """What the sentence says, without its numbers: two of one meaning advise the same."""
+        """The meaning of the sentence without its numbers: equal meanings give equal advice."""
         low, high = self.budget_over_critical.interval
         if math.isnan(self.signal.value):
             return "inseparable"

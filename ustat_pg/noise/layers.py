@@ -118,7 +118,7 @@ class Layers:
         return math.prod(min(side, self.width) if self.projects(place) else side for side in shape)
 
     def whole(self, place: int, gradient: Tensor) -> Tensor:
-        """What completions add up to, from a gradient that was accumulated, (1, numbers)."""
+        """The sum over completions, from an accumulated gradient, (1, numbers)."""
         if not self.projects(place):
             return gradient.float().reshape(1, -1)
         step = max(1, _PIECE // gradient.shape[1])
@@ -225,7 +225,7 @@ class Layers:
         output.register_hook(partial(self._guard, self._wrote, kept))
 
     def _taken(self, place: int, make: Maker, read: Tensor) -> Any:
-        """What the use of a parameter takes of a layer's input, a matrix's side projected."""
+        """The part of a layer's input that the use of a parameter reads, a matrix's side projected."""
         if isinstance(make, Matrix):
             return self._projected(place, make.side, read)
         return None if isinstance(make, Vector) and make.factor is None else read.detach()

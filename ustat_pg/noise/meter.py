@@ -310,7 +310,7 @@ class NoiseMeter:
         return bool(self._guard(self._counted, rows, groups, sizes, advantages))
 
     def _finished(self, shares: ArrayLike, counts: bool) -> tuple[Any, ...]:
-        """What this process knows of the step."""
+        """The step as this process knows it."""
         broken = self._broken or ("" if counts else "its loop leaves it out")
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)]).cpu()
@@ -371,7 +371,7 @@ class NoiseMeter:
         return self._taken.estimate(self.leave_one_out, self.phi_over_tau)
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
-        """What :meth:`estimate` has to log; before two steps count, how many do."""
+        """The numbers of :meth:`estimate` to log; before two steps count, how many do."""
         return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics(detail)
 
     def compare(

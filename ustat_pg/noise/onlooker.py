@@ -1,4 +1,4 @@
-"""What looks on at a training and never stops it."""
+"""Observers whose errors never stop a training."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Guard:
         self.over = False
         """Whether all processes know that it is off."""
         self.stops = list(stops)
-        """What is called when it goes off."""
+        """Functions that are called when it switches off."""
         self._handles: list[Any] = []
 
     def __call__(self, act: Callable[..., Any], *given: Any) -> Any:
-        """What ``act`` returns; None where it fails, and once it is off."""
+        """The result of ``act``; None where it fails, and once it is off."""
         return None if self.reason is not None else self.run(act, *given)
 
     def run(self, act: Callable[..., Any], *given: Any) -> Any:
@@ -112,5 +112,5 @@ class Onlooker:
     _guard: Guard
 
     def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-        """What ``act`` returns; None once it is off."""
+        """The result of ``act``; None once it is off."""
         return self._guard(act, *given)

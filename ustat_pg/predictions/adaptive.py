@@ -44,12 +44,12 @@ ROWS = {
     "critical_budget": "outputs a step at which they are equal",
     "cosine": "cosine of E ĝ to the gradient",
 }
-"""What a person reads before each number of a plan."""
+"""The words before each number of a plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlanPrediction(Shown):
-    """What a plan of sampling and an estimator do, at B groups that count.
+    """The effect of a plan of sampling and an estimator, at B groups that count.
 
     Arguments:
         mean_factor: w(x), by which the mean estimate at a prompt is longer than g(x), (X,).
@@ -84,7 +84,7 @@ class PlanPrediction(Shown):
 
 @dataclass(frozen=True)
 class _Uses:
-    """What an estimator makes of each stop: weights of the two mean scores, and outputs used, (T,) each."""
+    """The use of each stop by an estimator: weights of the two mean scores, and outputs used, (T,) each."""
 
     won: Array
     lost: Array
@@ -134,7 +134,7 @@ _SCALES: dict[str, Scale] = {
     "balanced-inverse": lambda share, n: 1 / share,
     "balanced-std": lambda share, n: np.sqrt((n - 1) / (n * share * (1 - share))),
 }
-"""What multiplies z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
+"""The factor of z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
 
 PLAN_ESTIMATORS = ("sequential", *_SCALES)
 """Estimators of plans beside the named ones: ``sequential``, unbiased where every group is used, and
@@ -144,7 +144,7 @@ ddof 1 (``balanced-std``)."""
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:
-    """What a named estimator makes of each stop of a plan."""
+    """The use of each stop of a plan by a named estimator."""
     if estimator in ("sequential", "two-stage"):
         return _sequential(plan)
     family, _, outputs = str(estimator).partition(":")
@@ -209,7 +209,7 @@ def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
 
 
 def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
-    """What a mean over kept groups is divided by: infinite where a prompt never has one."""
+    """The divisor of a mean over kept groups: infinite where a prompt never has one."""
     if plan.otherwise == "prompt":
         kept = plan.kept_share(p)
         return np.where(kept > 0, kept, np.inf)

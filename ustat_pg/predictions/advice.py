@@ -84,7 +84,7 @@ class GroupSizeAdvice(Shown):
         return tuple(row for row in self.table if row.group_size in first)
 
     def remark(self, row: GroupSizeRow) -> str:
-        """What the table says beside a row."""
+        """The note of a row in the table."""
         if row.group_size == self.group_size:
             return "best"
         return "within 5%" if self.over_the_best(row) <= NEAR else ""

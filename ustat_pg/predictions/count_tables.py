@@ -164,7 +164,7 @@ class CountTable(Shown):
             yield won * reward + lost * (context.fisher - reward) + pairs * outer, context
 
     def _shares(self, pass_rates: Array) -> tuple[Array, Array, Array]:
-        """What multiplies E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
+        """The factors of E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
         size, won, lost = self.group_size, self.successes, self.failures
         alone = binomial(size - 1, pass_rates) / size
         if size == 1:

@@ -1,4 +1,4 @@
-"""What errors of a learned value cost, and which critic is as good as a group (Corollary 5, optimality)."""
+"""The cost of errors in a learned value, and which critic is as good as a group (Corollary 5, optimality)."""
 
 from __future__ import annotations
 

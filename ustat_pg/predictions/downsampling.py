@@ -1,4 +1,4 @@
-"""What is climbed where a group is cut down by its rewards before the step (down-sampling, PODS).
+"""The objective where a group is cut down by its rewards before the step (down-sampling, PODS).
 
 n outputs of a prompt are drawn and scored, m of them are kept by their rewards, and advantages are those of
 the kept ones alone (PODS, arXiv 2504.13818, keeps the m of largest variance). With rewards 0 and 1 the kept
@@ -43,7 +43,7 @@ DOWNSAMPLING = tuple(_KEPT)
 
 @dataclass(frozen=True, eq=False)
 class DownsampledPrediction(Shown):
-    """What an estimator does on groups that are cut down by their rewards.
+    """The effect of an estimator on groups that are cut down by their rewards.
 
     Arguments:
         estimator: its name.

@@ -44,7 +44,7 @@ _NO_DIRECTION = 1e-28
 _FLAT = 1.05
 """How far above the least an MSE may be to count as good as the best."""
 _OF_CURVES = ((), ("value",))
-"""What estimators need whose errors are made of these constants."""
+"""The requirements of estimators whose errors are made of these constants."""
 _LARGEST = 10**6
 """Outputs a budget may buy: every group size that it pays for is looked at."""
 

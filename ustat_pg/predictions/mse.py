@@ -158,7 +158,7 @@ def with_closed_form(baseline: str, group_size: int) -> Baseline:
 
 
 def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
-    """What multiplies tr Cov_X g(X) in the MSE."""
+    """The factor of tr Cov_X g(X) in the MSE."""
     prompts = len(moments)
     uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0))
     require_design(design, batch_size, prompts, uniform)
@@ -206,7 +206,7 @@ def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
 def each_size(
     call: Callable[[Any, Any], T], group_size: int | Counts, batch_size: int | Counts
 ) -> tuple[list[T], tuple[int, ...]]:
-    """What a function of a group and a batch size answers to each pair of them, and their shape."""
+    """The values of a function at each pair of group and batch size, and their shape."""
     pair = [np.array(given, dtype=object) for given in (group_size, batch_size)]
     try:
         sizes, prompts = np.broadcast_arrays(*pair)

@@ -1,4 +1,4 @@
-"""What estimators climb with rewards 0 and 1: functions of the pass rate (Proposition 13, arcsine).
+"""The objectives of estimators with rewards 0 and 1: functions of the pass rate (Proposition 13, arcsine).
 
 An estimator that is a table by counts has the mean w(V(x)) g(x) at a prompt, w a Bernstein polynomial of
 degree G-1 (:mod:`~ustat_pg.predictions.count_tables`). So it ascends E Φ(V(X)) with Φ' = w:

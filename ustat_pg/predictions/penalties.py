@@ -1,4 +1,4 @@
-"""What KL penalties are the gradient of, if of anything (Proposition 13, arcsine).
+"""The objectives whose gradients KL penalties have, if any (Proposition 13, arcsine).
 
 Three functions k(l) of a token's log-ratio l = log π_ref - log π_θ estimate the divergence
 KL(π_θ ‖ π_ref): k1 = -l, k2 = l²/2, k3 = exp(l) - 1 - l. What they add to the gradient depends on the
@@ -137,7 +137,7 @@ def kl_gradient(
     prefixes: ArrayLike | None = None,
     tokens: ArrayLike | None = None,
 ) -> Array:
-    """What a KL penalty adds to the mean of the gradient, in the logits of every prefix, (N, A).
+    """The term of a KL penalty in the mean of the gradient, in the logits of every prefix, (N, A).
 
     The direction of ascent, β = 1. Its product with the logits' derivatives is that in the parameters.
 

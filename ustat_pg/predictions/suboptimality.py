@@ -95,7 +95,7 @@ def _rate(eta: float, high: float) -> float:
 
 
 def constant_floor(eta: float, *, pl: float, smoothness: float, mse: float) -> float:
-    """What the bound tends to under a constant rate: no number of steps brings it lower (Lemma 6a).
+    """The limit of the bound under a constant rate: no number of steps brings it lower (Lemma 6a).
 
     L η M / (2μ (2 - Lη))
 
@@ -142,7 +142,7 @@ def constant_bound(
 
 
 def decay_constant(c: float, *, pl: float, smoothness: float, mse: float) -> float:
-    """What T times the bound on E gap_T tends to under the rates c/t or c/(t + t₀) (Lemma 6b).
+    """The limit of T times the bound on E gap_T under the rates c/t or c/(t + t₀) (Lemma 6b).
 
     L c² M / (2 (2μc - 1))
 

@@ -1,4 +1,4 @@
-"""What is climbed where only some outputs survive, exactly (survivors).
+"""The exact objective where only some outputs survive (survivors).
 
 An output y survives with probability h(y), independently: late, stale, truncated, rejected or
 unscorable ones are gone before the estimate. With leave-one-out advantages over the n survivors of a
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class SurvivorPrediction(Shown):
-    """What leave-one-out over survivors does, in a batch of B groups.
+    """The effect of leave-one-out over survivors, in a batch of B groups.
 
     Arguments:
         mean: E ĝ, (d,).

@@ -1,4 +1,4 @@
-"""What estimators over turns climb, and their noise: closed forms of the means and of a turn's own noise.
+"""Objectives and noise of estimators over turns: closed forms of the means and of a turn's own noise.
 
 With qₜ the chance that turn t is reached, gₜ = E[sₜ Rₜ], μₜ = E[rₜ | reached] and wₜ = 1 - E[1/nₜ | reached]
 for the nₜ episodes of a group of G that reach turn t,
@@ -45,7 +45,7 @@ CLIMBS = {
         "falls as 1/G"
     ),
 }
-"""What the mean of each scheme climbs, in words."""
+"""The objective of each scheme's mean, in words."""
 
 _DISCOUNTED = {
     "to-go": "no objective in general: each turn's discounted return from there on",

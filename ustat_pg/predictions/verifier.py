@@ -1,4 +1,4 @@
-"""What a verifier that errs does to the gradient and its noise, exactly.
+"""The exact effect of an imperfect verifier on the gradient and its noise.
 
 A verifier accepts right answers at the rate a and wrong ones at the rate c, at every prompt and whatever the
 answer's text. With pass rate p it sees p̃ = c + (a - c) p, and
@@ -86,7 +86,7 @@ def verified_moments(
 
 @dataclass(frozen=True)
 class VerifierEffect(Shown):
-    """What a verifier's errors cost.
+    """The cost of a verifier's errors.
 
     Arguments:
         true_positive_rate, false_positive_rate: a and c.
@@ -145,7 +145,7 @@ def verifier_effect(
     group_size: int = 8,
     batch_size: int = 1,
 ) -> VerifierEffect:
-    """What a verifier's errors do to an estimator's mean and noise, and to the best group size.
+    """The effect of a verifier's errors on an estimator's mean and noise, and to the best group size.
 
     Arguments:
         moments: those of a verifier that never errs, or a problem; rewards 0 and 1.

@@ -22,7 +22,7 @@ KINDS = (
     "one-context",
     "two-arms",
 )
-"""What :func:`random_problem` can draw.
+"""The kinds that :func:`random_problem` can draw.
 
 ``assumption-2`` has a uniform policy: ‖s‖² is the same for every outcome, so that Assumption 2
 holds for every reward. All others are drawn from continuous laws and lie outside it, except

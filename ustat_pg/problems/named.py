@@ -20,7 +20,7 @@ from .mappings import problem_from_mapping
 from .softmax_bandit import SoftmaxBandit
 
 PREFIX = "ustat:"
-"""What the names of these problems begin with, where files have theirs too."""
+"""The prefix of these problems' names, which distinguishes them from files."""
 
 Array = NDArray[np.float64]
 

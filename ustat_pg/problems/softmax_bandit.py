@@ -33,7 +33,7 @@ _LARGEST_MAGNITUDE = 1e50
 
 @record()
 class Outcomes:
-    """What one rollout can yield: the (arm, reward) pairs of positive probability, per context.
+    """The outcomes of one rollout: the (arm, reward) pairs of positive probability, per context.
 
     Arguments:
         counts: number of them, (X,); rows are padded to the longest with probability 0.
@@ -430,7 +430,7 @@ class SoftmaxBandit:
         return changed(self, **self._rows(chosen), context_probs=probs / probs.sum())
 
     def _rows(self, chosen: NDArray[np.intp]) -> dict[str, Any]:
-        """What the problem has of some contexts, by field."""
+        """The fields of the problem for some contexts."""
         return {
             "policy": self.policy.restrict(chosen),
             "reward_values": self.reward_values[chosen],

@@ -91,7 +91,7 @@ class WeightedBandit(SoftmaxBandit):
         return frozen(self.context_probs @ self.targets)
 
     def gradient(self) -> Array:
-        """What estimates are to be near: the mean of the targets, (d,)."""
+        """The target of estimates: the mean of the targets, (d,)."""
         return self._gradient
 
     def moments(self) -> Moments:
@@ -99,7 +99,7 @@ class WeightedBandit(SoftmaxBandit):
         raise InputError("weighted scores have no moments of scores: ask for weighted_moments()")
 
     def weighted_moments(self) -> WeightedMoments:
-        """What predictions read of weighted scores, by enumeration; rewards 0 and 1."""
+        """The moments of weighted scores for predictions, by enumeration; rewards 0 and 1."""
         if not self.binary:
             raise InputError("rewards are not all 0 or 1: enumerate instead")
         tables = np.stack([self.policy.scores(x) for x in range(self.contexts)])

@@ -19,7 +19,7 @@ LAYOUTS = ("batched", "minibatch", "group")
 """How a function is called: see the page of :mod:`ustat_pg.testing`."""
 
 INPUTS = ("rewards", "squared_norms", "contexts")
-"""What a function can take."""
+"""The arguments that a function can take."""
 
 _SAME_ANSWER_RTOL = 1e-4
 """Two evaluations of one group that differ by more, relatively, are not the rounding of float32."""

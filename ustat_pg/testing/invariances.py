@@ -33,7 +33,7 @@ def _advantages(under: UnderTest, rewards: Array, squared_norms: Array) -> Array
 
 
 def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | None:
-    """What is wrong with a property on one case, behind the function's name; None if nothing is."""
+    """The violation of a property in one case, after the function's name; None if there is none."""
     rewards, norms = case.rewards, case.squared_norms
     plain = _advantages(under, rewards, norms)
     magnitude = float(np.abs(rewards).max())

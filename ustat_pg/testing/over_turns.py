@@ -15,7 +15,7 @@ from ..validation import InputError
 from .function import Array, Violation, relative_tolerance, whole_numbers
 
 TurnProblems = bool | EpisodeProblem | Iterable[EpisodeProblem] | Mapping[str, EpisodeProblem]
-"""What ``turns`` of :func:`~ustat_pg.testing.assert_unbiased` may be."""
+"""The type of ``turns`` in :func:`~ustat_pg.testing.assert_unbiased`."""
 
 _INPUTS = ("rewards", "reached", "states")
 

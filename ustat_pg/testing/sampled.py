@@ -23,7 +23,7 @@ from ..validation import InputError, finite_array, integer, number, one_of, posi
 from .function import Violation, reports
 
 KINDS = ("equal", "at most")
-"""What is asserted: that the mean is a number, or that it is at most a number."""
+"""The assertion: that the mean is a number, or that it is at most a number."""
 
 FALSE_ALARM, MISS = 1e-6, 1e-3
 """The error rates unless given: one false alarm in a million runs of a test."""

@@ -129,7 +129,7 @@ def _named(size: int) -> Iterator[tuple[str, CountTable]]:
 
 
 def climbed(under: UnderTest, size: int) -> str:
-    """What a function climbs with rewards 0 and 1, in words; nothing where it does not take these."""
+    """The objective of a function with rewards 0 and 1, in words; nothing where it does not take these."""
     try:
         table, apart = table_of(under, size)
     except Exception:

@@ -212,7 +212,7 @@ _FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
 
 
 def _meaning(factors: dict[tuple[int, int], float], rtol: float) -> str:
-    """What the multiples say, in words."""
+    """The finding about the multiples, in words."""
     tolerance = max(rtol, PROPORTIONAL)
     if all(abs(c - 1) <= tolerance for c in factors.values()):
         return "and c differs from 1 by rounding at most: rtol sets what is allowed"

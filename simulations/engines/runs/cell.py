@@ -58,7 +58,7 @@ _ABSOLUTE = 1e-6
 
 @dataclass(frozen=True)
 class _OfRuns:
-    """What is measured on the runs of an estimator, at a step."""
+    """A quantity of the runs of an estimator, at a step."""
 
     kind: ClassVar[str]
     estimator: Estimator

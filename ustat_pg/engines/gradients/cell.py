@@ -36,7 +36,7 @@ def direction(problem: SoftmaxBandit, number: int) -> Array:
 
 
 class _OfMinibatch(ABC):
-    """What is measured on a minibatch."""
+    """A quantity measured on a minibatch."""
 
     @property
     @abstractmethod

@@ -241,7 +241,7 @@ def shape_of(cell: GradientCell, problem: bodies.Tables, asked: bodies.Quantitie
     rows, draws = problem.row.size, problem.arm.size + problem.outcomes.guide.size
 
     def bytes_of(rows: int, draws: int, words: int) -> tuple[int, int]:
-        """What a thread block has of its own, and what teams have that add up together."""
+        """The numbers of one thread block, and those of teams that add up together."""
         team = 8 * doubles + 4 * (integers + batch * words)
         return 8 * (size + rows) + 4 * (draws + 1), sharers * team + 8 * products
 

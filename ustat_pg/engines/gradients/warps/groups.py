@@ -150,7 +150,7 @@ def successes(n, x, whole, t):
 
 @device_function
 def prompt_sums(n, b, x, rows, t, at, ints, reals):
-    """What is kept of a group, the same in all its peers; its ends along g."""
+    """The sums kept of a group, the same in all its peers; its ends along g."""
     chosen, first = chosen_at(n, at, b), 4 * x * n.outcomes
     share = 1.0 / n.group
     whole = 0.0
@@ -230,7 +230,7 @@ def along(n, b, e, of_p, of_q, of_w, at, reals):
 
 @device_function
 def linear_parts(n, a, b, x, rows, t, at, ints, reals):
-    """What quantities have of a prompt alone: along g and other directions, and whether it is mixed."""
+    """Numbers that quantities need from one prompt: along g and other directions, and whether it is mixed."""
     chosen, first = chosen_at(n, at, b), x * n.outcomes
     share, per_prompt = 1.0 / n.group, 1.0 / n.batch
     values = values_at(n, at, at.part)

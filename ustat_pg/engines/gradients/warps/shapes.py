@@ -1,4 +1,4 @@
-"""What a kernel is made for, the tables on the device, and where a team keeps its numbers."""
+"""The shape that a kernel is compiled for, the tables on the device, and where a team keeps its numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CENTRE, PROBS_SQ, FEATURES_SQ = 0, 1, 2
 """The columns of a prompt's row."""
 
 WHOLE, SCALE, NORMS, WEIGHTED, AT_P, AT_Q, AT_W, WHOLE_W = range(8)
-"""What is kept of a group: Σz; one over its deviation, 0 where all are equal; Σ‖s‖² and Σ‖s‖² z; the
+"""The sums kept of a group: Σz; one over its deviation, 0 where all are equal; Σ‖s‖² and Σ‖s‖² z; the
 parts of P, Q and W along π; W's weights together.
 """
 
@@ -23,7 +23,7 @@ MOST_OF_OTHERS = 1e-3
 
 
 class Shape(NamedTuple):
-    """What a kernel is made for.
+    """The shape that a kernel is compiled for.
 
     Arguments:
         group, batch, contexts, outcomes, arms, width: G, B, X, M, K, and how long features or scores are.
@@ -113,7 +113,7 @@ class There(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is measured, in arrays or in tuples that are built in.
+    """The quantities measured, in arrays or in tuples that are built in.
 
     Arguments:
         kinds: of estimators.
