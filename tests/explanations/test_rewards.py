@@ -187,4 +187,4 @@ def test_what_cannot_be_explained_is_refused(keywords, message):
 
 def test_pass_rates_beside_several_rewards_are_refused(capsys):
     words = ("explain", "trl", "--reward-rates", "a=.9,b=.2", "--pass-rate", ".2")
-    assert "--pass-rate is of one reward" in commands.refusal_of(capsys, main, *words)
+    assert "--pass-rate is for one reward" in commands.refusal_of(capsys, main, *words)
