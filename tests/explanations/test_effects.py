@@ -161,7 +161,7 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
     ] * 5
     assert len(result["best_table"]) == result["group_size"]
     text = out_of(capsys, "explain", spec)
-    assert "no table" in " ".join(text.split())
+    assert "not a table" in " ".join(text.split())
     assert any(line.startswith("Advice: ") for line in text.splitlines()[-2:])
     assert "w(p)" not in text
 

@@ -242,7 +242,7 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
     text = str(decide(pool, 48))
     assert "7 prompts in 21 groups of 6 rollouts; mean reward" in text
     assert "a prompt's groups are averaged and count as one prompt; if the policy" in text
-    assert "(95%, 7 prompts)" in text
+    assert "(7 prompts)." in text
     # A prompt is drawn with its groups, which lie in the folder already.
     some = advice(capsys, *kept, "--limit", "5", of=(*LOGGED, log))["pool"]
     assert (some["prompts"], some["groups"], len(scored_prompts)) == (5, 15, 21)
