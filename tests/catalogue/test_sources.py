@@ -362,7 +362,7 @@ REFUSED = {
         "run.yaml",
         "algorithm: {adv_estimator: grpo}\nx: ${algorithm.adv_estimator}\n"
         "actor_rollout_ref: {rollout: {n: 4}, actor: {_target_: recipe.dance_grpo.x.Config}}\n",
-        "runs recipe.dance_grpo.x.Config: it trains a model of images"),
+        "runs recipe.dance_grpo.x.Config: it trains an image model"),
     "another adapter of the same framework": (
         "run.sh", "python -m tunix.experimental.x --num_generations 4\n",
         "runs tunix.experimental.x: its adapter divides by the population deviation"),

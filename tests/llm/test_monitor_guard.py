@@ -389,7 +389,7 @@ def test_what_is_a_mean_over_a_micro_batch_is_not_sorted(small, task, tmp_path):
 def test_what_cannot_be_measured_is_said_at_once(small, task, tmp_path):
     """Hooks on layers of a compiled model were a signal of 0; and processes that share outputs."""
     options = {"torch_compile": True, "torch_compile_backend": "eager", "max_steps": 1}
-    with pytest.warns(UserWarning, match="is off.*which a compiled model does not run"):
+    with pytest.warns(UserWarning, match="is off.*a compiled model does not run"):
         watched(small, task, tmp_path, monitor=NoiseMonitor(2, per_completion=True), **options)
 
     class Split(TrainerCallback):

@@ -48,7 +48,7 @@ BINARY = noise(np.array([0.2, 0.7]), np.array([0.8, 0.2])).moments()
 GRADED = random_problem(0).moments()
 test_what_is_refused = refusals(
     (lambda: count_table("stdd", 4), "did you mean std"),
-    (lambda: count_table("oracle", 4), "oracle is no table"),
+    (lambda: count_table("oracle", 4), "oracle is not a table"),
     (lambda: count_table("grpo", 1), "at least 2: group size is 1"),
     (lambda: count_table("best", 4), "moments are needed"),
     (

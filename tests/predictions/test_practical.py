@@ -198,7 +198,7 @@ GRADED = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[0.5], [0.0]]], [[[1.0], [
 test_what_is_refused = refusals(
     (
         lambda: PracticalCell(BANDIT, 2, 0.1).require_quantity(Estimator("std")),
-        "no quantity of a Practical",
+        "not a quantity of a Practical",
     ),
     (
         lambda: PracticalCell(BANDIT, 6, 0.1, minibatch=3).require_exact([RatioBias(Rule())]),

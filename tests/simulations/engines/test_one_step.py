@@ -28,8 +28,8 @@ def test_parts_of_a_block_are_the_block():
 
 def test_what_is_no_step_is_refused():
     cell = OneStep(PROBLEM, 2, 2.0)
-    refuses("these are drawn", OneStep, random_problem(0), 2, 1.0)
-    refuses("no quantity of a OneStep", cell.measure, "exact", [Gap(Estimator("grpo"), 1)])
+    refuses("these are random", OneStep, random_problem(0), 2, 1.0)
+    refuses("not a quantity of a OneStep", cell.measure, "exact", [Gap(Estimator("grpo"), 1)])
     refuses("2", OneStep(PROBLEM, 1, 1.0).measure, "exact", [GRPO])
     own = GapAfterStep(Estimator("own", function=lambda rewards, draws: rewards))
     refuses("one step cannot take own", cell.measure, "exact", [own])

@@ -251,7 +251,7 @@ def test_runs_stay_within_their_quantities_ranges():
         ((Gap(GRPO, 3), GapTransform(GRPO, 40, 1.0)), "step is 40"),
         ((Gap(GRPO, -1),), "step is -1"),
         ((Gap(GRPO, 2.5),), "step is 2.5"),
-        ((SquaredError(GRPO),), "no quantity of a Training"),
+        ((SquaredError(GRPO),), "not a quantity of a Training"),
     ],
 )
 @pytest.mark.parametrize("engine", ["cpu", "reference", "exact"])
