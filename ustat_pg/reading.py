@@ -279,7 +279,9 @@ def _refuse_half(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{text[error.start]!r} is half a character: it is no UTF-8") from None
+        raise InputError(
+            f"{text[error.start]!r} is half a character, so this is not UTF-8"
+        ) from None
 
 
 def _refuse_odd(value: Any, never: str = "") -> None:

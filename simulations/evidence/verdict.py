@@ -196,7 +196,7 @@ def attained(
     relative_margin: float = 0.0,
 ) -> Statement:
     """The quantity lies below the bound, and the bound is at most ``ratio`` times the quantity; each
-    rival is another bound of which it says the same.
+    rival makes the same statement of another bound.
 
     Arguments:
         bound: the upper bound.

@@ -85,7 +85,7 @@ def _weights(group_size: int) -> Iterator[Point]:
 
 
 def _along(name: str, group_size: int, rate: float) -> Linear:
-    """E ĝ over g along a direction, at one prompt with two arms, of which one is rewarded."""
+    """E ĝ over g along a direction, at one prompt with two arms, one of them rewarded."""
     problem = SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0])
     place = telling(problem, [problem.gradient()])
     return weight_in(GradientCell(problem, group_size), Estimator(name), place.number)

@@ -1,4 +1,4 @@
-"""Faults of a training that its outputs betray, each with a rate of false alarms (:class:`Alarms`).
+"""Faults of a training that its outputs show, each with a rate of false alarms (:class:`Alarms`).
 
 What chance can imitate is a bet against it. Let bets on each look at the training have a mean of at most 1
 where nothing is wrong, whatever came before. Then so has their product at every time, and by Ville's
