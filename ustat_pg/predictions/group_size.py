@@ -301,7 +301,7 @@ def group_size_advice(
             all N, of which ρ(x) is the share that looks like x.
         frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
             all; in all where constants are given; None of a G of which it is not known. A problem's
-                own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
+            own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
         wrong_norms: with constants of rewards 0 and 1: E[‖s‖² (1-z)] and E[(1-V) tr F], for what a verifier
             that accepts wrong answers would do; a problem's own are known.
 
