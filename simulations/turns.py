@@ -27,6 +27,7 @@ from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
 from .problems.turns import SIZE, episodes, tokens
+from .shared.margins import COARSE
 from .shared.peers import telling
 
 Array = NDArray[np.float64]
@@ -45,7 +46,10 @@ RIVALS = (
 )  # fmt: skip
 
 CLEAR = 0.05
-"""Share of a mean by which a rival differs where it is checked, and of a turn's noise where an order is."""
+"""Share of a mean by which a rival differs where it is asked."""
+
+ORDERED = 0.1
+"""Share of a turn's noise by which two schemes differ where their order is asked: less takes 10⁶ groups."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
@@ -99,7 +103,9 @@ def _mean(
         name: wrong for name, wrong in rivals.items() if np.linalg.norm(wrong - mean) > CLEAR * size
     }
     direction = telling(cell.problem, [*(wrong - mean for wrong in far.values()), mean])
-    return direction.check(entry, what, cell, estimator, mean, far, scale=size)
+    return direction.check(
+        entry, what, cell, estimator, mean, far, scale=size, relative_margin=COARSE
+    )
 
 
 def _summed(listed: Episodes, turn: int, gradient: Array) -> dict[str, Array]:
@@ -127,9 +133,10 @@ def _noise(entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array) -
     measured = {scheme: SquaredError(cell.estimator(scheme)) for scheme in errors}
     for scheme, error in errors.items():
         what = f"turn {turn + 1}: error of {scheme}"
-        yield entry.check(what, mean_of(cell, measured[scheme]), equal(error, scale=size))
+        says = equal(error, scale=size, relative_margin=COARSE)
+        yield entry.check(what, mean_of(cell, measured[scheme]), says)
     gap = errors["to-go"] - errors["episode"]
-    if abs(gap) <= CLEAR * size:
+    if abs(gap) <= ORDERED * size:
         return
     sign = 1.0 if gap > 0 else -1.0
     larger = "to-go" if gap > 0 else "episode"

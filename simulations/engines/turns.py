@@ -13,6 +13,9 @@ from ustat_pg.estimators import turns
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import Episodes, SoftmaxBandit
 
+_BLOCK = 8192
+"""Replications in a block: groups are drawn in NumPy."""
+
 
 @dataclass(frozen=True)
 class OfTurn:
@@ -59,6 +62,7 @@ class TurnCell(GradientCell):
     episodes: Any = None
     turn: int = 0
 
+    block = _BLOCK
     engines = ("exact", "reference")
 
     @classmethod

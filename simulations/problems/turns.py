@@ -65,7 +65,7 @@ def _telling(listed: Episodes) -> bool:
     by_turn, whole = (enumerate_turns(listed, name, SIZE) for name in ("to-go", "episode"))
     signal = (by_turn.by_turn**2).sum(axis=1)
     noise, least_noise = by_turn.turn_squares - signal, whole.turn_squares - signal
-    return bool((noise > (1 + SHOWN) * least_noise).any())
+    return bool((noise > (1 + 2 * SHOWN) * least_noise).any())
 
 
 def _walk(rng: np.random.Generator) -> Episodes:
