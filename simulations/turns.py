@@ -26,7 +26,7 @@ from ustat_pg.problems import Episodes
 from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
-from .problems.turns import SIZE, episodes, tokens
+from .problems.turns import SIZE, episodes, networks
 from .shared.margins import COARSE
 from .shared.peers import telling
 
@@ -59,13 +59,18 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield from _by_state(entry)
 
 
+RIVALS_ON_NETWORKS = tuple(rival for rival in RIVALS if rival not in (OWN_VISITS, PER_TURN))
+"""Each token is a state of its own, and which baseline is the noisier goes by the network."""
+
+
 def on_networks(suite: Suite) -> Iterator[Check]:
     """Each scheme where a turn is a token of a network's output."""
-    for entry in tokens(suite.single_prompts):
-        yield from _of(entry)
+    for entry in networks(suite, suite.on):
+        yield from _of(entry, denied=())
 
 
-def _of(entry: Entry[Episodes]) -> Iterator[Check]:
+def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
+    """Every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
     listed = entry.problem
     reach = listed.probs @ listed.reached
     gradients = turn_mean(listed, "to-go", SIZE).by_turn
@@ -90,7 +95,7 @@ def _of(entry: Entry[Episodes]) -> Iterator[Check]:
             estimator = cell.estimator(scheme, lone=lone)
             what = f"turn {turn + 1}: mean of {estimator.label}"
             yield _mean(entry, what, cell, estimator, mean, rivals)
-        yield from _noise(entry, turn, cell, gradient)
+        yield from _noise(entry, turn, cell, gradient, denied)
 
 
 def _mean(
@@ -122,7 +127,9 @@ def _summed(listed: Episodes, turn: int, gradient: Array) -> dict[str, Array]:
     }
 
 
-def _noise(entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array) -> Iterator[Check]:
+def _noise(
+    entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array, denied: tuple[str, ...]
+) -> Iterator[Check]:
     """The error of a turn's part under two baselines, and which of them has the larger."""
     square = float(gradient @ gradient)
     errors = {
@@ -141,7 +148,7 @@ def _noise(entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array) -
     sign = 1.0 if gap > 0 else -1.0
     larger = "to-go" if gap > 0 else "episode"
     difference = Linear(cell, ((measured["to-go"], sign), (measured["episode"], -sign)))
-    statement = positive(abs(gap), (PER_TURN,) if gap > 0 else (), scale=size)
+    statement = positive(abs(gap), denied if gap > 0 else (), scale=size)
     yield entry.check(f"turn {turn + 1}: {larger} has the larger error", difference, statement)
 
 

@@ -4,7 +4,8 @@ problems whose turns are tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from ustat_pg.engines import enumerate_turns
 from ustat_pg.problems import (
     Episodes,
-    SoftmaxBandit,
     episode_problem,
     episode_problems,
     load_episodes,
@@ -21,6 +21,8 @@ from ustat_pg.problems import (
 
 from .bandits import Bandits
 from .entry import Entry
+from .lengths import counting
+from .tokens import initial
 
 _TURNS = 3
 """The most turns of generated problems and of flowers."""
@@ -51,21 +53,26 @@ def _telling(listed: Episodes) -> bool:
 
     By its list and by enumeration, in groups of :data:`SIZE`: no closed form takes part.
     """
-    reach = listed.probs @ listed.reached
     again = (listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]
-    if not (0.1 < reach[1] < 0.6 and float(listed.probs @ again.any(axis=1)) > 0.1):
-        return False
-    # At the first turn: what the rewards of the second lose, by three wrong factors.
-    first = listed.probs[:, None] * listed.scores[:, 0]
-    lost = (listed.probs @ listed.rewards[:, 1]) / reach[1] * (listed.reached[:, 1] @ first)
-    company = 1 - (1 - reach[1]) ** (SIZE - 1)
-    least = min(company, 1 - company, company * (1 - reach[1])) * np.linalg.norm(lost)
-    if least < SHOWN * (np.linalg.norm(listed.to_go[:, 0] @ first) + np.linalg.norm(lost)):
+    if not (float(listed.probs @ again.any(axis=1)) > 0.1 and _lossy(listed)):
         return False
     by_turn, whole = (enumerate_turns(listed, name, SIZE) for name in ("to-go", "episode"))
     signal = (by_turn.by_turn**2).sum(axis=1)
     noise, least_noise = by_turn.turn_squares - signal, whole.turn_squares - signal
     return bool((noise > (1 + 2 * SHOWN) * least_noise).any())
+
+
+def _lossy(listed: Episodes) -> bool:
+    """Whether what summed baselines lose at the first turn shows, by three wrong factors too."""
+    reach = listed.probs @ listed.reached
+    if not 0.1 < reach[1] < 0.6:
+        return False
+    first = listed.probs[:, None] * listed.scores[:, 0]
+    lost = (listed.probs @ listed.rewards[:, 1]) / reach[1] * (listed.reached[:, 1] @ first)
+    company = 1 - (1 - reach[1]) ** (SIZE - 1)
+    least = min(company, 1 - company, company * (1 - reach[1])) * np.linalg.norm(lost)
+    known = np.linalg.norm(listed.to_go[:, 0] @ first) + np.linalg.norm(lost)
+    return bool(least > SHOWN * known)
 
 
 def _walk(rng: np.random.Generator) -> Episodes:
@@ -103,10 +110,18 @@ def _flower(suite: Bandits) -> Episodes:
     return episode_problem(data).episodes
 
 
-def tokens(entries: Iterable[Entry[SoftmaxBandit]]) -> Iterator[Entry[Episodes]]:
-    """Outputs of policies over tokens as episodes whose turns are tokens: an end token is a decision."""
-    for entry in entries:
-        outcomes = token_outcomes(entry.problem)
-        # Only ends that come early make a turn that not all reach.
-        if (outcomes.inside == 0).any():
-            yield Entry(entry.name, entry.origin, Episodes.of_tokens(outcomes))
+def networks(suite: Bandits, on: str) -> Iterator[Entry[Episodes]]:
+    """Outputs of policies over tokens as episodes whose turns are tokens: the end token is a decision."""
+
+    def drawn(longest: int, seed: int) -> Episodes:
+        task = counting(longest)
+        problem = task.at(initial(on, task, seed=seed, scale=2.0))
+        return Episodes.of_tokens(token_outcomes(problem.restrict([0])))
+
+    yield Entry(
+        "counting to 3", "made-up", next(filter(_lossy, (drawn(3, seed) for seed in count())))
+    )
+    for number in range(suite.generated):
+        rng = np.random.default_rng([suite.seed, number, 43])
+        draws = (drawn(int(rng.integers(2, 5)), int(rng.integers(2**31))) for _ in range(_DRAWS))
+        yield Entry(f"counting#{suite.seed}.{number}", "generated", next(filter(_lossy, draws)))
