@@ -21,7 +21,7 @@ from typing import Any
 from ..memory import refused
 from ..validation import InputError, integer, nearest, one_of
 from .prompts import Prompt, Task, Text, short
-from .tasks import options
+from .task_options import options
 
 _NUMBER = re.compile(r"(?:(?<!\w)-)?(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?")
 _FAR = 10**6

@@ -18,9 +18,10 @@ import numpy as np
 
 from ..memory import refused
 from ..reading import regular
-from ..validation import InputError, integer, nearest, one_of
+from ..validation import InputError, integer, one_of
 from .prompts import Prompt, Task, Text, Verifier, load_verifier
 from .rollouts import lines
+from .task_options import options
 
 T = TypeVar("T")
 
@@ -302,49 +303,3 @@ def _defaults(function: Callable[..., Task]) -> dict[str, Any]:
     """The defaults of a function's arguments, of those that have one."""
     parameters = inspect.signature(function).parameters
     return {n: p.default for n, p in parameters.items() if p.default is not p.empty}
-
-
-def options(task: str, text: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Options ``key=value,...``, by the types of their defaults; of a list, with spaces between.
-
-    >>> options("gsm8k", "split=train,max_new_tokens=5,chat=no", _defaults(mathematics))
-    {'split': 'train', 'max_new_tokens': 5, 'chat': False}
-    >>> options("a", "chats=no", {"chat": True, "shots": 0})
-    Traceback (most recent call last):
-    ...
-    ustat_pg.validation.InputError: the task 'a' has no option 'chats=no', did you mean chat? options are ...
-    """
-    read: dict[str, Any] = {}
-    for item in filter(None, text.split(",")):
-        key, equals, value = item.partition("=")
-        if not equals or key not in defaults:
-            near = nearest(key, defaults)
-            raise InputError(
-                f"the task {task!r} has no option {item!r}{f', did you mean {near[0]}?' if near else ':'} "
-                "options are " + ", ".join(f"{name}=..." for name in defaults)
-            )
-        try:
-            read[key] = _read(value, defaults[key])
-        except (ValueError, TypeError, KeyError):
-            kind = _KINDS.get(type(defaults[key]), f"of the kind of {defaults[key]!s}")
-            raise InputError(
-                f"{key} of the task {task!r} is {value!r}: it must be {kind}"
-            ) from None
-    return read
-
-
-def _read(text: str, default: Any) -> Any:
-    """The value of an option's text; where the default is None a whole number."""
-    if isinstance(default, list | tuple):
-        return type(default)(_read(word, default[0]) for word in text.split())
-    if isinstance(default, bool):
-        return {"yes": True, "no": False}[text]
-    return int(text) if default is None else type(default)(text)
-
-
-_KINDS: dict[type, str] = {
-    bool: "yes or no",
-    **dict.fromkeys((int, type(None)), "a whole number"),
-    float: "a number",
-}
-"""The required value of an option, by the type of its default."""

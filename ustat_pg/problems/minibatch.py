@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,9 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..baselines import baseline
 from ..shown import Shown
 from ..validation import InputError, finite_array, integer, number, record
-
-if TYPE_CHECKING:
-    from .softmax_bandit import SoftmaxBandit
 
 Array = NDArray[np.float64]
 
@@ -50,7 +47,7 @@ class Minibatch(Shown):
 
 
 def draw(
-    problem: SoftmaxBandit,
+    problem: Any,
     rng: np.random.Generator,
     group_size: int,
     batch_size: int,
@@ -86,7 +83,7 @@ def draw(
 
 
 def _advantages(
-    problem: SoftmaxBandit,
+    problem: Any,
     name: str,
     contexts: NDArray[np.int64],
     actions: NDArray[np.int64],
