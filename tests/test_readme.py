@@ -102,15 +102,17 @@ def test_its_table_follows_the_results():
 def test_the_examples_of_files_are_read(tmp_path):
     from ustat_pg.llm.files import load_rewards
     from ustat_pg.llm.tasks import jsonl_task
-    from ustat_pg.problems import load_problem
+    from ustat_pg.problems import load_episodes, load_problem
 
-    problem, critic, rewards, rollouts, logged, log, prompts = blocks("theory/files.md", "json")
+    problem, critic, turns, *others = blocks("theory/files.md", "json")
+    rewards, rollouts, logged, log, prompts = others
     _, verifier, _ = blocks("theory/files.md", "python")
     files = {"problem.json": problem, "rewards.jsonl": rewards, "prompts.jsonl": prompts}
     for name, text in (files | {"rollouts.jsonl": rollouts, "log.jsonl": log}).items():
         (tmp_path / name).write_text(text, "utf-8")
     assert load_problem(tmp_path / "problem.json").context_probs.size == len(json.loads(critic))
     assert load_rewards(tmp_path / "rewards.jsonl")[1].shape == (2, 4)
+    assert len(load_episodes(json.loads(turns)).episodes.probs) == 4
     row = json.loads(logged)
     lengths = [[len(each) for each in row[key]] for key in ("completion_ids", "log_probs")]
     assert lengths[0] == lengths[1]

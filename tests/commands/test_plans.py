@@ -63,9 +63,9 @@ def test_advice_on_two_stages(capsys):
         (("predict", "ustat:several", "--plan", "3+2 if mixed"), "rewards that are 0 or 1"),
         (
             ("predict", "ustat:several", "--plan", "2,3 if silent", "--enumerate"),
-            "number of successes",
+            "counts successes",
         ),
-        (("predict", "ustat:uneven", "--plan", "4", "--design", "fixed"), "independently"),
+        (("predict", "ustat:uneven", "--plan", "4", "--design", "fixed"), "independent prompts"),
         (("advise", "ustat:several", "--budget", "64", "--adaptive"), "rewards that are 0 or 1"),
     ],
 )

@@ -86,7 +86,7 @@ def _own(frame: Any) -> str:
     names = ", ".join(drawn["baseline"].unique())
     most = (drawn["own_se"] / drawn["mse"].abs()).max()
     return (
-        f"\nErrors of {names} are means over random groups of the pool; their own standard error is at most "
+        f"\nErrors of {names} are means over random groups of the pool;\ntheir own standard error is at most "
         f"{most:.1%}."
     )
 
