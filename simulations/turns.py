@@ -28,7 +28,7 @@ from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
 from .problems.turns import SIZE, episodes, networks
 from .shared.margins import COARSE
-from .shared.peers import telling
+from .shared.peers import noise, telling
 
 Array = NDArray[np.float64]
 
@@ -73,11 +73,11 @@ def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterat
     """Every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
     listed = entry.problem
     reach = listed.probs @ listed.reached
-    gradients = turn_mean(listed, "to-go", SIZE).by_turn
-    for turn, gradient in enumerate(gradients):
+    for turn in range(listed.rewards.shape[1]):
+        cell = TurnCell.of(listed, turn, SIZE)
+        gradient = cell.problem.gradient()
         if np.linalg.norm(gradient) < 1e-9:
             continue
-        cell = TurnCell.of(listed, turn, SIZE)
         for scheme, lone, rivals in (
             ("episode", "reward", {}),
             ("to-go", "reward", {}),
@@ -103,7 +103,7 @@ def _mean(
     rivals: Mapping[str, Array],
 ) -> Check:  # fmt: skip
     """A turn's part of a mean, along the direction in which rivals show best."""
-    size = max(float(np.linalg.norm(mean)), float(np.linalg.norm(cell.problem.gradient())))
+    size = float(np.linalg.norm(cell.problem.gradient()))
     far = {
         name: wrong for name, wrong in rivals.items() if np.linalg.norm(wrong - mean) > CLEAR * size
     }
@@ -136,8 +136,9 @@ def _noise(
         scheme: float(turn_noise(entry.problem, scheme, SIZE)[turn]) - square
         for scheme in ("to-go", "episode")
     }
-    size = max(errors.values())
     measured = {scheme: SquaredError(cell.estimator(scheme)) for scheme in errors}
+    # By the outcomes: no prediction sets its own allowance.
+    size = noise(cell, measured["episode"].estimator)
     for scheme, error in errors.items():
         what = f"turn {turn + 1}: error of {scheme}"
         says = equal(error, scale=size, relative_margin=COARSE)

@@ -213,5 +213,5 @@ test_what_cannot_be_predicted_is_refused = refusals(
     ),
     (lambda: turn_noise(TOOL, "episode", 1), "group_size is 1: .* of at least 2"),
     (lambda: enumerate_turns(TOOL, "summed", 2, by_state=True), "'summed' does not take them"),
-    (lambda: enumerate_turns(TOOL, "summed", 300), "groups of 300, more than 2,000,000: take a"),
+    (lambda: enumerate_turns(TOOL, "summed", 300), "groups of 300, more than 1,000,000: take a"),
 )

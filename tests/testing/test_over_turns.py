@@ -84,7 +84,8 @@ def test_torch_functions_pass():
         ({"turns": []}, "turns holds no problem"),
         ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
         ({"inputs": ("rewards", "states")}, "it must hold rewards and reached"),
-        ({"plan": "3+2 if mixed"}, "leave out problems, plan and batch_size"),
+        ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and layout"),
+        ({"layout": "group"}, "leave out problems, plan, batch_size and layout"),
         ({"group_size": 1}, "group size"),
     ],
 )

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import combinations_with_replacement, islice
-from math import comb, factorial
+from math import comb
 from typing import Any
 
 import numpy as np
 
 from ..episodes import Episodes, HasEpisodes, episodes_of
 from ..estimators.episodes import turns
+from ..memory import slices
 from ..validation import integer, record
 from .base import Array, InfeasibleError
-
-MOST_GROUPS = 2_000_000
-"""More groups than this are not enumerated."""
+from .gradients.exact import LIMIT, groups_of
 
 _NUMBERS = 4_000_000
 """Numbers in an array of a chunk of groups."""
@@ -67,7 +65,7 @@ def enumerate_turns(
         options: of :func:`~ustat_pg.estimators.turns`, or of the function.
 
     Raises:
-        InfeasibleError: there are more than :data:`MOST_GROUPS` groups.
+        InfeasibleError: there are more than a million groups.
 
     >>> from ustat_pg.problems import load_episodes
     >>> problem = load_episodes("ustat:tool")
@@ -99,17 +97,11 @@ def enumerate_turns(
 def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, Array]]:
     """The groups of a prompt's episodes: their chances, and the numbers of their episodes, (n, G)."""
     count = len(part.probs)
-    if (groups := comb(count + size - 1, size)) > MOST_GROUPS:
+    if (groups := comb(count + size - 1, size)) > LIMIT:
         raise InfeasibleError(
-            f"{count} episodes make {groups:.3g} groups of {size}, more than {MOST_GROUPS:,}: "
+            f"{count} episodes make {groups:.3g} groups of {size}, more than {LIMIT:,}: "
             "take a smaller group or problem"
         )
-    logs = np.log(part.probs)
-    chunk = max(1, _NUMBERS // (size * part.scores[0].size))
-    every = combinations_with_replacement(range(count), size)
-    while rows := list(islice(every, chunk)):
-        members = np.array(rows)
-        # An episode that stands m times counts 1, 2, ..., m: the product is m!.
-        equal = members[:, :, None] == members[:, None, :]
-        orders = factorial(size) / np.prod(np.tril(equal).sum(axis=2), axis=1)
-        yield orders * np.exp(logs[members].sum(axis=1)), members
+    members, chances = groups_of(part.probs, size, tuples=False)
+    for some in slices(len(members), max(1, _NUMBERS // (size * part.scores[0].size))):
+        yield chances[some], members[some]

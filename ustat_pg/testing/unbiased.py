@@ -312,9 +312,9 @@ def assert_unbiased(
     >>> assert_unbiased(lambda rewards, reached: turns(rewards, reached, "to-go"), turns=True)
     """
     if turns is not False:
-        if problems is not None or plan is not None or batch_size is not None:
+        if (problems, plan, batch_size, layout) != (None, None, None, "batched"):
             raise InputError(
-                "turns has problems of its own: leave out problems, plan and batch_size"
+                "turns has problems and a layout of its own: leave out problems, plan, batch_size and layout"
             )
         given = ("rewards", "reached") if tuple(inputs) == ("rewards",) else inputs
         require_unbiased_over_turns(function, turns, group_size, given, array, up_to_scale, rtol)

@@ -13,7 +13,7 @@ from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
 from ...validation import InputError
 from .. import kinds
-from ..base import Array, Estimator, Integers, MomentSums, Replications
+from ..base import Array, Estimator, MomentSums, Replications
 from . import lanes
 from . import scalar as bodies
 from .cell import (
@@ -123,17 +123,6 @@ def _made_tables(problem: SoftmaxBandit) -> bodies.Tables:
             len(set(arms[x, :n].tolist())) == n for x, n in enumerate(problem.outcomes.counts)
         ),
     )
-
-
-def draw(
-    cell: GradientCell, *, seed: int, first: int, replications: int
-) -> tuple[Integers, Integers]:
-    """Contexts (R, B) and outcome numbers (R, B, G) of the cell's replications."""
-    contexts = np.empty((replications, cell.batch_size), np.int64)
-    chosen = np.empty((replications, cell.batch_size, cell.group_size), np.int64)
-    key, design = rng.cell_key(seed, cell.name), DESIGNS[cell.design]
-    bodies.draw_block(first, key, design, problem_tables(cell.problem), contexts, chosen)
-    return contexts, chosen
 
 
 def _kind(estimator: Estimator, problem: SoftmaxBandit) -> int | None:

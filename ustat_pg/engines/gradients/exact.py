@@ -102,7 +102,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
     require(cell, tuples=tuples)
     problem = cell.problem
     groups = [
-        _groups(problem.outcomes.probs[x, :count], cell.group_size, tuples)
+        groups_of(problem.outcomes.probs[x, :count], cell.group_size, tuples)
         for x, count in enumerate(problem.outcomes.counts)
     ]
     row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
@@ -143,7 +143,7 @@ def prompts_of(cell: GradientCell) -> Iterator[tuple[tuple[int, ...], float]]:
             yield chosen, 1 / len(choices)
 
 
-def _groups(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Array]:
+def groups_of(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Array]:
     """Every outcome of one group, (n, G), with its probability, (n,)."""
     atoms = range(len(probs))
     if tuples:

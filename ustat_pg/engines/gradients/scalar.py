@@ -217,17 +217,6 @@ def draw_group(rep, slot, key, search, x, out):
             out[start + 3] = pick(w3, ends, guide, cells, shift)
 
 
-@body
-def draw_block(first, key, design, tables, contexts, chosen):
-    """Fill contexts (R, B) and outcome numbers (R, B, G): what the agreement tests compare."""
-    order = np.arange(len(tables.contexts.ends))
-    undo = np.empty(contexts.shape[1], np.int64)
-    for r in range(len(contexts)):
-        draw_prompts(design, first + r, key, tables.contexts, order, undo, contexts[r])
-        for b in range(contexts.shape[1]):
-            draw_group(first + r, b, key, tables.outcomes, contexts[r, b], chosen[r, b])
-
-
 @body(inline=True)
 def successes(centre, group, whole):
     """The rewards of 1 in a group of rewards 0 and 1, from their sum about a centre."""
