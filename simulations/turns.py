@@ -48,7 +48,7 @@ RIVALS = (
 CLEAR = 0.05
 """Share of a mean by which a rival differs where it is asked."""
 
-ORDERED = 0.1
+ORDERED = 0.12
 """Share of a turn's noise by which two schemes differ where their order is asked: less takes 10⁶ groups."""
 
 
