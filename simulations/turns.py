@@ -28,7 +28,7 @@ from .evidence import Check, Linear, equal, mean_of, positive
 from .problems import Entry, Suite
 from .problems.turns import SIZE, episodes, networks
 from .shared.margins import COARSE
-from .shared.peers import noise, telling
+from .shared.peers import telling
 
 Array = NDArray[np.float64]
 
@@ -137,17 +137,31 @@ def _noise(
         for scheme in ("to-go", "episode")
     }
     measured = {scheme: SquaredError(cell.estimator(scheme)) for scheme in errors}
-    # By the outcomes: no prediction sets its own allowance.
-    size = noise(cell, measured["episode"].estimator)
+    sizes = {"to-go": _size(entry.problem, turn, turn), "episode": _size(entry.problem, turn, 0)}
     for scheme, error in errors.items():
         what = f"turn {turn + 1}: error of {scheme}"
-        says = equal(error, scale=size, relative_margin=COARSE)
+        says = equal(error, scale=sizes[scheme], relative_margin=COARSE)
         yield entry.check(what, mean_of(cell, measured[scheme]), says)
-    gap = errors["to-go"] - errors["episode"]
+    gap, size = errors["to-go"] - errors["episode"], sizes["episode"]
     if gap > ORDERED * size:
         difference = Linear(cell, ((measured["to-go"], 1.0), (measured["episode"], -1.0)))
         statement = positive(gap, denied, scale=size)
         yield entry.check(f"turn {turn + 1}: to-go has the larger error", difference, statement)
+
+
+def _size(listed: Episodes, turn: int, first: int) -> float:
+    """The size of a turn's error with returns from the turn ``first`` on, by the outcomes alone.
+
+    E‖sₜ‖²(R - ER)² / G, and E‖sₜ‖² / G of what one other episode's return varies by, or of (ER)² where
+    none is there: no prediction sets its own allowance.
+    """
+    there = listed.probs * listed.reached[:, first]
+    share, returns = there.sum(), listed.to_go[:, first]
+    squares = listed.probs * (listed.scores[:, turn] ** 2).sum(axis=1)
+    mean = there @ returns / share
+    own = (returns - mean) ** 2
+    others = there @ own / share + (1 - share) ** (SIZE - 1) * mean**2
+    return float(squares @ own + squares.sum() * others) / SIZE
 
 
 def _by_state(entry: Entry[Episodes]) -> Iterator[Check]:
