@@ -29,7 +29,7 @@ def strength(tmp_path_factory):
     """The strength of a small model that ships with the library, on its own task."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real, "TASK", MEMBER)
-        every = real.Size((2,), 4, 48, (2, 4), 0.8, 0.2, closely=True)
+        every = real.Size({2: (2, 4)}, 4, 48, 0.8, 0.2, closely=True)
         patch.setitem(real.SIZES, "smoke", every)
         folder = tmp_path_factory.mktemp("pools")
         suite = Suite("smoke", on="language-model", folder=folder, model=MEMBER)
