@@ -49,7 +49,7 @@ CLEAR = 0.05
 """Share of a mean by which a rival differs where it is asked."""
 
 ORDERED = 0.12
-"""Share of a turn's noise by which the per-turn baseline is worse where it is asked; less takes 10⁶ groups."""
+"""Share of the noise by which the per-turn baseline is worse where it is asked; less takes 10⁶ draws."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:

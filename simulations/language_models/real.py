@@ -61,7 +61,7 @@ class Size:
     """How much is asked.
 
     Arguments:
-        group_sizes: sizes of the groups of a replication, increasing, by the worked examples of each strength.
+        group_sizes: sizes of the groups of a replication, increasing, by a strength's worked examples.
         prompts, rollouts: sizes of each strength's pool.
         margin: share of itself to which an error is to be known, where no rival asks for more.
         clear: share of the larger of two errors by which they differ at least where their order is asked.
