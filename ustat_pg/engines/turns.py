@@ -11,6 +11,7 @@ from math import comb
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..episodes import Episodes, HasEpisodes, episodes_of
 from ..estimators.episodes import turns
@@ -94,7 +95,7 @@ def enumerate_turns(
     return EnumeratedTurns(mean, means, float(((mean - target) ** 2).sum()), square, parts)
 
 
-def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, Array]]:
+def _groups(part: Episodes, size: int) -> Iterator[tuple[Array, NDArray[np.int64]]]:
     """The groups of a prompt's episodes: their chances, and the numbers of their episodes, (n, G)."""
     count = len(part.probs)
     if (groups := comb(count + size - 1, size)) > LIMIT:
