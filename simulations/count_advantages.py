@@ -32,6 +32,7 @@ from ustat_pg.predictions import (
 from ustat_pg.validation import changed
 
 from .evidence import Check, Linear, Ratio, equal, mean_of
+from .parts import verifiers
 from .problems import BanditEntry, Suite, mse_of
 from .shared.peers import error_of, mean_in, telling
 
@@ -47,10 +48,11 @@ UNCORRELATED = "outputs of a group are uncorrelated"
 REWEIGHTS = "dynamic sampling reweights prompts"
 UNCHANGED = "dynamic sampling changes no mean"
 OTHER_SIGNAL = "noise against the gradient, not the mean"
-RIVALS = (
+RIVALS_ON_NETWORKS = (
     *(ARCSINE, ORDER, OWN_REWARD, PASS_RATE, DDOF),
     *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED, OTHER_SIGNAL),
 )
+RIVALS = (*RIVALS_ON_NETWORKS, *verifiers.RIVALS)
 
 ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
 """The estimators whose error is asked, with their numbers."""
@@ -107,6 +109,7 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield from means(entry, SMALL)
         yield alone(entry, SMALL)
         yield from noise(entry, SMALL)
+    yield from verifiers.checks(suite)
 
 
 def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:

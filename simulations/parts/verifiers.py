@@ -1,0 +1,197 @@
+"""Beyond 1 where rewards or advantages are not what they were: a verifier that errs, and advantages that
+are cut off.
+
+A verifier accepts right answers at the rate a and wrong ones at the rate c. The mean is w(p̃)(a - c) g with
+p̃ = c + (a - c) p: of leave-one-out a shorter gradient, of a table by a deviation other weights too. Noise
+and spread are those of the moments of the verifier's words, drawn or enumerated here with the outputs.
+
+Cut off at ±L, a table is another table. At L <= 1/√G the weights of the one over the group's deviation turn
+round: a rarely solved prompt weighs less than a middling one.
+
+Advantages are cut off by hand, from those of the estimator: what is predicted does not cut its own evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log, nan
+
+import numpy as np
+
+from ustat_pg.engines import Estimator, GradientCell, SquaredError, SquaredProjection
+from ustat_pg.estimators import advantages
+from ustat_pg.predictions import (
+    count_table,
+    gradient_covariance,
+    gradient_mse,
+    verified_moments,
+    verifier_effect,
+)
+from ustat_pg.problems import SoftmaxBandit, verified
+
+from ..evidence import Check, Linear, LogSlope, equal, mean_of
+from ..problems import BanditEntry, Entry, Suite, mse_of
+from ..shared.peers import scale, telling, weight_in
+
+TRUE_RATE = "the true pass rate in w"
+RIGHT_ALONE = "a for a - c"
+SHORTER = "a verifier's errors shorten the step alone"
+SMALLER = "cutting off is a smaller step"
+ALIKE = "cut off, all prompts weigh alike"
+RIVALS = (TRUE_RATE, RIGHT_ALONE, SHORTER, SMALLER, ALIKE)
+
+RIGHT, WRONG = 0.9, 0.3
+"""a and c: unlike, so that neither stands for the other, and far from a verifier that never errs."""
+
+TABLE = "std-ddof1"
+
+LARGE, SMALL, BATCH = 8, 4, 2
+"""Groups in which weights differ clearly between prompts, and groups of a minibatch that is enumerated."""
+
+SHARP = 0.03
+"""The half-width of a mean's interval, in parts of one output: errors beside it take as many groups."""
+
+TIGHT, LOOSE = 0.2, 1.0
+"""Limits of advantages: all are cut off in groups of eight, and a few."""
+
+
+def size(cell: GradientCell, advantage: float = 1.0, unit: np.ndarray | None = None) -> float:
+    """The size of an error where advantages have that size, by scores alone: E‖s‖², or of ⟨s, u⟩²."""
+    policy = cell.problem.policy
+    squares = policy.squared_norms if unit is None else policy.inner(unit) ** 2
+    of_scores = float(cell.problem.context_probs @ (policy.probs * squares).sum(axis=1))
+    return advantage**2 * of_scores / (cell.group_size * cell.batch_size)
+
+
+def mean(
+    entry: BanditEntry,
+    cell: GradientCell,
+    estimator: Estimator,
+    what: str,
+    vector: np.ndarray,
+    rivals: dict[str, np.ndarray] | None = None,
+    advantage: float = 1.0,
+) -> Check:
+    """E ĝ along a direction in which rivals show; its allowance is the size of one output's own part."""
+    wrong = rivals or {}
+    found = telling(cell.problem, [other - vector for other in wrong.values()] or [vector])
+    part = (cell.group_size * size(cell, advantage, found.unit)) ** 0.5
+    return found.check(
+        entry, what, cell, estimator, vector, wrong, scale=part, relative_margin=SHARP
+    )
+
+
+def heard(entry: BanditEntry) -> Iterator[Check]:
+    """Mean and error at the hardest prompt, and over several in a minibatch, by a verifier's words."""
+    hardest = int(rates(entry.problem).argmin())
+    one = Entry(f"{entry.name}[{hardest}]", entry.origin, entry.problem.restrict([hardest]))
+    yield from at_one_prompt(one)
+    yield from in_a_minibatch(entry)
+
+
+def at_one_prompt(entry: BanditEntry) -> Iterator[Check]:
+    moments, cell = entry.problem.moments(), GradientCell(verified_of(entry), LARGE)
+    signal, along = RIGHT - WRONG, moments.weighted_gradient
+    seen = verified_moments(moments, RIGHT, WRONG)
+    for name in ("grpo", TABLE):
+        effect = verifier_effect(moments, RIGHT, WRONG, name, LARGE)
+        weight = count_table(name, LARGE).weight
+        wrong = {RIGHT_ALONE: along(RIGHT * weight(WRONG + signal * moments.value))}
+        if name == TABLE:
+            wrong[TRUE_RATE] = along(signal * weight(moments.value))
+        what, vector = f"G={LARGE}, verified", along(effect.mean_factors)
+        yield mean(entry, cell, Estimator(name), f"{what}: mean of {name}", vector, wrong)
+        value = gradient_mse(seen, name, LARGE).mse
+        wrongly = {SHORTER: signal**2 * gradient_mse(moments, name, LARGE).mse}
+        of_words = size(cell) if name == TABLE else scale(cell, Estimator(name))
+        statement = equal(value, wrongly, scale=of_words)
+        yield entry.check(f"{what}: error of {name}", mean_of(cell, mse_of(name)), statement)
+
+
+def in_a_minibatch(entry: BanditEntry) -> Iterator[Check]:
+    problem, moments = entry.problem, entry.problem.moments()
+    sizes, grpo = (SMALL, BATCH), Estimator("grpo")
+    what, words = f"G={SMALL} B={BATCH}", verified_of(entry)
+    cell = GradientCell(words, *sizes)
+    effect = verifier_effect(moments, RIGHT, WRONG, TABLE, *sizes)
+    vector = moments.weighted_gradient(effect.mean_factors)
+    yield mean(entry, cell, Estimator(TABLE), f"{what}, verified: mean of {TABLE}", vector)
+    seen = verified_moments(moments, RIGHT, WRONG)
+    yield entry.check(
+        f"{what}, verified: error of {TABLE}",
+        mean_of(cell, mse_of(TABLE)),
+        equal(gradient_mse(seen, TABLE, *sizes).mse, scale=size(cell)),
+    )
+    effect = verifier_effect(moments, RIGHT, WRONG, "grpo", *sizes)
+    clean = gradient_mse(moments, "grpo", *sizes).mse / moments.mean_gradient_sq
+    for how, of, value, wrong in (
+        (", verified", words, effect.noise_to_signal, {SHORTER: clean}),
+        ("", problem, effect.without_errors, {}),
+    ):
+        square, asked = float(of.gradient() @ of.gradient()), GradientCell(of, *sizes)
+        yield entry.check(
+            f"{what}{how}: noise over signal of grpo",
+            Linear(asked, ((mse_of("grpo"), 1 / square),)),
+            equal(nan if value is None else value, wrong, scale=scale(asked, grpo) / square),
+        )
+    found = telling(words, [words.gradient()])
+    spread = gradient_covariance(seen, "grpo", *sizes)
+    yield entry.check(
+        f"{what}, verified: spread of grpo along a direction",
+        mean_of(cell, SquaredProjection(grpo, found.number)),
+        equal(found.along(spread @ found.unit), scale=scale(cell, grpo, found.unit)),
+    )
+
+
+def rates(problem: SoftmaxBandit) -> np.ndarray:
+    """The pass rates of prompts, by their outcomes, (X,)."""
+    return np.asarray((problem.policy.probs * problem.mean_rewards).sum(axis=1))
+
+
+def verified_of(entry: BanditEntry) -> SoftmaxBandit:
+    return verified(entry.problem, RIGHT, WRONG)
+
+
+def cut_off(name: str, group_size: int, limit: float) -> Estimator:
+    """The estimator whose advantages are cut off at ±limit, by its own on groups of every count."""
+    groups = np.tri(group_size + 1, group_size, -1)
+    kept = np.minimum(np.maximum(advantages(name, groups), -limit), limit)
+    table = [*kept[1:, 0], *kept[:-1, -1]]
+    return Estimator("count-table:" + ",".join(repr(float(number)) for number in table))
+
+
+def cut(entry: BanditEntry) -> Iterator[Check]:
+    """Mean and error of advantages that are cut off, and which of two prompts weighs more."""
+    problem, moments = entry.problem, entry.problem.moments()
+    cell, table = GradientCell(problem, LARGE), count_table(TABLE, LARGE)
+    for limit in (TIGHT, LOOSE):
+        what, estimator = f"G={LARGE}, cut off at {limit:g}", cut_off(TABLE, LARGE, limit)
+        other = table.clipped(limit)
+        vector = moments.weighted_gradient(other.weight(moments.value))
+        yield mean(entry, cell, estimator, f"{what}: mean of {TABLE}", vector, advantage=limit)
+        yield entry.check(
+            f"{what}: error of {TABLE}",
+            mean_of(cell, SquaredError(estimator)),
+            equal(gradient_mse(moments, other.spec, LARGE).mse, scale=size(cell, limit)),
+        )
+    off = np.abs(rates(problem) - 0.5)
+    places, estimator = (int(off.argmax()), int(off.argmin())), cut_off(TABLE, LARGE, TIGHT)
+    kept, whole = (each.weight(moments.value[[*places]]) for each in (table.clipped(TIGHT), table))
+    points = []
+    for x in places:
+        prompt = problem.restrict([x])
+        number = telling(prompt, [prompt.gradient()]).number
+        points.append(weight_in(GradientCell(prompt, LARGE), estimator, number))
+    value, uncut = (log(first / second) for first, second in (kept, whole))
+    yield entry.check(
+        f"G={LARGE}, cut off at {TIGHT:g}: log weight of prompt {places[0]} over that of {places[1]}",
+        LogSlope((1.0, 0.0), tuple(points), tuple(kept.tolist())),
+        equal(value, {SMALLER: uncut, ALIKE: 0.0}, scale=1.0, relative_margin=1.0),
+    )
+
+
+def checks(suite: Suite) -> Iterator[Check]:
+    """Problems of three prompts and rewards 0 and 1, whose groups and words can be enumerated."""
+    for entry in suite.few_outcomes:
+        yield from heard(entry)
+        yield from cut(entry)
