@@ -16,6 +16,7 @@ from ustat_pg.problems import (
     digit_addition,
     modular_sum,
     sorting,
+    verified,
 )
 from ustat_pg.problems import tokens as module
 from ustat_pg.validation import changed
@@ -119,9 +120,10 @@ def test_the_digest_names_policy_and_problem():
         changed(modular_sum(3, 2), probs=[0.5, 0.25, 0.25]).at(policy),
         bandit.restrict([0, 1]),
         bandit.with_theta(policy.theta + 1e-9),
+        *(verified(bandit, right, 0.1) for right in (0.9, 0.8)),
     ]
     digests = {other.digest for other in others} | {bandit.digest}
-    assert len(digests) == 7
+    assert len(digests) == 9
 
 
 @each

@@ -42,8 +42,8 @@ class TokenBandit(SoftmaxBandit):
     def arrays(self) -> dict[str, Array]:
         """The arrays that define policy, prompts and rewards, not probabilities computed."""
         named = super().arrays()
-        # Rewards are certain: only files have to say so.
-        if not self.policy.in_files:
+        # Where rewards are certain only files have to say so.
+        if not self.policy.in_files and self.reward_probs.shape[-1] == 1:
             del named["reward_probs"]
         return named
 
