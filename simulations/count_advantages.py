@@ -4,7 +4,8 @@ successes in its group, and its mean, weight w(p) and MSE are closed forms at ev
 Checked on single prompts and on several of unequal pass rates and probabilities: the MSE of the
 estimators that people run, one in a minibatch too; their noise against the length of their own mean;
 their mean and spread along a direction; and the mean under dynamic sampling, which is that of all
-groups over the share kept.
+groups over the share kept. Rewards by a verifier that errs, and advantages that are cut off, are in
+:mod:`~simulations.parts.verifiers`.
 
 Falsified by an enumerated mean or MSE that differs by more than rounding, or a simulated one whose
 interval misses. At G = 2 and 3 the normalised estimator is a rescaled leave-one-out: larger groups

@@ -43,7 +43,7 @@ RIVALS = (TRUE_RATE, RIGHT_ALONE, SHORTER, SMALLER, ALIKE)
 RIGHT, WRONG = 0.9, 0.3
 """a and c: unlike, so that neither stands for the other, and far from a verifier that never errs."""
 
-TABLE = "std-ddof1"
+GRPO, TABLE = Estimator("grpo"), "std-ddof1"
 
 LARGE, SMALL, BATCH = 8, 4, 2
 """Groups in which weights differ clearly between prompts, and groups of a minibatch that is enumerated."""
@@ -92,26 +92,23 @@ def heard(entry: BanditEntry) -> Iterator[Check]:
 def at_one_prompt(entry: BanditEntry) -> Iterator[Check]:
     moments, cell = entry.problem.moments(), GradientCell(verified_of(entry), LARGE)
     signal, along = RIGHT - WRONG, moments.weighted_gradient
-    seen = verified_moments(moments, RIGHT, WRONG)
-    for name in ("grpo", TABLE):
+    seen, what = verified_moments(moments, RIGHT, WRONG), f"G={LARGE}, verified"
+    shorter = {SHORTER: signal**2 * gradient_mse(moments, "grpo", LARGE).mse}
+    for name, errs, least in (("grpo", shorter, scale(cell, GRPO)), (TABLE, {}, size(cell))):
         effect = verifier_effect(moments, RIGHT, WRONG, name, LARGE)
         weight = count_table(name, LARGE).weight
         wrong = {RIGHT_ALONE: along(RIGHT * weight(WRONG + signal * moments.value))}
         if name == TABLE:
             wrong[TRUE_RATE] = along(signal * weight(moments.value))
-        what, vector = f"G={LARGE}, verified", along(effect.mean_factors)
+        vector = along(effect.mean_factors)
         yield mean(entry, cell, Estimator(name), f"{what}: mean of {name}", vector, wrong)
-        value = gradient_mse(seen, name, LARGE).mse
-        wrongly = {SHORTER: signal**2 * gradient_mse(moments, name, LARGE).mse}
-        of_words = size(cell) if name == TABLE else scale(cell, Estimator(name))
-        statement = equal(value, wrongly, scale=of_words)
+        statement = equal(gradient_mse(seen, name, LARGE).mse, errs, scale=least)
         yield entry.check(f"{what}: error of {name}", mean_of(cell, mse_of(name)), statement)
 
 
 def in_a_minibatch(entry: BanditEntry) -> Iterator[Check]:
     problem, moments = entry.problem, entry.problem.moments()
-    sizes, grpo = (SMALL, BATCH), Estimator("grpo")
-    what, words = f"G={SMALL} B={BATCH}", verified_of(entry)
+    sizes, what, words = (SMALL, BATCH), f"G={SMALL} B={BATCH}", verified_of(entry)
     cell = GradientCell(words, *sizes)
     effect = verifier_effect(moments, RIGHT, WRONG, TABLE, *sizes)
     vector = moments.weighted_gradient(effect.mean_factors)
@@ -132,14 +129,14 @@ def in_a_minibatch(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(
             f"{what}{how}: noise over signal of grpo",
             Linear(asked, ((mse_of("grpo"), 1 / square),)),
-            equal(nan if value is None else value, wrong, scale=scale(asked, grpo) / square),
+            equal(nan if value is None else value, wrong, scale=scale(asked, GRPO) / square),
         )
     found = telling(words, [words.gradient()])
     spread = gradient_covariance(seen, "grpo", *sizes)
     yield entry.check(
         f"{what}, verified: spread of grpo along a direction",
-        mean_of(cell, SquaredProjection(grpo, found.number)),
-        equal(found.along(spread @ found.unit), scale=scale(cell, grpo, found.unit)),
+        mean_of(cell, SquaredProjection(GRPO, found.number)),
+        equal(found.along(spread @ found.unit), scale=scale(cell, GRPO, found.unit)),
     )
 
 
