@@ -49,11 +49,12 @@ UNCORRELATED = "outputs of a group are uncorrelated"
 REWEIGHTS = "dynamic sampling reweights prompts"
 UNCHANGED = "dynamic sampling changes no mean"
 OTHER_SIGNAL = "noise against the gradient, not the mean"
-RIVALS_ON_NETWORKS = (
+OF_TABLES = (
     *(ARCSINE, ORDER, OWN_REWARD, PASS_RATE, DDOF),
     *(RESCALED, UNCORRELATED, REWEIGHTS, UNCHANGED, OTHER_SIGNAL),
 )
-RIVALS = (*RIVALS_ON_NETWORKS, *verifiers.RIVALS)
+RIVALS = (*OF_TABLES, *verifiers.RIVALS)
+RIVALS_ON_NETWORKS = (*OF_TABLES, *verifiers.RIVALS_ON_NETWORKS)
 
 ESTIMATORS = ("std", "std-ddof1", "group-mean", "others-std", "maxrl", "pass-at-k:2", "bayes:1,1")
 """The estimators whose error is asked, with their numbers."""
@@ -211,3 +212,4 @@ def on_networks(suite: Suite) -> Iterator[Check]:
     for entry in suite.winnable(SMALL):
         yield from means(entry, SMALL)
         yield from noise(entry, SMALL)
+    yield from verifiers.on_networks(suite)

@@ -38,7 +38,8 @@ RIGHT_ALONE = "a for a - c"
 SHORTER = "a verifier's errors shorten the step alone"
 SMALLER = "cutting off is a smaller step"
 ALIKE = "cut off, all prompts weigh alike"
-RIVALS = (TRUE_RATE, RIGHT_ALONE, SHORTER, SMALLER, ALIKE)
+RIVALS_ON_NETWORKS = (TRUE_RATE, RIGHT_ALONE, SHORTER)
+RIVALS = (*RIVALS_ON_NETWORKS, SMALLER, ALIKE)
 
 RIGHT, WRONG = 0.9, 0.3
 """a and c: unlike, so that neither stands for the other, and far from a verifier that never errs."""
@@ -185,6 +186,13 @@ def cut(entry: BanditEntry) -> Iterator[Check]:
         LogSlope((1.0, 0.0), tuple(points), tuple(kept.tolist())),
         equal(value, {SMALLER: uncut, ALIKE: 0.0}, scale=1.0, relative_margin=1.0),
     )
+
+
+def on_networks(suite: Suite) -> Iterator[Check]:
+    """Two outputs of one token: with a verifier's words there are four outcomes."""
+    for entry in suite.winnable(SMALL):
+        if entry.problem.arms == 2:
+            yield from heard(entry)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
