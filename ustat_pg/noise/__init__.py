@@ -12,15 +12,27 @@ if TYPE_CHECKING:
     from .completions import Alternative
     from .estimate import NoiseEstimate
     from .meter import NoiseMeter
+    from .turns import EpisodePool, TurnsOfPool, turns_of_pool
 
 _HOME = {
     "Alarms": "alarms",
     "Alternative": "completions",
+    "EpisodePool": "turns",
     "NoiseEstimate": "estimate",
     "NoiseMeter": "meter",
+    "TurnsOfPool": "turns",
+    "turns_of_pool": "turns",
 }
 
-__all__ = ["Alarms", "Alternative", "NoiseEstimate", "NoiseMeter"]
+__all__ = [
+    "Alarms",
+    "Alternative",
+    "EpisodePool",
+    "NoiseEstimate",
+    "NoiseMeter",
+    "TurnsOfPool",
+    "turns_of_pool",
+]
 
 
 def __getattr__(name: str) -> Any:
