@@ -226,8 +226,15 @@ def test_prompts_may_have_different_numbers_of_episodes():
 
 @pytest.mark.parametrize(
     ("name", "prompts", "count", "size"),
-    [("tool", 25, 8, 4), ("weather", 30, 8, 3), ("walk", 25, 8, 2), ("random 1", 25, 8, 2)]
-    + [("tool", 1, 100, 3), ("weather", 1, 100, 3), ("walk", 1, 100, 3)],
+    [
+        ("tool", 25, 8, 4),
+        ("weather", 30, 8, 3),
+        ("walk", 25, 8, 2),
+        ("random 1", 25, 8, 2),
+        ("tool", 1, 100, 3),
+        ("weather", 1, 100, 3),
+        ("walk", 1, 100, 3),
+    ],
 )
 def test_intervals_hold_the_exact_values(name, prompts, count, size):
     """In 93% of 60 pools and more where 95% are meant, less three errors of the count; of a cosine in 90%."""

@@ -72,9 +72,72 @@ def load_walk():
     return {"walk": load_episodes("ustat:walk")}
 
 
-def test_torch_functions_pass():
+def torch_returns_to_go(rewards, reached):
+    """What tensors alone can do."""
+    to_go = rewards.flip(-1).cumsum(-1).flip(-1)
+    others = reached.sum(dim=-2, keepdim=True) - reached
+    mean = (to_go.sum(dim=-2, keepdim=True) - to_go) / others.clamp(min=1)
+    return (to_go - mean) * reached
+
+
+def test_torch_functions_are_recognised():
     torch = pytest.importorskip("torch")
-    assert_unbiased(of("to-go"), turns=load_episodes("ustat:tool"), array=torch.tensor)
+    assert_unbiased(torch_returns_to_go, turns=True)
+    assert_unbiased(torch_returns_to_go, turns=True, array=torch.tensor)
+
+
+def test_single_precision_is_allowed_where_it_is_asked_for():
+    torch = pytest.importorskip("torch")
+    options = {"turns": load_walk(), "array": lambda z: torch.tensor(z, dtype=torch.float32)}
+    with pytest.raises(AssertionError, match="rtol=1e-05 allows for that"):
+        assert_unbiased(torch_returns_to_go, **options)
+    assert_unbiased(torch_returns_to_go, **options, rtol=1e-5)
+
+
+def test_a_biased_torch_function_is_named_with_what_it_climbs():
+    torch = pytest.importorskip("torch")
+
+    def mean_of_all(rewards, reached):
+        to_go = torch.flip(torch.cumsum(torch.flip(rewards, [-1]), -1), [-1])
+        count = torch.clamp(reached.sum(dim=-2, keepdim=True), min=1)
+        return (to_go - to_go.sum(dim=-2, keepdim=True) / count) * reached
+
+    with pytest.raises(AssertionError, match="that of the scheme 'to-go-mean'"):
+        assert_unbiased(mean_of_all, turns=True)
+
+
+def test_another_array_library_is_one_that_is_named():
+    strict = pytest.importorskip("array_api_strict")
+    assert_unbiased(of("to-go"), turns=True, array=strict.asarray)
+
+
+def test_one_group_at_a_time_is_a_layout():
+    def of_group(rewards, reached):
+        assert rewards.ndim == 2
+        return turns(rewards, reached, "episode")
+
+    with pytest.raises(AssertionError) as caught:
+        assert_unbiased(of_group, turns=True)
+    assert "does it take one group at a time? layout='group'" in caught.value.__notes__[0]
+    assert_unbiased(of_group, turns=True, layout="group")
+
+
+def test_what_the_function_raises_is_raised_with_how_it_was_called():
+    def raising(rewards, reached):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        assert_unbiased(raising, turns=True)
+    assert (
+        "raised by raising, called with ndarray (10, 2, 2), ndarray (10, 2, 2)"
+        in (caught.value.__notes__[0])
+    )
+
+
+def test_a_random_function_is_refused():
+    draw = np.random.default_rng(0)
+    with pytest.raises(AssertionError, match="is random or remembers earlier calls"):
+        assert_unbiased(lambda rewards, reached: draw.normal(size=rewards.shape), turns=True)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +146,9 @@ def test_torch_functions_pass():
         ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
         ({"turns": []}, "turns holds no problem"),
         ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
-        ({"inputs": ("rewards", "states")}, "it must hold rewards and reached"),
-        ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and layout"),
-        ({"layout": "group"}, "leave out problems, plan, batch_size and layout"),
+        ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
+        ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),
+        ({"layout": "minibatch"}, "leave out problems, plan, batch_size and"),
         ({"group_size": 1}, "group size"),
     ],
 )
@@ -94,5 +157,5 @@ def test_bad_input_is_refused(change, says):
 
 
 def test_an_answer_of_another_shape_is_refused():
-    with pytest.raises(AssertionError, match="gave an array of shape"):
+    with pytest.raises(AssertionError, match="returned shape"):
         assert_unbiased(lambda rewards, reached: rewards[..., 0], turns=True)

@@ -21,6 +21,9 @@ LAYOUTS = ("batched", "minibatch", "group")
 INPUTS = ("rewards", "squared_norms", "contexts")
 """The arguments that a function can take."""
 
+TURN_INPUTS = ("rewards", "reached", "states")
+"""The arguments that a function over turns can take; it takes the first two."""
+
 _SAME_ANSWER_RTOL = 1e-4
 """Two evaluations of one group that differ by more, relatively, are not the rounding of float32."""
 _WATCHED_CALLS, _WATCHED_GROUPS = 50, 8
@@ -78,14 +81,19 @@ class UnderTest:
         inputs: Sequence[str],
         array: Callable[[Any], Any] | None,
         rtol: float = 0.0,
+        *,
+        turns: bool = False,
     ) -> None:
         self.same = max(_SAME_ANSWER_RTOL, relative_tolerance(rtol))
         if not callable(function):
             raise InputError(f"function is {function!r}: it must be callable")
         one_of("layout", layout, LAYOUTS)
-        if isinstance(inputs, str) or "rewards" not in inputs or not set(inputs) <= set(INPUTS):
+        allowed, needed = (TURN_INPUTS, 2) if turns else (INPUTS, 1)
+        if isinstance(inputs, str) or not set(allowed[:needed]) <= set(inputs) <= set(allowed):
+            over, must = "over turns " if turns else "", " and ".join(map(repr, allowed[:needed]))
             raise InputError(
-                f"inputs is {inputs!r}: it must hold 'rewards' and can hold {', '.join(INPUTS[1:])}"
+                f"inputs is {inputs!r}: {over}it must hold {must} and can hold "
+                f"{', '.join(allowed[needed:])}"
             )
         if array is not None and not callable(array):
             raise InputError(f"array is {array!r}: it must be callable, as torch.tensor is")
@@ -98,8 +106,17 @@ class UnderTest:
         """Advantages (n, B, G) of rewards (n, B, G), squared norms (n, B, G) and contexts (n, B)."""
         given = {"rewards": rewards, "squared_norms": squared_norms, "contexts": contexts}
         unit = 0 if self.layout == "minibatch" else 1
+        columns = {name: np.asarray(given[name]) for name in self.inputs}
+        units = {name: c.reshape(-1, *c.shape[1 + unit :]) for name, c in columns.items()}
+        return self.of(**units).reshape(rewards.shape)
+
+    def of(self, **given: Any) -> Array:
+        """Advantages of units, groups or minibatches, of the shape of their rewards.
+
+        Arguments:
+            given: the inputs by name, a unit on the first axis.
+        """
         columns = [np.asarray(given[name]) for name in self.inputs]
-        columns = [c.reshape(-1, *c.shape[1 + unit :]) for c in columns]
         shapes = [c.shape[1:] for c in columns]
         widths = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
         # Far fewer rewards than outcomes differ, and a call may be slow: each is made once.
@@ -115,7 +132,7 @@ class UnderTest:
         self.calls += 1
         if self.calls <= _WATCHED_CALLS or len(answers) > _WATCHED_GROUPS:
             self._alone(parts, answers)
-        return answers[back.reshape(-1)].reshape(rewards.shape)
+        return answers[back.reshape(-1)]
 
     def _evaluate(self, parts: list[Any]) -> Array:
         """Answers of the distinct units, one call for all or one for each."""
@@ -236,6 +253,8 @@ class UnderTest:
     @property
     def wrapped(self) -> str:
         """The way to call a function of all groups in one flat array."""
+        if "reached" in self.inputs:
+            return "for a flat array of all groups wrap it"
         call = f"{self.name}(z.reshape(-1), z.shape[-1]).reshape(z.shape)"
         return f"for a flat array of all groups wrap it: lambda z: {call}"
 

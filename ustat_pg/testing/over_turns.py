@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,20 +11,23 @@ from ..estimators import TURN_SCHEMES
 from ..predictions import turn_mean
 from ..problems import EpisodeProblem, episode_problems, load_episodes
 from ..validation import InputError
-from .function import Array, Violation, relative_tolerance, whole_numbers
+from .function import (
+    SINGLE_PRECISION,
+    Array,
+    UnderTest,
+    Violation,
+    relative_tolerance,
+    whole_numbers,
+)
 
 TurnProblems = bool | EpisodeProblem | Iterable[EpisodeProblem] | Mapping[str, EpisodeProblem]
 """The type of ``turns`` in :func:`~ustat_pg.testing.assert_unbiased`."""
 
-_INPUTS = ("rewards", "reached", "states")
-
 
 def require_unbiased_over_turns(
-    function: Callable[..., Any],
+    under: UnderTest,
     turns: TurnProblems,
     group_size: int | Iterable[int] | None,
-    inputs: Sequence[str],
-    array: Callable[[Any], Any] | None,
     up_to_scale: bool,
     rtol: float,
 ) -> None:
@@ -33,24 +35,11 @@ def require_unbiased_over_turns(
 
     Arguments: those of :func:`~ustat_pg.testing.assert_unbiased`.
     """
-    if not set(_INPUTS[:2]) <= set(inputs) <= set(_INPUTS):
-        raise InputError(
-            f"inputs is {tuple(inputs)}: over turns it must hold rewards and reached and can hold states"
-        )
-    name = getattr(getattr(function, "func", function), "__name__", type(function).__name__)
     tolerance = relative_tolerance(rtol)
 
     def advantages(rewards: Array, reached: Array, states: Array) -> Array:
-        known = {"rewards": rewards, "reached": reached.astype(np.float64), "states": states}
-        given = [known[what].copy() for what in inputs]
-        answer = function(*(given if array is None else map(array, given)))
-        found = np.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
-        if found.shape != rewards.shape or not np.isfinite(found).all():
-            raise Violation(
-                f"{name} gave an array of shape {found.shape} to rewards of shape {rewards.shape}: it must "
-                "be finite numbers of their shape"
-            )
-        return np.asarray(found, dtype=np.float64) * reached
+        mask = reached.astype(np.float64)
+        return under.of(rewards=rewards, reached=mask, states=states) * mask
 
     sizes = whole_numbers("group size", (2, 3) if group_size is None else group_size, 2)
     problems = _named(turns)
@@ -78,9 +67,10 @@ def require_unbiased_over_turns(
             return
     title, size = max(means, key=lambda key: float(f"{off(*key):.6g}"))
     raise Violation(
-        f"{name} is biased over turns: at G = {size} on problem {title!r} E ĝ is "
+        f"{under.name} is biased over turns: at G = {size} on problem {title!r} E ĝ is "
         f"{np.round(means[title, size], 4).tolist()} where ∇J is "
         f"{np.round(gradients[title], 4).tolist()}; {_climbed(means, problems)}"
+        f"{under.hint if off(title, size) < SINGLE_PRECISION else ''}"
     )
 
 

@@ -14,6 +14,7 @@ from ..sampling import Plan
 from ..validation import InputError
 from .function import (
     SINGLE_PRECISION,
+    TURN_INPUTS,
     Array,
     UnderTest,
     Violation,
@@ -288,7 +289,8 @@ def assert_unbiased(
         plan: a plan of sampling, or a function of the rewards so far that says whether to stop: the function
             is given what was drawn of each group, in order (adaptive_groups).
         turns: True, or problems with turns: the function takes rewards and reached turns (n, G, T), and
-            states where ``inputs`` holds them, and gives advantages of that shape (turns).
+            states where ``inputs`` holds them, and gives advantages of that shape (turns); (G, T) with
+            layout ``"group"``.
         up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
         rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.
 
@@ -312,12 +314,14 @@ def assert_unbiased(
     >>> assert_unbiased(lambda rewards, reached: turns(rewards, reached, "to-go"), turns=True)
     """
     if turns is not False:
-        if (problems, plan, batch_size, layout) != (None, None, None, "batched"):
+        if (problems, plan, batch_size) != (None, None, None) or layout == "minibatch":
             raise InputError(
-                "turns has problems and a layout of its own: leave out problems, plan, batch_size and layout"
+                "turns has problems of its own, whose groups stand alone: leave out problems, plan, "
+                "batch_size and layout='minibatch'"
             )
-        given = ("rewards", "reached") if tuple(inputs) == ("rewards",) else inputs
-        require_unbiased_over_turns(function, turns, group_size, given, array, up_to_scale, rtol)
+        given = TURN_INPUTS[:2] if tuple(inputs) == ("rewards",) else inputs
+        under = UnderTest(function, layout, given, array, rtol, turns=True)
+        require_unbiased_over_turns(under, turns, group_size, up_to_scale, rtol)
         return
     if plan is not None:
         if layout != "batched" or tuple(inputs) != ("rewards",):
