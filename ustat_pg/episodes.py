@@ -47,7 +47,12 @@ class Episodes:
 
     def prompts(self) -> Iterator[tuple[float, Episodes]]:
         """The chance of each prompt, and its episodes with their probabilities given it."""
-        for start in np.unique(self.starts):
+        kinds = np.unique(self.starts)
+        if len(kinds) == 1:
+            # Scores may be large: no copy.
+            yield 1.0, self
+            return
+        for start in kinds:
             rows = self.starts == start
             chance = float(self.probs[rows].sum())
             arrays = self.starts, self.rewards, self.reached, self.states, self.scores
@@ -59,7 +64,9 @@ class Episodes:
 
     def gradient(self) -> Array:
         """∇J = Σₜ E[sₜ Rₜ], (d,)."""
-        return np.einsum("e,et,etd->d", self.probs, self.to_go, self.scores)
+        weights = self.probs[:, None] * self.to_go
+        gradient: Array = weights.ravel() @ self.scores.reshape(-1, self.d)
+        return gradient
 
     @classmethod
     def of_tokens(cls, outcomes: TokenOutcomes) -> Episodes:

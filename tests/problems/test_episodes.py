@@ -144,3 +144,12 @@ test_what_is_no_problem_is_refused = refusals(
     (lambda: SHIPPED["tool"].parameters("home"), "state 'home' is unknown"),
     (lambda: SHIPPED["tool"].with_logits([0.0]), "logits have 1 entries: .* has 4 parameters"),
 )
+
+
+def test_scores_of_too_many_bytes_are_refused_before_they_are_made(monkeypatch):
+    problem = load_episodes("ustat:tool")
+    monkeypatch.setattr("ustat_pg.problems.episodes.MOST_BYTES", 255)
+    monkeypatch.setattr(np, "zeros", None)
+    refuses("4 episodes of 2 turns with 4 parameters have scores of 0.0 GB", problem.gradient)
+    monkeypatch.undo()
+    assert 8 * load_episodes("ustat:tool").episodes.scores.size == 256

@@ -21,6 +21,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from scipy.stats import binom
 
 from ..episodes import Episodes, HasEpisodes, episodes_of
@@ -117,7 +118,7 @@ def turn_mean(
     )
     mean, target = by_turn.sum(axis=0), episodes.gradient()
     square, length = float(target @ target), float(mean @ mean)
-    terms = episodes.probs @ ((episodes.scores**2).sum(axis=2) * episodes.to_go**2).sum(axis=1)
+    terms = episodes.probs @ (_norms(episodes) * episodes.to_go**2).sum(axis=1)
     # Below this, a square is what rounding has left of 0.
     least = 1e-24 * float(terms)
     multiple = float(mean @ target) / square if square > least else None
@@ -141,7 +142,7 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
     returns = part.rewards @ fading.T * part.reached
     if scheme.startswith(("episode", "pooled")):
         returns = returns[:, :1] * part.reached
-    plain: Array = np.einsum("e,et,etd->td", part.probs, returns, part.scores)
+    plain = _pull(part, returns)
     reach = _reach(part)
     if scheme == "episode-mean":
         return plain * (size - 1) / size
@@ -155,10 +156,21 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
     if scheme == "summed":
         means = compared * (part.probs @ part.rewards) / reach
         pays = part.rewards * kept - part.reached * means
-        return np.einsum("e,eu,tu,etd->td", part.probs, pays, fading, part.scores)
+        return _pull(part, pays @ fading.T)
     if scheme == "pooled-mean":
         return plain - _of_group_mean(part, returns[:, 0], size)
     return plain
+
+
+def _pull(part: Episodes, advantages: Array) -> Array:
+    """E[sₜ Aₜ] of one episode's advantages (E, T), (T, d)."""
+    pull: Array = np.einsum("et,etd->td", part.probs[:, None] * advantages, part.scores)
+    return pull
+
+
+def _norms(part: Episodes) -> Array:
+    """‖sₜ‖², (E, T), without a copy of the scores."""
+    return np.einsum("etd,etd->et", part.scores, part.scores)
 
 
 def _reach(part: Episodes) -> Array:
@@ -180,8 +192,10 @@ def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
     )
     which = which.ravel()
     chances = np.bincount(which, part.probs)
-    pulls = np.zeros((len(kinds), *part.scores.shape[1:]))
-    np.add.at(pulls, which, part.probs[:, None, None] * part.scores)
+    # By a sparse matrix, since scores may be large: no copy.
+    members = csr_array((part.probs, (which, np.arange(len(which)))))
+    flat = np.asarray(members @ part.scores.reshape(len(which), -1))
+    pulls = flat.reshape(-1, *part.scores.shape[1:])
     sums: dict[tuple[float, float], float] = {(0.0, 0.0): 1.0}
     for _ in range(size - 1):
         longer: dict[tuple[float, float], float] = defaultdict(float)
@@ -224,12 +238,12 @@ def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) ->
 
 def _noise(part: Episodes, scheme: str, size: int) -> Array:
     probs, to_go = part.probs, part.to_go
-    norms = (part.scores**2).sum(axis=2)
+    norms = _norms(part)
     reach = _reach(part)
     value = (probs @ to_go) / reach
     variance = (probs @ to_go**2) / reach - value**2
     f0 = probs @ norms
-    gradients = np.einsum("e,et,etd->td", probs, to_go, part.scores)
+    gradients = _pull(part, to_go)
     cross = (size - 1) * (gradients**2).sum(axis=1)
     if scheme == "episode":
         whole = to_go[:, :1]

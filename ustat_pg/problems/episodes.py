@@ -30,6 +30,9 @@ Array = NDArray[np.float64]
 MOST_EPISODES = 100_000
 """A problem of more episodes is refused."""
 
+MOST_BYTES = 2 * 10**9
+"""Bytes of the dense scores (E, T, d) of a problem's episodes; a problem of more is refused."""
+
 _NEVER = -1e4
 """Logit of an arm that pads the rows of a bandit: its probability is 0."""
 
@@ -138,7 +141,8 @@ class EpisodeProblem:
         """All episodes of positive probability.
 
         Raises:
-            InputError: there are more than :data:`MOST_EPISODES`.
+            InputError: there are more than :data:`MOST_EPISODES`, or their scores take more than
+                :data:`MOST_BYTES`.
         """
         listed = []
         for start in map(int, np.flatnonzero(self.start_probs)):
@@ -151,17 +155,28 @@ class EpisodeProblem:
                     )
         turns = max(len(steps) for _, _, steps in listed)
         shape = len(listed), turns
+        if (size := 8 * len(listed) * turns * self.d) > MOST_BYTES:
+            raise InputError(
+                f"{len(listed):,} episodes of {turns} turns with {self.d:,} parameters have scores of "
+                f"{size / 1e9:.1f} GB, and {MOST_BYTES / 1e9:g} are allowed: take fewer turns, states or "
+                "actions"
+            )
         rewards, states = np.zeros(shape), np.full(shape, -1)
-        scores = np.zeros((*shape, self.d))
+        taken = np.full(shape, self.d)
         for e, (_, _, steps) in enumerate(listed):
-            for t, (state, action, reward) in enumerate(steps):
-                own = slice(self._first[state], self._first[state + 1])
-                rewards[e, t], states[e, t] = reward, state
-                scores[e, t, own] = -self.policy[state]
-                scores[e, t, self._first[state] + action] += 1.0
+            inside = slice(len(steps))
+            states[e, inside], taken[e, inside], rewards[e, inside] = zip(*steps, strict=True)
+        reached = states >= 0
+        taken[reached] += self._first[states[reached]]
+        # The score of each action; past the end there is none.
+        table = np.zeros((self.d + 1, self.d))
+        for first, law in zip(self._first, self.policy, strict=False):
+            own = slice(first, first + len(law))
+            table[own, own] = np.eye(len(law)) - law
+        scores = table[taken]
         chances = np.array([self.start_probs[start] * chance for start, chance, _ in listed])
         starts = np.array([start for start, _, _ in listed])
-        return Episodes(chances, starts, rewards, states >= 0, states, scores)
+        return Episodes(chances, starts, rewards, reached, states, scores)
 
     def _from(self, start: int) -> Iterator[tuple[float, tuple[tuple[int, int, float], ...]]]:
         """Each episode that begins in a state: its chance, and (state, action, reward) of its turns."""
