@@ -10,7 +10,7 @@ from tests.support.optional import without
 collect_ignore = without(
     {
         "torch": "advice_words models pool_words",
-        "torch transformers": "commands looks rollouts scores scoring stale vllm_recipe",
+        "torch transformers": "commands looks rollouts scores scoring stale turns vllm_recipe",
         "torch transformers gguf": "gguf",
         "torch trl": (
             "catalogue monitor_alarms monitor_guard noise sweep trl_trainers two_stage_trainer"
