@@ -48,6 +48,9 @@ _NEGATIVE = 1e-6
 """Negative eigenvalue of a Gram matrix, over the largest, that is a rounding, of single precision too."""
 
 
+_ROUNDING = 1e-12
+"""The error of a ratio that is the same in every pool."""
+
 _SQUARED_ANGLE = math.sqrt(8)
 """The skewness of a squared normal number, which 1 less the cosine of a small angle is."""
 
@@ -485,6 +488,9 @@ def _told(
     with np.errstate(invalid="ignore", divide="ignore"):
         below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
     found = replace(below, value=-below.value, low=-below.high, high=-below.low)
+    if found.se <= _ROUNDING:
+        # The unbiased estimator itself, or a multiple of it.
+        return replace(found, low=found.value, high=found.value, reason=None)
     if any(not each.low > 0 for each in lengths):
         reason = "a gradient is not told from 0"
         return replace(found, low=-most, high=most, reason=reason)
