@@ -144,8 +144,8 @@ class Pool:
         (row,) = oracle_ratio(pool, [4]).itertuples(index=False)
         found["grpo/oracle"] = (row.low, row.high), math.nan
         for row in noise_to_signal(pool, [4], self._baselines()).itertuples(index=False):
-            found[f"{row.baseline} noise"] = (row.low, row.high), math.nan
-            found[f"{row.baseline}/grpo"] = (row.relative_low, row.relative_high), math.nan
+            found[f"{row.estimator} noise"] = (row.low, row.high), math.nan
+            found[f"{row.estimator}/grpo"] = (row.relative_low, row.relative_high), math.nan
         for row in frac_reward_zero_std(pool, [2, 4, 8]).itertuples(index=False):
             found[f"silent, G = {row.group_size}"] = (row.low, row.high), width * row.se
         return found

@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ustat_pg.engines import GradientCell
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import CountTable, best_shrinkage, best_table, count_table, gradient_mse
 from ustat_pg.validation import changed
@@ -72,9 +72,9 @@ def _alone(entry: BanditEntry) -> Check:
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, 1)
     wrong = {
         ORACLE: gradient_mse(moments, "oracle", 1).mse,
-        RATES: gradient_mse(moments, by_rates(moments, 1).spec, 1).mse,
+        RATES: gradient_mse(moments, by_rates(moments, 1).estimator, 1).mse,
     }
-    return error_of(entry, "G=1: best table", cell, best_table(moments, 1).spec, wrong)
+    return error_of(entry, "G=1: best table", cell, best_table(moments, 1).estimator, wrong)
 
 
 def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -84,9 +84,9 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         name: gradient_mse(moments, name, group_size).mse for name in ("best", "grpo", "oracle")
     }
     table, rates = best_table(moments, group_size), by_rates(moments, group_size)
-    best = mse_of(table.spec)
+    best = mse_of(table.estimator)
     wrong = {NO_GAIN: errors["grpo"], ORACLE: errors["oracle"]}
-    wrong[RATES] = gradient_mse(moments, rates.spec, group_size).mse
+    wrong[RATES] = gradient_mse(moments, rates.estimator, group_size).mse
     yield entry.check(
         f"G={group_size}: best table", mean_of(cell, best), equal(errors["best"], wrong)
     )
@@ -128,7 +128,7 @@ def _least(
     def beside(at: CountTable, sign: int) -> str:
         # A step beside k others, for a success and a failure alike: the mean stays.
         won = at.successes + sign * np.append(0.0, step)
-        return CountTable(won, at.failures + sign * np.append(step, 0.0)).spec
+        return CountTable(won, at.failures + sign * np.append(step, 0.0)).estimator
 
     def error(of: str) -> float:
         return gradient_mse(entry.problem.moments(), of, size).mse
@@ -148,7 +148,7 @@ def splits(
     sizes = [size for size in range(2, budget + 1) if budget % size == 0]
     grpo = {size: Split(entry, budget, size, schedule, step) for size in sizes}
     best = {
-        size: replace(split, baseline=best_table(moments, size).spec)
+        size: replace(split, estimator=Estimator(best_table(moments, size).estimator))
         for size, split in grpo.items()
     }
     return grpo, best
@@ -158,7 +158,7 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
     """Whole runs: the gap of the best table, below grpo's at its best, larger in grpo's best group."""
     grpo, best = splits(entry, budget, step)
     small = best[2]
-    oracle = replace(small, baseline="oracle")
+    oracle = replace(small, estimator=Estimator("oracle"))
     wrong = {NO_GAIN: grpo[2].predicted, ORACLE: oracle.predicted}
     yield entry.check(
         f"{small.label}: best table",

@@ -146,7 +146,7 @@ def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
         ):
             continue
         times = float(np.linalg.norm(mean_gradient(moments, name, group_size))) / square**0.5
-        nothing = Estimator(count_table(name, group_size).scaled(0.0).spec)
+        nothing = Estimator(count_table(name, group_size).scaled(0.0).estimator)
         length = Distance(Estimator(name), nothing)
         # 2 ⟨ĝ, g⟩ = ‖ĝ‖² - ‖ĝ - g‖² + ‖g‖².
         along = Linear(cell, ((length, 0.5), (mse_of(name), -0.5)), square / 2)

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ustat_pg.engines import Estimator
 from ustat_pg.predictions import epoch_gap, gap_group_size, group_size_advice
 
 from .engines import Constant, Decay
@@ -63,8 +64,8 @@ def gaps_of(splits: Sequence[Split]) -> tuple[advice.Curve, np.ndarray, np.ndarr
 
 def beats(best: Split, other: Split, rivals: tuple[str, ...] = ()) -> Check:
     """The other group size has the larger gap."""
-    baseline = "" if best.baseline == "grpo" else f" of {best.baseline}"
-    return other.exceeds(best, f"more{baseline} than at G={best.group_size}", rivals)
+    whose = "" if best.estimator.name == "grpo" else f" of {best.estimator.name}"
+    return other.exceeds(best, f"more{whose} than at G={best.group_size}", rivals)
 
 
 def schedules(entry: LandscapeEntry) -> tuple[Schedule, Schedule]:
@@ -85,8 +86,8 @@ def _enumerable(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
             yield follows(Split(entry, 6, group_size, constant, 100))
     best = Split(entry, 6, 3, decay, 100, steps=steps[-1])
     yield beats(best, replace(best, group_size=2), (PAPER, ONE))
-    for baseline in ("vanilla", "oracle") if many else ():
-        one = Split(entry, 6, 1, decay, 40, baseline)
+    for name in ("vanilla", "oracle") if many else ():
+        one = Split(entry, 6, 1, decay, 40, Estimator(name))
         yield beats(one, replace(one, group_size=2))
 
 

@@ -5,7 +5,7 @@ MSE = (1/B) [ f tr Cov_X g(X) + E tr Σ/G + E(σ² tr F + ‖g‖²)/(G(G-1)) ],
 f = 1 for prompts drawn i.i.d., 0 for a fixed set used once each, (N-B)/(N-1) without replacement.
 
 Checked on problems of several prompts, unequally likely wherever the design allows it, in the three
-designs and with minibatches larger than the set of prompts: the MSE of every baseline with a closed
+designs and with minibatches larger than the set of prompts: the MSE of every estimator with a closed
 form, its covariance matrix along fixed random directions, and its mean. Enumeration goes over whole
 minibatches jointly, choice of prompts included. Falsified by any difference.
 
@@ -103,17 +103,17 @@ def errors(cases: Iterable[Case]) -> Iterator[Check]:
     for entry, group_size, batch_size, design in cases:
         moments = entry.problem.moments()
         cell = GradientCell(entry.problem, group_size, batch_size, design)
-        for baseline in ("grpo", "vanilla"):
-            what = f"G={group_size} B={batch_size} {design}: {baseline}"
-            wrong = rivals(moments, group_size, batch_size, design) if baseline == "grpo" else {}
-            size = scale(cell, Estimator(baseline))
+        for estimator in ("grpo", "vanilla"):
+            what = f"G={group_size} B={batch_size} {design}: {estimator}"
+            wrong = rivals(moments, group_size, batch_size, design) if estimator == "grpo" else {}
+            size = scale(cell, Estimator(estimator))
             # The bound on a minibatch is that on a prompt: intervals narrow slowly where B is large.
             share = 0.1 if batch_size <= 8 else COARSE
-            yield error_of(entry, what, cell, baseline, wrong, scale=size, relative_margin=share)
+            yield error_of(entry, what, cell, estimator, wrong, scale=size, relative_margin=share)
 
 
 def matrices(cases: Iterable[Case]) -> Iterator[Check]:
-    """The other baselines' errors, and every baseline's matrix and mean along fixed directions."""
+    """The other estimators' errors, and every estimator's matrix and mean along fixed directions."""
     for entry, group_size, batch_size, design in cases:
         at = Setting(entry, group_size, batch_size, design)
         for peer in peers(entry.problem):

@@ -1,7 +1,7 @@
 """Theorem 2: MSE of grpo at one prompt = tr Σ/G + (σ² tr F + ‖g‖²) / (G (G-1)), exactly.
 
 Checked on single prompts, from G = 2 to 32, and at G = 1 where a baseline needs no group: the MSE of
-grpo and of every other baseline with a closed form; their covariance matrices along fixed random
+grpo and of every other estimator with a closed form; their covariance matrices along fixed random
 directions, along which an error of any entry shows; the explicit bound on the second-order term, and
 where it is attained.
 
@@ -43,7 +43,7 @@ LARGE = 32
 LARGE_OUTCOMES = 4
 
 ONE_OUTPUT = ("vanilla", "oracle", "minimum-variance")
-"""Baselines that need no other output, beside a constant and a critic."""
+"""Estimators that need no other output, beside a constant and a critic."""
 
 
 def rivals(m: Moments, group_size: int) -> dict[str, float]:
@@ -86,7 +86,7 @@ RIVALS_ON_NETWORKS = OF_ERRORS
 
 
 def on_networks(suite: Suite) -> list[Check]:
-    """Every single prompt at every group size; the other baselines and matrices at small ones."""
+    """Every single prompt at every group size; the other estimators and matrices at small ones."""
     made: list[Check] = []
     for entry in suite.single_prompts:
         few = entry.problem.outcomes.counts[0] <= LARGE_OUTCOMES
@@ -108,7 +108,7 @@ def _grpo(entry: BanditEntry, group_size: int) -> Check:
 
 
 def _others(entry: BanditEntry, group_size: int) -> list[Check]:
-    """The other baselines; the matrices; grpo's second-order term and its explicit bound."""
+    """The other estimators; the matrices; grpo's second-order term and its explicit bound."""
     at, matrices = Setting(entry, group_size), Setting(entry, group_size + 1)
     grpo, *others = peers(entry.problem)
 
@@ -132,8 +132,8 @@ def _of_bandits(suite: Suite) -> list[Check]:
     made += [_grpo(entry, size) for entry in suite.wide() for size in suite.group_sizes]
     made += map(_bounded, (suite.skewed, *coins, *repeated))
     for entry in (suite.several, *repeated):
-        for x, baseline in product(range(entry.problem.contexts), ("grpo", "group-mean")):
-            made.append(_alone(entry, x, baseline))
+        for x, estimator in product(range(entry.problem.contexts), ("grpo", "group-mean")):
+            made.append(_alone(entry, x, estimator))
     for entry in (suite.skewed, *repeated, *coins):
         made += _reinforce(entry)
     for entry in (*suite.sure_coins(), *repeated):
@@ -167,18 +167,18 @@ def _bounded(entry: BanditEntry) -> Check:
     return entry.check(f"G={size}: no estimate longer than its bound", Known(longest), statement)
 
 
-def _alone(entry: BanditEntry, x: int, baseline: str) -> Check:
+def _alone(entry: BanditEntry, x: int, estimator: str) -> Check:
     """The record of one prompt, taken out of the problem's, against the problem of that prompt."""
 
     def cell() -> GradientCell:
         return GradientCell(entry.problem.restrict([x]), 2)
 
     def statement() -> Statement:
-        value = gradient_mse(entry.problem.moments().at(x), baseline, 2).mse
-        return equal(value, scale=scale(cell(), Estimator(baseline)))
+        value = gradient_mse(entry.problem.moments().at(x), estimator, 2).mse
+        return equal(value, scale=scale(cell(), Estimator(estimator)))
 
-    name = f"prompt {x} alone: {baseline}"
-    return entry.check(name, lambda: mean_of(cell(), mse_of(baseline)), statement)
+    name = f"prompt {x} alone: {estimator}"
+    return entry.check(name, lambda: mean_of(cell(), mse_of(estimator)), statement)
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -239,7 +239,7 @@ def _squared_slope(problem: SoftmaxBandit) -> Approximate:
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
-    """One output of one prompt, as in REINFORCE: every baseline that needs no other output."""
+    """One output of one prompt, as in REINFORCE: every estimator that needs no other output."""
     at = Setting(entry, 1)
     none, *others = peers(entry.problem, ONE_OUTPUT)
 

@@ -67,7 +67,7 @@ def distance(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     limit = count_table("grpo", group_size).scaled(square**-0.5)
     apart = count_table("std", group_size).less(limit)
     cell = GradientCell(entry.problem, group_size)
-    measured = mean_of(cell, Distance(STD, Estimator(limit.spec)))
+    measured = mean_of(cell, Distance(STD, Estimator(limit.estimator)))
     return measured, float(apart.second_moments(entry.problem.moments())[0])
 
 
@@ -79,7 +79,7 @@ def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     moments = entry.problem.moments()
     c, square = float(moments.reward_variance[0]) ** -0.5, moments.mean_gradient_sq
     table = count_table("std", group_size)
-    nothing = Estimator(table.scaled(0.0).spec)
+    nothing = Estimator(table.scaled(0.0).estimator)
     terms = ((mse_of("std"), group_size * c), (Distance(STD, nothing), group_size * (1 - c)))
     cell = GradientCell(entry.problem, group_size)
     measured = Linear(cell, terms, group_size * (c * c - c) * square)
@@ -111,7 +111,8 @@ def _binary(entry: BanditEntry) -> Iterator[Check]:
     yield entry.check(
         f"G={table.group_size}: grpo is its table",
         mean_of(
-            GradientCell(entry.problem, table.group_size), Distance(grpo, Estimator(table.spec))
+            GradientCell(entry.problem, table.group_size),
+            Distance(grpo, Estimator(table.estimator)),
         ),
         equal(0.0, scale=gradient_mse(moments, "grpo", table.group_size).mse),
     )

@@ -92,7 +92,7 @@ def _wins(
     gain: float,
     rivals: Sequence[str],
 ) -> Check:
-    """Whether the first of two baselines has the smaller MSE; ``gain`` is the difference by outcomes."""
+    """Whether the first of two estimators has the smaller MSE; ``gain`` is the difference by outcomes."""
     better, worse = pair
     region, other = Interval(0.0, inf), Interval(-inf, 0.0)
     if not wins:
@@ -100,7 +100,7 @@ def _wins(
     wrong = dict.fromkeys(rivals, other)
     statement = Statement(gain, region, wrong, scale(cell, worse), abs(gain) / 2)
     what = "beats" if wins else "does not beat"
-    name = f"{label(cell)}: {better.baseline} {what} {worse.baseline}"
+    name = f"{label(cell)}: {better.name} {what} {worse.name}"
     return entry.check(name, saving(cell, better, worse), statement)
 
 

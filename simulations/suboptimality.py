@@ -77,16 +77,16 @@ def _from_the_optimum(entry: LandscapeEntry) -> Iterator[Check]:
     """A single short step from the optimum: the noise, of minibatches and of REINFORCE's one output."""
     rate, scan = 0.02 / float(entry.problem.curvatures[0]), Basin(entry, NARROW, 0.0).scan
     moments = scan.at(0.0).moments()
-    for batch, size, baseline in ((2, 4, "grpo"), (1, 1, "vanilla")):
-        largest = gradient_mse(moments, baseline, size, batch).mse
+    for batch, size, estimator in ((2, 4, "grpo"), (1, 1, "vanilla")):
+        largest = gradient_mse(moments, estimator, size, batch).mse
         other = gradient_mse(moments, "oracle", size, batch).mse
         top = Basin(entry, DEVIATIONS * rate * sqrt(largest), 0.0)
         value, oracle = (float(top.bounds([rate], mse)[-1]) for mse in (largest, other))
         least, most = top.both([rate], top.radius, largest)
         wrong = {ORACLE: oracle, **({BATCH: batch * value} if batch > 1 else {})}
         yield entry.check(
-            f"B={batch} G={size}: one step of {baseline} of {rate:.3g} from the optimum",
-            mean_of(scan.step(0.0, rate, size, batch), Gap(Estimator(baseline), 1)),
+            f"B={batch} G={size}: one step of {estimator} of {rate:.3g} from the optimum",
+            mean_of(scan.step(0.0, rate, size, batch), Gap(Estimator(estimator), 1)),
             equal(value, wrong, digits=most[-1] - least[-1]),
         )
 
@@ -119,7 +119,7 @@ def _attained(entry: LandscapeEntry) -> Iterator[Check]:
 def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
     """(b), which the gap times T + t₀ tends to, on the same ball, from where the start fades at once."""
     group_size, (near_end, end), narrow = 2, (40, 80), Basin(entry, NARROW, NARROW / 3)
-    most, oracle = (narrow.mse(baseline, group_size) for baseline in ("grpo", "oracle"))
+    most, oracle = (narrow.mse(estimator, group_size) for estimator in ("grpo", "oracle"))
     c = 1.5 / narrow.curvature
     schedule = Decay(c, 80.0)
     limit = decay_constant(c, mse=most, **narrow.known)
@@ -219,7 +219,7 @@ def _slowly(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 CASES = ((4, 2, "grpo"), (8, 4, "grpo"), (4, 4, "oracle"), (8, 1, "vanilla"))
-"""B, G and baseline."""
+"""B, G and estimator."""
 
 
 LONG = (1000, 100_000)
@@ -238,15 +238,15 @@ def _under(
     rate, c = 0.05 / basin.smoothness, 1.2 / basin.pl
     decay = Decay(c, float(np.ceil(c * basin.smoothness / 0.05)))
     by_name: dict[str, Schedule] = {"constant": Constant(rate), "decay": decay}
-    for (batch_size, group_size, baseline), name in product(cases, schedules):
-        most, estimator = basin.mse(baseline, group_size, batch_size), Estimator(baseline)
+    for (batch_size, group_size, chosen), name in product(cases, schedules):
+        most, estimator = basin.mse(chosen, group_size, batch_size), Estimator(chosen)
         runs = basin.runs(group_size, steps[-1], by_name[name], batch_size)
         bounds, free = (basin.bounds(runs.rates(), mse) for mse in (most, 0.0))
         for step in steps:
             bound, value = float(bounds[step]), runs.expected(estimator, step)
             wrong = {FLOOR: float(free[step])} if step == steps[-1] else {}
             yield entry.check(
-                f"B={batch_size} G={group_size}: {baseline}, {name} rate, step {step}",
+                f"B={batch_size} G={group_size}: {chosen}, {name} rate, step {step}",
                 runs.gap(estimator, step),
                 at_most(bound, min(value, bound / 1.1), wrong),
             )

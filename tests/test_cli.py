@@ -42,20 +42,20 @@ def test_json_has_the_documented_keys_and_the_librarys_numbers(capsys, file):
 
 def test_constant_critic_covariance_and_design(capsys, file, tmp_path):
     words = ("predict", file, "--group-size", "3", "--json", "--covariance")
-    result = json.loads(out_of(capsys, *words, "--baseline", "constant", "--constant", "-0.5"))
+    result = json.loads(out_of(capsys, *words, "--estimator", "constant", "--constant", "-0.5"))
     expected = gradient_covariance(PROBLEM.moments(), "constant", 3, constant=-0.5)
     np.testing.assert_array_equal(result["covariance"], expected)
     critic = tmp_path / "critic.json"
     critic.write_text("[0.1, 0.2]")
-    result = json.loads(out_of(capsys, *words, "--baseline", "critic", "--critic", str(critic)))
+    result = json.loads(out_of(capsys, *words, "--estimator", "critic", "--critic", str(critic)))
     assert result["mse"] == gradient_mse(PROBLEM.moments(), "critic", 3, critic=[0.1, 0.2]).mse
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--group-size", "4", "--constant", "1"), "constant is given, which the baseline grpo"),
-        (("--group-size", "4", "--baseline", "critic", "--critic", "/no/file"), "No such file"),
+        (("--group-size", "4", "--constant", "1"), "constant is given, which the estimator grpo"),
+        (("--group-size", "4", "--estimator", "critic", "--critic", "/no/file"), "No such file"),
         (("--budget", "1e13"), "at most 1,000,000"),
         (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
         (("--budget", "64", "--samples", "8"), "name one of the two: leave out --samples"),

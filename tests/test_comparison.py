@@ -49,14 +49,14 @@ def test_enumerated_errors_are_the_closed_forms():
     assert (frame["kind"] == "exact").all()
     assert not frame[["standard_error", "ratio_error", "replications"]].to_numpy().any()
     for row in frame.itertuples():
-        known = gradient_mse(EXAMPLE, row.baseline, row.group_size, 2).mse
+        known = gradient_mse(EXAMPLE, row.estimator, row.group_size, 2).mse
         assert row.mse == pytest.approx(known, rel=1e-12)
         first = gradient_mse(EXAMPLE, "grpo", row.group_size, 2).mse
         assert row.ratio == pytest.approx(known / first, rel=1e-12)
 
 
 def test_drawn_errors_have_their_standard_errors():
-    frame = compare(EXAMPLE, NAMED, [64], batch_size=4, replications=20_000).set_index("baseline")
+    frame = compare(EXAMPLE, NAMED, [64], batch_size=4, replications=20_000).set_index("estimator")
     assert (frame["kind"] == "simulation").all()
     assert (frame["replications"] == 20_000).all()
     first = gradient_mse(EXAMPLE, "grpo", 64, 4).mse
@@ -85,7 +85,7 @@ def test_the_error_of_a_ratio_is_that_of_many_runs():
 
 def test_functions_are_enumerated_in_every_order():
     problem = random_problem(1)
-    frame = compare(problem, ["grpo", rloo, first_alone], [2, 3]).set_index("baseline")
+    frame = compare(problem, ["grpo", rloo, first_alone], [2, 3]).set_index("estimator")
     assert (frame["kind"] == "exact").all()
     np.testing.assert_allclose(frame.loc["rloo", "mse"], frame.loc["grpo", "mse"], rtol=1e-12)
     drawn = compare(problem, {"first": first_alone}, [3], batch_size=5, replications=20_000)
@@ -100,10 +100,10 @@ def test_names_estimators_and_files(tmp_path):
     save_problem(EXAMPLE, tmp_path / "mine.json")
     named = {"mine": half, "half a point": Estimator("constant", 0.5)}
     frame = compare(str(tmp_path / "mine.json"), named, 2)
-    assert frame["baseline"].tolist() == ["mine", "half a point"]
+    assert frame["estimator"].tolist() == ["mine", "half a point"]
     known = gradient_mse(EXAMPLE, "constant", 2, constant=0.5).mse
     assert frame["mse"][1] == pytest.approx(known, rel=1e-12)
-    assert compare(EXAMPLE, Estimator("constant", 0.5), 2)["baseline"].item() == "constant=0.5"
+    assert compare(EXAMPLE, Estimator("constant", 0.5), 2)["estimator"].item() == "constant=0.5"
 
 
 def test_without_an_error_there_is_no_ratio():
@@ -123,9 +123,9 @@ def test_without_an_error_there_is_no_ratio():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"baselines": ["grpo", "gpro"]}, "baseline 'gpro' is unknown"),
-        ({"baselines": []}, r"baselines are \[\]: give at least one"),
-        ({"baselines": ["grpo", "rloo"]}, "two baselines are called 'grpo': name them"),
+        ({"estimators": ["grpo", "gpro"]}, "estimator 'gpro' is unknown"),
+        ({"estimators": []}, r"estimators are \[\]: give at least one"),
+        ({"estimators": ["grpo", "rloo"]}, "two estimators are called 'grpo': name them"),
         ({"group_sizes": 1}, "grpo needs a group of at least 2"),
         ({"group_sizes": []}, "group size is empty"),
         ({"batch_size": 0}, "batch size is 0"),
@@ -134,12 +134,12 @@ def test_without_an_error_there_is_no_ratio():
         ({"seed": -1}, "seed is -1"),
         ({"problem": 3}, "problem is 3: it must be a SoftmaxBandit"),
         ({"problem": "mine.toml"}, "mine.toml"),
-        ({"baselines": [lambda z: z[..., :1]]}, "returned shape"),
-        ({"baselines": [lambda z: z / 0]}, "is not finite"),
+        ({"estimators": [lambda z: z[..., :1]]}, "returned shape"),
+        ({"estimators": [lambda z: z / 0]}, "is not finite"),
     ],
 )
 def test_what_is_refused(words, message):
-    plain = {"problem": EXAMPLE, "baselines": ["grpo"], "group_sizes": 2}
+    plain = {"problem": EXAMPLE, "estimators": ["grpo"], "group_sizes": 2}
     refuses(message, compare, **(plain | words))
 
 
@@ -165,7 +165,7 @@ def test_the_bias_stands_beside_the_error():
     """The group mean's own output takes one part in G; halves of it stay, and RLOO has none."""
     half = {"half": lambda z: z / 2, "mean": "group-mean", "grpo": "grpo"}
     frame = compare("ustat:skewed", half, [2, 5])
-    result = frame.pivot(index="baseline", columns="group_size", values="bias")
+    result = frame.pivot(index="estimator", columns="group_size", values="bias")
     np.testing.assert_allclose(result.loc["half"], 0.5, rtol=1e-12)
     np.testing.assert_allclose(result.loc["mean"], [1 / 2, 1 / 5], rtol=1e-12)
     np.testing.assert_array_equal(result.loc["grpo"], 0.0)
@@ -193,7 +193,7 @@ def test_ranks_are_those_of_errors_at_each_group_size():
     for _, rows in frame.groupby("group_size"):
         by_error = rows.sort_values("mse")
         assert by_error["rank"].is_monotonic_increasing
-        ranks = rows.set_index("baseline")["rank"]
+        ranks = rows.set_index("estimator")["rank"]
         assert ranks["grpo"] == ranks["again"]
         assert ranks.min() == 1
 
@@ -214,7 +214,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["mse"] for row in rows] == pytest.approx(frame.mse.tolist())
-    assert main([*words, "--baseline", "std"]) == 2
+    assert main([*words, "--estimator", "std"]) == 2
     assert "whose schemes are compared" in capsys.readouterr().err
 
 

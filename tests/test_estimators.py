@@ -8,7 +8,7 @@ import pytest
 from tests.support.arrays import LIBRARIES, ROUNDING, WAYS, host, maker
 from tests.support.refusals import refuses
 from ustat_pg import estimators
-from ustat_pg.baselines import baseline
+from ustat_pg.registry import record_of
 
 REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.25, -1.0, 2.0, 0.25]]
 BINARY = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
@@ -95,15 +95,15 @@ def rewards_for(name):
 
 
 def known(name, make):
-    """The keyword argument of a baseline, arrays made by ``make``."""
+    """The keyword argument of an estimator, arrays made by ``make``."""
     return {
         key: make(value) if isinstance(value, list) else value
         for key, value in EXPECTED[name][0].items()
     }
 
 
-def test_every_baseline_is_covered():
-    assert {baseline(name).name for name in EXPECTED} == set(estimators.BASELINES)
+def test_every_estimator_is_covered():
+    assert {record_of(name).name for name in EXPECTED} == set(estimators.FUNCTIONS)
 
 
 @pytest.mark.parametrize(("library", "dtype", "device"), WAYS)
@@ -211,7 +211,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("name", "words", "message"), WRONG.values(), ids=WRONG)
-def test_a_baseline_s_arguments_that_are_refused(name, words, message):
+def test_an_estimators_arguments_that_are_refused(name, words, message):
     refuses(message, estimators.advantages, name, np.asarray(REWARDS), **words)
 
 

@@ -311,14 +311,14 @@ def test_survivors_are_enumerated_with_every_fate(problem, by_reward, lone):
     same(result.survivors, enumerated[2])
 
 
-@pytest.mark.parametrize(("baseline", "pooled"), [*product(("grpo", "group-mean"), (False, True))])
-def test_sizes_fixed_before(baseline, pooled):
-    laws = [law(PAIR, words, baseline) for words in ("2", "4")]
+@pytest.mark.parametrize(("estimator", "pooled"), [*product(("grpo", "group-mean"), (False, True))])
+def test_sizes_fixed_before(estimator, pooled):
+    laws = [law(PAIR, words, estimator) for words in ("2", "4")]
     scale = np.array([2, 4]) / (PAIR.context_probs @ [2, 4]) if pooled else np.array([1, 1])
     rows = [np.array([laws[x][i][x] * scale[x] ** (i + 1) for x in (0, 1)]) for i in (0, 1)]
     for batch in (1, 3):
         result = predictions.sized_mse(
-            library_problem(PAIR), [2, 4], baseline, batch, pooled=pooled
+            library_problem(PAIR), [2, 4], estimator, batch, pooled=pooled
         )
         agrees(result, PAIR, (*rows, np.array([2, 4])), batch)
 

@@ -89,7 +89,7 @@ def test_tables_and_weights(name, size):
         chances = [comb(size - 1, m) * p**m * (1 - p) ** (size - 1 - m) for m in range(size)]
         expected = float(np.dot(chances, table.delta))
         assert float(library.weight(float(p))) == pytest.approx(expected, rel=1e-13, abs=1e-13)
-    again, half = count_table(library.spec, size), library.scaled(0.5)
+    again, half = count_table(library.estimator, size), library.scaled(0.5)
     np.testing.assert_array_equal(again.successes[1:], library.successes[1:])
     np.testing.assert_array_equal(again.failures[:-1], library.failures[:-1])
     np.testing.assert_allclose(library.less(half).delta, half.delta, rtol=1e-14)

@@ -40,7 +40,7 @@ JSON = {
     "critic": (
         "a.json",
         main,
-        "predict ustat:coin --group-size 4 --baseline critic --critic FILE",
+        "predict ustat:coin --group-size 4 --estimator critic --critic FILE",
         "[0.5]",
     ),
     "pass rates": ("a.json", main, "explain trl --pass-rates FILE", "[0.5, 0.25]"),

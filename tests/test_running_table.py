@@ -25,7 +25,7 @@ def uneven():
     return Suite("smoke").uneven.problem
 
 
-def spec(running):
+def estimator_of(running):
     return "loo-table:" + ",".join(repr(float(value)) for value in running.table)
 
 
@@ -108,7 +108,7 @@ def test_whatever_the_past_the_mean_of_the_next_estimate_is_the_gradient(
         running.update(drawn.rewards[step], norms)
     cell = GradientCell(uneven, group_size)
     itself = Estimator("running", function=next_estimate(running, by_norms, late=False))
-    asked = [Projection(each, 0) for each in (itself, Estimator(spec(running)))]
+    asked = [Projection(each, 0) for each in (itself, Estimator(estimator_of(running)))]
     off = cell.measure("exact", asked).mean
     np.testing.assert_allclose(off, 0, atol=1e-14)
     if group_size > 1:

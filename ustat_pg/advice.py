@@ -40,7 +40,7 @@ class ProblemAdvice(Advice):
         gradient_sq: ‖∇J‖².
         k_crit: the budget at which the least error is that; None where the gradient is 0.
         adaptive: groups in two stages beside fixed ones, if requested.
-        choice: group size and baseline together, beside a trainer's options, where these are named.
+        choice: group size and estimator together, beside a trainer's options, where these are named.
     """
 
     constants: MseConstants
@@ -62,7 +62,7 @@ class ProblemAdvice(Advice):
             "gradient_sq": self.gradient_sq,
             "k_crit": self.k_crit,
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
-            **({} if self.choice is None else {"as": self.choice.to_dict()}),
+            **({} if self.choice is None else {"choice": self.choice.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def advise(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float | None = None,
-    spec: Any = None,
+    estimator: Any = None,
     off_policy: bool = False,
     until: str | float | None = None,
     progress: Progress | None = None,
@@ -95,8 +95,8 @@ def advise(
             :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: what a second stage costs, in outputs; 0 unless given.
-        spec: a trainer's options in use: group size and baseline are chosen together beside them; of a
-            problem rewards 0 and 1.
+        estimator: the one in use, as a trainer's options: others and their group sizes are compared with it;
+            of a problem rewards 0 and 1.
         off_policy: of a pool: go on with rollouts that another policy seems to have drawn.
         until: of a model: take more and more prompts until the advised G costs at most this share over the
             least error, or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts``
@@ -121,7 +121,7 @@ def advise(
         "population": population,
         "adaptive": adaptive,
         "stage_cost": number("cost of a stage", stage_cost or 0.0, minimum=0.0),
-        "spec": spec,
+        "estimator": estimator,
     }
     apart = {"off_policy": off_policy or None, "until": until, "progress": progress}
     given: dict[str, Any] = {name: value for name, value in apart.items() if value is not None}
@@ -161,7 +161,7 @@ def _is_pool(source: str | Path) -> bool:
 
 
 def _of_moments(
-    problem: Any, budget: float, *, adaptive: bool, stage_cost: float, spec: Any, **costs: Any
+    problem: Any, budget: float, *, adaptive: bool, stage_cost: float, estimator: Any, **costs: Any
 ) -> ProblemAdvice:
     moments = moments_of(problem)
     known, signal = mse_constants(moments), moments.mean_gradient_sq
@@ -175,11 +175,11 @@ def _of_moments(
         signal,
         critical_budget(known, signal) if signal > 0 else None,
         adaptive_advice(moments, stage_cost=stage_cost) if adaptive else None,
-        None if spec is None else _choice(spec, budget, sizes, moments),
+        None if estimator is None else _choice(estimator, budget, sizes, moments),
     )
 
 
-def _choice(spec: Any, budget: float, sizes: list[int], moments: Moments) -> Choice:
+def _choice(estimator: Any, budget: float, sizes: list[int], moments: Moments) -> Choice:
     def measure(named: list[tuple[str, int]]) -> list[Ratio]:
         ratios: list[float] = []
         for name, size in named:
@@ -194,4 +194,4 @@ def _choice(spec: Any, budget: float, sizes: list[int], moments: Moments) -> Cho
         over = [ratio / ratios[0] for ratio in ratios]
         return [(ratio, one, one, one) for ratio, one in zip(ratios, over, strict=True)]
 
-    return choose(spec, budget, sizes, measure)
+    return choose(estimator, budget, sizes, measure)

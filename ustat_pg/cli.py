@@ -55,7 +55,7 @@ EXAMPLES = {
     "group-size": "ustat-pg advise mine.json --budget 1024",
     "explain": "ustat-pg explain trl==0.19.1 num_generations=8 --against 'trl num_generations=8'",
     "rewards": "ustat-pg rewards log.jsonl --group-sizes 4,8",
-    "predict": "ustat-pg predict ustat:uneven --group-size 4 --baseline std",
+    "predict": "ustat-pg predict ustat:uneven --group-size 4 --estimator std",
     "problems": "ustat-pg problems uneven",
     "example": "ustat-pg example > mine.json",
     "mse": "ustat-pg llm mse --model embedded:short --samples 8 --limit 16 --out pool",
@@ -145,8 +145,8 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
     parts = llm.add_subparsers(dest="part", required=True, metavar="COMMAND")
     mse = parts.add_parser(
         "mse",
-        help="Figure 4 for a model: every baseline's MSE at every G",
-        description="The gradient MSE of every baseline at every group size, with 95% intervals, from "
+        help="Figure 4 for a model: every estimator's MSE at every G",
+        description="The gradient MSE of every estimator at every group size, with 95% intervals, from "
         "one scored pool of rollouts. Killed at any moment, the same command with --out continues. "
         "Rollouts of your own (--model M --rollouts FILE) and a scored pool (--scored FILE) have "
         "--help of their own.",
@@ -165,9 +165,9 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
         part.epilog = f"Example: {EXAMPLES[name]}"
 
 
-def _refuse_others(command: str, unknown: Sequence[str]) -> None:
-    """Refuse words that are options of another command, and of no trainer in the catalogue."""
-    from .catalogue import catalogue
+def _refuse_others(options: argparse.Namespace, unknown: Sequence[str]) -> None:
+    """Refuse words that are options of another command, and of no trainer that may be meant."""
+    from .catalogue import catalogue, named
 
     (commands,) = (action for action in _parser()._actions if action.dest == "command")
     choices = cast(dict[str, argparse.ArgumentParser], commands.choices)
@@ -175,11 +175,14 @@ def _refuse_others(command: str, unknown: Sequence[str]) -> None:
     for name, each in choices.items():
         for flag in each._option_string_actions:
             owners.setdefault(flag, name)
-    frameworks = catalogue().frameworks.values()
+    first = options.estimator[0].partition(" ")[0].partition("==")[0]
+    frameworks = [] if named(first) else [*catalogue().frameworks.values()]
+    if first in catalogue().names:
+        frameworks = [catalogue().names[first]]
     for flag in (word.partition("=")[0] for word in unknown):
         if flag in owners and not any(framework.matching(flag) for framework in frameworks):
             raise InputError(
-                f"{command} has no option {flag}, which ustat-pg {owners[flag]} has: leave it out"
+                f"{options.command} has no option {flag}, which ustat-pg {owners[flag]} has: leave it out"
             )
 
 
@@ -307,10 +310,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         if options.command in ("advise", "group-size", "llm"):
             refuse_unknown(words, unknown)
-        elif options.command == "explain" and options.spec:
-            _refuse_others(options.command, unknown)
+        elif options.command == "explain" and options.estimator:
+            _refuse_others(options, unknown)
             # A trainer's own options, as its command line has them.
-            options.spec += unknown
+            options.estimator += unknown
         elif unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         if options.command == "example":

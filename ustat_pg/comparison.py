@@ -32,7 +32,7 @@ from .validation import InputError, integer
 if TYPE_CHECKING:
     import pandas as pd
 
-Baseline = str | Estimator | Callable[..., Any]
+Given = str | Estimator | Callable[..., Any]
 
 _ROUNDING = 1e-11
 """Rounding error of sums of many outcomes: of a bias over the gradient's length, or of equal errors."""
@@ -63,7 +63,7 @@ class _Row:
 
 def compare(
     problem: SoftmaxBandit | Mapping[str, Any] | str | Path,
-    baselines: Sequence[Baseline] | Mapping[str, Baseline],
+    estimators: Sequence[Given] | Mapping[str, Given],
     group_sizes: int | Iterable[int],
     *,
     batch_size: int = 1,
@@ -81,7 +81,7 @@ def compare(
 
     Arguments:
         problem: what the policy is trained on, as :func:`~ustat_pg.problems.load_problem` takes it.
-        baselines: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions of one's own,
+        estimators: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions of one's own,
             or :class:`~ustat_pg.engines.Estimator` where a constant or a critic is wanted; a mapping
             gives them names.
         group_sizes: G, one or several.
@@ -93,9 +93,9 @@ def compare(
             :func:`~ustat_pg.testing.assert_unbiased`.
 
     Returns:
-        columns baseline, group_size, batch_size, mse, standard_error, rank (1 for the least MSE at
+        columns estimator, group_size, batch_size, mse, standard_error, rank (1 for the least MSE at
         this group size; equal errors share the better rank), ratio (the MSE over that of the first
-        baseline), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
+        estimator), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
         where outcomes are too many to enumerate, or g is 0), rescaled (the MSE of ĝ/c, c = ⟨E ĝ, g⟩/‖g‖²,
         once the learning rate makes up for a gradient that is shrunk; NaN where bias is, or c <= 0),
         kind (exact or simulation) and replications.
@@ -105,17 +105,17 @@ def compare(
     ...     others = rewards.sum(-1, keepdims=True) - rewards
     ...     return rewards - others / (2 * (rewards.shape[-1] - 1))
     >>> frame = compare(problem_from_mapping(example_problem()), ["grpo", half], [2, 4])
-    >>> frame[["baseline", "group_size", "mse", "rank", "ratio", "bias", "kind"]].round(4)
-      baseline  group_size     mse  rank   ratio  bias   kind
-    0     grpo           2  0.2000     2  1.0000   0.0  exact
-    1     half           2  0.1093     1  0.5466   0.0  exact
-    2     grpo           4  0.0770     2  1.0000   0.0  exact
-    3     half           4  0.0611     1  0.7932   0.0  exact
+    >>> frame[["estimator", "group_size", "mse", "rank", "ratio", "bias", "kind"]].round(4)
+      estimator  group_size     mse  rank   ratio  bias   kind
+    0      grpo           2  0.2000     2  1.0000   0.0  exact
+    1      half           2  0.1093     1  0.5466   0.0  exact
+    2      grpo           4  0.0770     2  1.0000   0.0  exact
+    3      half           4  0.0611     1  0.7932   0.0  exact
     """
     import pandas as pd
 
     chosen = load_problem(problem)
-    named = _estimators(baselines, layout, inputs, array)
+    named = _named(estimators, layout, inputs, array)
     sizes = whole_numbers("group size", group_sizes, 1)
     drawn = integer("replications", replications, 2)
     rows = []
@@ -133,7 +133,7 @@ def compare(
             bias, rescaled = _off(chosen, row)
             rows.append(
                 {
-                    "baseline": name,
+                    "estimator": name,
                     "group_size": size,
                     "batch_size": batch_size,
                     "mse": row.mse,
@@ -204,17 +204,17 @@ def compare_turns(
     return pd.DataFrame(rows)
 
 
-def _estimators(
-    baselines: Sequence[Baseline] | Mapping[str, Baseline],
+def _named(
+    given: Sequence[Given] | Mapping[str, Given],
     layout: str,
     inputs: Sequence[str],
     array: Callable[[Any], Any] | None,
 ) -> dict[str, Estimator]:
     """The estimators by name, in the order given."""
-    if isinstance(baselines, str | Estimator) or callable(baselines):
-        baselines = [baselines]
-    pairs: Iterable[tuple[str | None, Baseline]] = (
-        baselines.items() if isinstance(baselines, Mapping) else ((None, b) for b in baselines)
+    if isinstance(given, str | Estimator) or callable(given):
+        given = [given]
+    pairs: Iterable[tuple[str | None, Given]] = (
+        given.items() if isinstance(given, Mapping) else ((None, each) for each in given)
     )
     estimators: dict[str, Estimator] = {}
     for name, item in pairs:
@@ -227,11 +227,11 @@ def _estimators(
         label = estimator.label if name is None else str(name)
         if label in estimators:
             raise InputError(
-                f"two baselines are called {label!r}: name them, {{'mine': ..., 'other': ...}}"
+                f"two estimators are called {label!r}: name them, {{'mine': ..., 'other': ...}}"
             )
         estimators[label] = estimator
     if not estimators:
-        raise InputError(f"baselines are {baselines!r}: give at least one")
+        raise InputError(f"estimators are {given!r}: give at least one")
     return estimators
 
 

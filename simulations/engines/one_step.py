@@ -143,7 +143,7 @@ class OneStep(Cell):
 
     def _gaps(self, quantities: Sequence[GapAfterStep], draws: Draws) -> Array:
         """The quantities of each minibatch, (R, Q); what is drawn twice is computed once."""
-        # No baseline by name looks at the order of a group.
+        # No estimator by name looks at the order of a group.
         outcomes = np.concatenate([draws.contexts[:, :, None], np.sort(draws.arms)], axis=2)
         distinct, back = np.unique(outcomes, axis=0, return_inverse=True)
         gaps = [

@@ -64,7 +64,7 @@ class Check:
 
     @property
     def design(self) -> Design:
-        """The problem, sizes and baselines of it, for results."""
+        """The problem, sizes and estimators of it, for results."""
         cells, quantities = self.functional.cells, self.functional.quantities
         # A quantity that speaks of groups of its own says so.
         groups = {getattr(quantity, "group_size", 0) for quantity in quantities} - {0}
@@ -74,7 +74,7 @@ class Check:
             tuple(sorted(groups)),
             tuple(sorted({cell.batch_size for cell in cells})),
             # Those of the quantities, or else of the cells.
-            _baselines(quantities) or _baselines(cells),
+            _estimators(quantities) or _estimators(cells),
         )
 
 
@@ -83,7 +83,7 @@ def looks_at(functional: Functional) -> int:
     return max((cell.looks for cell in functional.cells), default=1)
 
 
-def _baselines(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
+def _estimators(speakers: Iterable[Cell | Quantity]) -> tuple[str, ...]:
     """The names of the estimators that cells or quantities speak of, in order of appearance."""
     labels: dict[str, None] = {}
     for speaker in speakers:

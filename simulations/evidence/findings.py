@@ -60,13 +60,13 @@ class Design:
     Arguments:
         problem: name of the problem; empty where there is none.
         group_sizes, batch_sizes: G and B of its cells, each once, in increasing order.
-        baselines: names of its estimators, in order of appearance.
+        estimators: their names, in order of appearance.
     """
 
     problem: str = ""
     group_sizes: tuple[int, ...] = ()
     batch_sizes: tuple[int, ...] = ()
-    baselines: tuple[str, ...] = ()
+    estimators: tuple[str, ...] = ()
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Design:
             "problem": self.problem,
             "group_size": group,
             "batch_size": batch,
-            "baseline": ", ".join(self.baselines),
+            "estimator": ", ".join(self.estimators),
         }
 
 

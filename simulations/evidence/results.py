@@ -376,7 +376,7 @@ def load_results(folder: str | Path) -> pd.DataFrame:
 
     Returns:
         columns stem, label, claim_verdict, check, origin, problem, group_size and batch_size (NA where a
-        check is of several), baseline (the names of its estimators, with commas), seed, kind,
+        check is of several), estimator (their names, with commas), seed, kind,
         prediction, and those of the evidence: verdict, estimate, standard_error, low, high,
         replications, alpha, ...
     """

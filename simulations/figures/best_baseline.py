@@ -59,7 +59,7 @@ def curves(suite: Suite) -> Iterator[Point]:
         unit = gradient_mse(moments, "oracle", group_size).mse
         cell = GradientCell(entry.problem, group_size)
         names = {"grpo": "grpo", "bayes": "bayes:1,1"}
-        names["best table"] = best_table(moments, group_size).spec
+        names["best table"] = best_table(moments, group_size).estimator
         for series, name in names.items():
             value = gradient_mse(moments, name, group_size).mse
             measured = Linear(cell, ((mse_of(name), 1 / unit),))

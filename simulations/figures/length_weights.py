@@ -124,7 +124,7 @@ def two_answers() -> tuple[TokenProblem, PrefixSoftmax]:
     return task, PrefixSoftmax(space, tables)
 
 
-def ascent(how: str, baseline: str, steps: int) -> Iterator[float]:
+def ascent(how: str, estimator: str, steps: int) -> Iterator[float]:
     """The return of the two answers' policy before each step along the mean of an estimator, all with
     the same first step as far as lengths are alike.
     """
@@ -138,12 +138,12 @@ def ascent(how: str, baseline: str, steps: int) -> Iterator[float]:
         divisor = DIVISORS.get(how, lambda lengths, mean: np.ones(len(lengths)))
         weights = moments.probs @ (1 / divisor(lengths, mean_length(moments)))
         scale = scale or RATE / float(moments.context_probs @ weights)
-        mean = aggregated_mean(moments, how, baseline, G, 4)
+        mean = aggregated_mean(moments, how, estimator, G, 4)
         policy = policy.with_theta(policy.theta + scale * mean)
 
 
 def _ascent() -> Iterator[Point]:
-    for series, (how, baseline) in CLIMBERS.items():
-        for step, value in enumerate(ascent(how, baseline, STEPS[-1] + 1)):
+    for series, (how, estimator) in CLIMBERS.items():
+        for step, value in enumerate(ascent(how, estimator, STEPS[-1] + 1)):
             if step in STEPS:
                 yield Point(STEM, series, {"panel": "ascent", "step": step}, value)

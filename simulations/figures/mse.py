@@ -43,12 +43,12 @@ def curves(suite: Suite) -> Iterator[Point]:
         for group_size in suite.curve_sizes:
             cell = GradientCell(entry.problem, group_size, batch)
             at = {"problem": entry.name, "group_size": group_size, "batch_size": batch}
-            for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-                value = gradient_mse(moments, baseline, group_size, batch).mse
+            for estimator in ("vanilla", "grpo", "oracle", "minimum-variance"):
+                value = gradient_mse(moments, estimator, group_size, batch).mse
                 # Large minibatches are measured at a few sizes; the line is drawn through all.
                 measured = batch == 1 or group_size in MEASURED
-                drawn = mean_of(cell, mse_of(baseline)) if measured else None
-                yield Point("mse", baseline, at, value, drawn)
+                drawn = mean_of(cell, mse_of(estimator)) if measured else None
+                yield Point("mse", estimator, at, value, drawn)
 
 
 curves_on_networks = curves

@@ -75,9 +75,9 @@ def _map() -> Iterator[Point]:
         problem = SoftmaxBandit.bernoulli([0.5, 0.125, 0.125, 0.125, 0.125], chances)
         moments, cell = problem.moments(), GradientCell(problem, group_size)
         at = {"correlation": correlation, "group_size": group_size}
-        for baseline in ("vanilla", "grpo", "oracle", "minimum-variance"):
-            value = gradient_mse(moments, baseline, group_size).mse
-            yield Point("map", baseline, at, value, mean_of(cell, mse_of(baseline)), True)
+        for estimator in ("vanilla", "grpo", "oracle", "minimum-variance"):
+            value = gradient_mse(moments, estimator, group_size).mse
+            yield Point("map", estimator, at, value, mean_of(cell, mse_of(estimator)), True)
         # It has no closed form; its curve is enumerated.
         functional = mean_of(cell, mse_of("norm-weighted"))
         yield Point("map", "norm-weighted", at, None, functional, True)

@@ -79,11 +79,11 @@ def curves(suite: Suite) -> Iterator[Point]:
         for group_size in (2, 3, 4, 6, 8, 12, 16, 24, 32):
             at = {"problem": entry.name, "group_size": group_size}
             for estimator in (GRPO, ORACLE):
-                noise = covariance_of(landscape, estimator.baseline, group_size)
+                noise = covariance_of(landscape, estimator.name, group_size)
                 (weight,) = limit_weights(landscape.curvatures, noise, c)
                 terms = tuple(weight_terms(landscape, estimator, axis, c))
                 measured = Linear(GradientCell(problem, group_size), terms)
-                yield Point(STEM, estimator.baseline, at, float(weight), measured)
+                yield Point(STEM, estimator.name, at, float(weight), measured)
             for series, times in (("difference", 1), ("scaled difference", pairs(group_size))):
                 measured = difference(entry, group_size).measured(times)
                 value = constant * times / pairs(group_size)
@@ -97,4 +97,4 @@ def curves(suite: Suite) -> Iterator[Point]:
             for estimator in (GRPO, ORACLE):
                 gap = Gap(estimator, 200, 200 + OFFSET)
                 measured = mean_of(runs.training, gap)
-                yield Point(STEM, f"{estimator.baseline} runs", at, None, measured)
+                yield Point(STEM, f"{estimator.name} runs", at, None, measured)

@@ -371,10 +371,10 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
     estimates = constants(pool)
     values = {(what, 0): estimates.estimates[what].value for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):
-        values[row["baseline"], row["group_size"]] = row["mse"]
+        values[row["estimator"], row["group_size"]] = row["mse"]
     for row in noise_to_signal(pool, group_sizes, AVERAGED).to_dict("records"):
         for part in (NOISE, SIGNAL):
-            values[f"{part} {row['baseline']}", row["group_size"]] = row[part]
+            values[f"{part} {row['estimator']}", row["group_size"]] = row[part]
     return values
 
 

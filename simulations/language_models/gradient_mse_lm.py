@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ustat_pg.llm.estimates import BASELINES as CURVES
+from ustat_pg.llm.estimates import OF_POOLS as CURVES
 from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
 from ustat_pg.llm.estimates import curves as errors_of
 
@@ -100,9 +100,9 @@ def _signals(cell: LmCell, study: Study) -> Iterator[Check]:
     """Sampled signals ‖E ĝ‖² less the pool's, in units of signal or error, the larger one: 0."""
     most = cell.group_sizes[-1]
     noise = noise_to_signal(study.pool, [most], AVERAGED)
-    values = dict(zip(noise["baseline"], noise[SIGNAL].map(float), strict=True))
+    values = dict(zip(noise["estimator"], noise[SIGNAL].map(float), strict=True))
     for row in noise.to_dict("records"):
-        name, unit = str(row["baseline"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
+        name, unit = str(row["estimator"]), 1 / max(row[SIGNAL], row[f"{SIGNAL}_se"])
         parts = (drawn, unit), (pooled, -unit)
         difference = tuple((of(study.member, f"{SIGNAL} {name}", most), w) for of, w in parts)
         rivals = {AS_GRPO: (values["grpo"] - values[name]) * unit} if name == NORMALISED else {}
@@ -206,7 +206,7 @@ def curves(suite: Suite) -> Iterator[Point]:
         most = predictions.pool.rollouts
         sizes = [size for size in CURVE_SIZES if size <= most]
         for row in errors_of(predictions.pool, sizes, [*CURVES, "best"]).to_dict("records"):
-            size, baseline = int(row["group_size"]), str(row["baseline"])
+            size, baseline = int(row["group_size"]), str(row["estimator"])
             sampled = baseline in BASELINES and size in cell.group_sizes
             at = {"panel": short(member), "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
@@ -218,4 +218,4 @@ def curves(suite: Suite) -> Iterator[Point]:
         for row in noise[noise["relative"].notna()].to_dict("records"):
             at = {"panel": short(member), "group_size": int(row["group_size"])}
             at |= {"pool_low": float(row["relative_low"]), "pool_high": float(row["relative_high"])}
-            yield Point(f"{STEM}_noise", str(row["baseline"]), at, float(row["relative"]))
+            yield Point(f"{STEM}_noise", str(row["estimator"]), at, float(row["relative"]))

@@ -293,7 +293,7 @@ def curves(suite: Suite) -> Iterator[Point]:
     for one in strengths(suite):
         sizes = [size for size in CURVE_SIZES if size <= one.pool.rollouts]
         for row in one.curve(sizes).to_dict("records"):
-            size, baseline = int(row["group_size"]), str(row["baseline"])
+            size, baseline = int(row["group_size"]), str(row["estimator"])
             at = {"panel": one.name, "group_size": size}
             at |= {"pool_low": float(row["low"]), "pool_high": float(row["high"])}
             sampled = baseline in BASELINES and size in one.cell.group_sizes

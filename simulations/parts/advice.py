@@ -121,17 +121,17 @@ def _over(curve: Curve, unit: float) -> Curve:
 
 
 def by_constants(entry: LandscapeEntry) -> Iterator[Check]:
-    """The error at B > N, G > 8, of other baselines and without replacement, by c₁, c₂ and c₃."""
+    """The error at B > N, G > 8, of other estimators and without replacement, by c₁, c₂ and c₃."""
     problem = _away(entry)
     moments = problem.moments()
-    for group_size, batch_size, baseline in (
+    for group_size, batch_size, estimator in (
         *((2, 1, "grpo"), (2, 3, "grpo"), (5, 2, "grpo"), (12, 1, "grpo")),
         *((3, 3, "oracle"), (3, 3, "vanilla"), (1, 2, "vanilla")),
     ):
-        measured = mean_of(GradientCell(problem, group_size, batch_size), mse_of(baseline))
-        name = f"G={group_size} B={batch_size}: error of {baseline}"
-        by_curve = mse_constants(moments).mse(group_size, batch_size, baseline)
-        direct = gradient_mse(moments, baseline, group_size, batch_size).mse
+        measured = mean_of(GradientCell(problem, group_size, batch_size), mse_of(estimator))
+        name = f"G={group_size} B={batch_size}: error of {estimator}"
+        by_curve = mse_constants(moments).mse(group_size, batch_size, estimator)
+        direct = gradient_mse(moments, estimator, group_size, batch_size).mse
         yield entry.check(name, measured, equal(by_curve))
         yield entry.check(f"{name}, direct", measured, equal(direct))
 

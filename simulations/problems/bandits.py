@@ -31,13 +31,13 @@ def shipped(name: str) -> BanditEntry:
     return Entry(name, known.origin, known.problem)
 
 
-def mse_of(baseline: str, constant: float | None = None) -> Quantity:
-    return SquaredError(Estimator(baseline, constant))
+def mse_of(estimator: str, constant: float | None = None) -> Quantity:
+    return SquaredError(Estimator(estimator, constant))
 
 
 def word(estimator: Estimator) -> str:
     value = estimator.constant
-    return estimator.baseline if value is None else f"{estimator.baseline} {value:.4g}"
+    return estimator.name if value is None else f"{estimator.name} {value:.4g}"
 
 
 def spread(name: str, origin: str, probs: Any) -> BanditEntry:

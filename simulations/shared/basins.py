@@ -59,7 +59,7 @@ def largest(values_at: Values, radius: float, rank: int, points: int = 11) -> tu
 
 @lru_cache(maxsize=256)
 def largest_mse(
-    landscape: LocationBandit, radius: float, baseline: str, group_size: int, batch_size: int
+    landscape: LocationBandit, radius: float, estimator: str, group_size: int, batch_size: int
 ) -> tuple[float, float]:
     """M, the largest MSE of a gradient on a ball, and by how much more than that found it is said to be:
     as much as may lie between the points of its grid.
@@ -69,7 +69,7 @@ def largest_mse(
     def errors_at(points: np.ndarray) -> list[float]:
         problems = (landscape.at(landscape.maximiser + basis @ point) for point in points)
         return [
-            gradient_mse(problem.moments(), baseline, group_size, batch_size).mse
+            gradient_mse(problem.moments(), estimator, group_size, batch_size).mse
             for problem in problems
         ]
 
@@ -121,16 +121,16 @@ class Basin:
         """μ' on the ball."""
         return self._constants.weak
 
-    def mse(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
+    def mse(self, estimator: str, group_size: int, batch_size: int = 1) -> float:
         """M on the ball."""
-        return self._mse(baseline, group_size, batch_size)[0]
+        return self._mse(estimator, group_size, batch_size)[0]
 
-    def mse_reserve(self, baseline: str, group_size: int, batch_size: int = 1) -> float:
+    def mse_reserve(self, estimator: str, group_size: int, batch_size: int = 1) -> float:
         """How much less M may be."""
-        return self._mse(baseline, group_size, batch_size)[1]
+        return self._mse(estimator, group_size, batch_size)[1]
 
-    def _mse(self, baseline: str, group_size: int, batch_size: int) -> tuple[float, float]:
-        return largest_mse(self.entry.problem, self.radius, baseline, group_size, batch_size)
+    def _mse(self, estimator: str, group_size: int, batch_size: int) -> tuple[float, float]:
+        return largest_mse(self.entry.problem, self.radius, estimator, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
         """Lemma 6's bounds on the gap at every step, (T + 1,)."""
@@ -157,7 +157,7 @@ class Basin:
             "smoothness": scan.between(scan.bend, reach)[0],
         }
 
-    def least_mse(self, reach: float, baseline: str, group_size: int) -> float:
+    def least_mse(self, reach: float, estimator: str, group_size: int) -> float:
         """The least MSE of a gradient within a reach of the optimum, less what lies between the points of
         a grid.
         """
@@ -165,7 +165,7 @@ class Basin:
 
         def less(points: np.ndarray) -> list[float]:
             moments = (at(float(where)).moments() for where in points[:, 0])
-            return [-gradient_mse(each, baseline, group_size).mse for each in moments]
+            return [-gradient_mse(each, estimator, group_size).mse for each in moments]
 
         return -sum(largest(less, reach, 1))
 

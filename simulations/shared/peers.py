@@ -1,4 +1,4 @@
-"""The baselines with a closed form, each with its predictions, and numbers of a problem that owe
+"""The estimators with a closed form, each with its predictions, and numbers of a problem that owe
 nothing to them: claims about gradients share these.
 
 Scales, and whether there is anything to ask, come from :func:`noise` and :func:`slope`: they read a
@@ -28,7 +28,7 @@ from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Check, Linear, Statement, equal, mean_of
-from ..problems import BanditEntry, Entry, mse_of
+from ..problems import BanditEntry, Entry, mse_of, word
 from .margins import COARSE
 from .numerics import Approximate, derivative
 
@@ -41,7 +41,7 @@ CRITIC = (0.9, 0.2, 0.6)
 """Where a critic's values lie in the range of the rewards, prompt by prompt: not near the values."""
 
 CONSTANT = 0.35
-"""Where the constant baseline lies in it."""
+"""Where the constant lies in it."""
 
 
 @dataclass(frozen=True)
@@ -73,23 +73,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Peer:
-    """A baseline with a closed form and a name; a critic's values lie among the problem's rewards."""
+    """An estimator with a closed form, beside what the closed forms say."""
 
-    baseline: str
-    name: str
-    problem: SoftmaxBandit
-    constant: float | None = None
+    estimator: Estimator
 
-    @cached_property
-    def estimator(self) -> Estimator:
-        values = within(self.problem, CRITIC) if self.baseline == "critic" else None
-        return Estimator(self.baseline, self.constant, values=values)
+    @property
+    def name(self) -> str:
+        return word(self.estimator)
 
     def _predicted(self, formula: Callable[..., P], cell: GradientCell) -> P:
         return formula(
-            *(cell.problem.moments(), self.estimator.baseline),
+            *(cell.problem.moments(), self.estimator.name),
             *(cell.group_size, cell.batch_size, cell.design),
-            constant=self.constant,
+            constant=self.estimator.constant,
             critic=self.estimator.values,
         )
 
@@ -122,13 +118,13 @@ NAMED = ("grpo", "vanilla", "oracle", "minimum-variance", "group-mean")
 
 
 def peers(problem: SoftmaxBandit, names: tuple[str, ...] = NAMED) -> list[Peer]:
-    """Every baseline with a closed form, a critic that is not the value among them."""
+    """Every estimator with a closed form, a critic that is not the value among them."""
     low, high = problem.reward_range
-    constant = low + (high - low) * CONSTANT
     return [
-        *[Peer(name, name, problem) for name in names],
-        Peer("constant", f"constant {constant:.4g}", problem, constant),
-        Peer("critic", "critic", problem),
+        *[Peer(Estimator(name)) for name in names],
+        Peer(Estimator("constant", low + (high - low) * CONSTANT)),
+        # Values among the problem's rewards.
+        Peer(Estimator("critic", values=within(problem, CRITIC))),
     ]
 
 
@@ -162,7 +158,7 @@ def scale(cell: GradientCell, estimator: Estimator, unit: np.ndarray | None = No
 
 
 KEPT_SLOPES = 64
-"""Derivatives that are kept: all baselines of a problem ask for the same one."""
+"""Derivatives that are kept: all estimators of a problem ask for the same one."""
 
 
 def slope(problem: SoftmaxBandit, unit: np.ndarray) -> Approximate:
@@ -235,7 +231,7 @@ def weight_in(cell: GradientCell, estimator: Estimator, number: int = 0) -> Line
 
 
 def along(at: Setting, peer: Peer, number: int) -> Check:
-    """The second moment of a baseline's error along a fixed direction, the matrix's uᵀ M u."""
+    """The second moment of an estimator's error along a fixed direction, the matrix's uᵀ M u."""
 
     def statement() -> Statement:
         unit = direction(at.entry.problem, number)
@@ -269,7 +265,7 @@ def error_of(
 
 
 def mean(at: Setting, peer: Peer, number: int, *rivals: str) -> Check:
-    """A baseline's mean along a fixed direction: the derivative of J, and its bias beside it.
+    """An estimator's mean along a fixed direction: the derivative of J, and its bias beside it.
 
     A rival says that it is (G-1)/G of the derivative, as with the full group's mean.
     """

@@ -67,7 +67,7 @@ def whole_covariance(
 ) -> np.ndarray:
     """Cov(ĝ) (Proposition 3), (d, d)."""
     return gradient_covariance(
-        *(moments, estimator.baseline, group_size, batch_size),
+        *(moments, estimator.name, group_size, batch_size),
         constant=estimator.constant,
         critic=estimator.values,
     )
@@ -75,7 +75,7 @@ def whole_covariance(
 
 def covariance_of(
     landscape: Landscape,
-    baseline: str | Estimator,
+    estimator: str | Estimator,
     group_size: int,
     batch_size: int = 1,
     *,
@@ -83,8 +83,8 @@ def covariance_of(
     away: Any = 0.0,
 ) -> np.ndarray:
     """Uᵀ Cov(ĝ) U at the optimum or ``away`` from it, (r, r)."""
-    estimator = Estimator(baseline, constant) if isinstance(baseline, str) else baseline
-    whole = whole_covariance(moments_of(landscape, away), estimator, group_size, batch_size)
+    named = Estimator(estimator, constant) if isinstance(estimator, str) else estimator
+    whole = whole_covariance(moments_of(landscape, away), named, group_size, batch_size)
     return np.asarray(landscape.identifiable.T @ whole @ landscape.identifiable)
 
 
@@ -285,7 +285,7 @@ class NearOptimum:
             landscape.identifiable,
             landscape.curvatures,
             rates,
-            baseline=estimator.baseline,
+            estimator=estimator.name,
             constant=estimator.constant,
             displacement=self.displacement,
             **sizes,

@@ -16,7 +16,7 @@ from ..engines.runs.schedules import Schedule
 from ..evidence import Check, Linear, LogSlope, positive
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .basins import Scan
-from .runs import NearOptimum
+from .runs import GRPO, NearOptimum
 
 START = 0.1
 """Distance from the optimum at which runs begin."""
@@ -52,7 +52,7 @@ class Split:
     group_size: int
     schedule: Schedule
     step: int
-    baseline: str = "grpo"
+    estimator: Estimator = GRPO
     design: str = "iid"
     steps: int = 0
     start: float = START
@@ -67,10 +67,6 @@ class Split:
         )  # fmt: skip
         deviation = float(np.sqrt(runs.spread(self.estimator).max()))
         return replace(runs, radius=round(self.start + self.reach * deviation, 2))
-
-    @property
-    def estimator(self) -> Estimator:
-        return Estimator(self.baseline)
 
     @property
     def gap(self) -> Linear:

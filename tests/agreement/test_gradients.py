@@ -23,7 +23,7 @@ from tests.support.problems import (
     vanishing,
 )
 from tests.support.refusals import refuses
-from ustat_pg import baselines, estimators, rng
+from ustat_pg import estimators, registry, rng
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.problems import SoftmaxBandit, digits_problem, random_problem
@@ -236,8 +236,8 @@ def test_the_cpu_engine_takes_no_function_and_no_new_baseline_for_another(monkey
     said = "engine cpu cannot run own: use reference .* within_rewards"
     for quantity in (SquaredError(own), Distance(Estimator("grpo"), own)):
         refuses(said, measure, [quantity])
-    monkeypatch.setitem(baselines.BASELINES, "median", baselines.Baseline("median"))
-    monkeypatch.setitem(estimators.BASELINES, "median", estimators.group_mean)
+    monkeypatch.setitem(registry.ESTIMATORS, "median", registry.Record("median"))
+    monkeypatch.setitem(estimators.FUNCTIONS, "median", estimators.group_mean)
     monkeypatch.setattr(base, "RUNNABLE", (*base.RUNNABLE, "median"))
     cell.measure("reference", errors_of("median"), replications=10)
     refuses("engine cpu cannot run median", measure, errors_of("median"))

@@ -126,7 +126,7 @@ def measured_cells():
 
 
 def trajectories():
-    """Every baseline, design, projection and bend."""
+    """Every estimator, design, projection and bend."""
     for bent in (False, True):
         for layout in ("one prompt", "batch beyond the prompts", "epochs of two steps"):
             for estimator in RUN_ESTIMATORS:

@@ -44,7 +44,7 @@ def test_the_same_draws_make_the_same_path(layout, estimator, subject, bent):
 def test_blocks_of_runs(layout, estimator, subject, bent):
     trajectory = path(layout, estimator, 12, bent=bent, snapshots=(0, 5, 12))
     laws.blocks_merge(subject, trajectory)
-    if estimator.baseline == "grpo":
+    if estimator.name == "grpo":
         laws.snapshots_change_no_path(subject, trajectory)
         laws.same_seed_same_bytes(subject, trajectory)
         laws.threads_serve_blocks(subject, trajectory)
@@ -65,8 +65,8 @@ def test_the_same_path_where_the_policy_is_nearly_sure():
     steep = SoftmaxBandit.linear(
         [1.0], features, [3.0], [[[1.0], [0.5], [9.0], [0.2]]], np.ones((1, 4, 1)), offset
     )
-    for baseline in RUN_ESTIMATORS:
-        trajectory = Trajectory(steep, 3, 200, Constant(2.0), baseline, start_scale=1.0)
+    for estimator in RUN_ESTIMATORS:
+        trajectory = Trajectory(steep, 3, 200, Constant(2.0), estimator, start_scale=1.0)
         one, two = (trajectory.run(name, replications=80) for name in ("reference", "cpu"))
         assert np.isfinite(one).all()
         assert one == pytest.approx(two, rel=1e-9, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Group size and baseline together, beside a trainer's options: exact on a problem, estimated on a pool."""
+"""Group size and estimator together, beside a trainer's options: exact on a problem, estimated on a pool."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ustat_pg.cli import main
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import load_problem
 
-SPEC = "trl scale_rewards=group num_generations=8"
+OPTIONS = "trl scale_rewards=group num_generations=8"
 
 
 def test_a_problems_choice_is_of_exact_noise_over_signal():
-    choice = advise("ustat:uneven", 64, spec=SPEC).choice
+    choice = advise("ustat:uneven", 64, estimator=OPTIONS).choice
     moments = load_problem("ustat:uneven").moments()
 
     def noise(name, size):
         return size * gradient_mse(moments, name, size).noise_to_signal
 
     current = choice.candidates[0]
-    assert (current.baseline, current.group_size, current.relative) == ("std-ddof1", 8, 1)
+    assert (current.estimator, current.group_size, current.relative) == ("std-ddof1", 8, 1)
     assert current.noise_to_signal == pytest.approx(noise("std-ddof1", 8) / 64)
     for each in choice.candidates:
-        ratio = noise(each.baseline, each.group_size) / noise("std-ddof1", 8)
+        ratio = noise(each.estimator, each.group_size) / noise("std-ddof1", 8)
         assert each.relative == each.low == each.high == pytest.approx(ratio, rel=1e-9)
-        assert each.unbiased == (each.baseline != "std-ddof1")
+        assert each.unbiased == (each.estimator != "std-ddof1")
     assert {each.label for each in choice.candidates} == {
         "scale_rewards=group",
         "scale_rewards=none",
@@ -56,11 +56,11 @@ def measured(best):
 
 
 def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
-    kept = choose(SPEC, 64, [2, 8], measured({("group-mean", 2): 0.95}))
+    kept = choose(OPTIONS, 64, [2, 8], measured({("group-mean", 2): 0.95}))
     assert kept.best == kept.best_in_use == kept.candidates[0]
     assert "Keep it" in str(kept)
-    better = choose(SPEC, 64, [2, 8], measured({("group-mean", 2): 0.5, ("std-ddof1", 2): 0.7}))
-    assert (better.best.baseline, better.best_in_use.baseline) == ("group-mean", "std-ddof1")
+    better = choose(OPTIONS, 64, [2, 8], measured({("group-mean", 2): 0.5, ("std-ddof1", 2): 0.7}))
+    assert (better.best.estimator, better.best_in_use.estimator) == ("group-mean", "std-ddof1")
     text = "Take scale_rewards=none with G = 2: 0.5 (95%: 0.4 to 0.6) times the noise over signal."
     assert text in str(better)
     # Another objective is never advised, and what is not known is left out.
@@ -75,14 +75,15 @@ def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("options", "said"),
     [
         ("verl", "group size of the options in use is 1: write rollout.n=G"),
+        ("std", "'std' is the name of an estimator: write a framework and its options"),
         ("trl scale_rewards=batch", "depends on more than a group's rewards"),
     ],
 )
-def test_options_without_a_closed_form_are_refused(spec, said):
-    refuses(said, advise, "ustat:uneven", 64, spec=spec)
+def test_options_without_a_closed_form_are_refused(options, said):
+    refuses(said, advise, "ustat:uneven", 64, estimator=options)
 
 
 def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
@@ -104,17 +105,17 @@ def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
     assert smaller[0] == pytest.approx(exact[0], rel=0.5)
     assert smaller[2] < exact[1] < smaller[3]
     assert np.isnan(missing[0])
-    advice = advise(pool, 64, spec="trl num_generations=4")
-    assert advice.to_dict()["as"]["table"][0]["group_size"] == 4
+    advice = advise(pool, 64, estimator="trl num_generations=4")
+    assert advice.to_dict()["choice"]["table"][0]["group_size"] == 4
     assert {each.group_size for each in advice.choice.candidates} == {2, 4}
 
 
 def test_the_command_says_it(capsys):
-    words = ("advise", "ustat:uneven", "--budget", "64", "--as", SPEC)
+    words = ("advise", "ustat:uneven", "--budget", "64", "--estimator", OPTIONS)
     text = commands.out_of(capsys, main, *words)
     assert "As TRL, GRPOTrainer, scale_rewards=group with G = 8 (std-ddof1)" in text
-    result = strict(commands.out_of(capsys, main, *words, "--json"))["as"]
-    assert result["framework"] == resolve(SPEC).framework.name
+    result = strict(commands.out_of(capsys, main, *words, "--json"))["choice"]
+    assert result["framework"] == resolve(OPTIONS).framework.name
     assert result["best"]["relative"] < result["best_in_use"]["relative"] < 1
 
 
@@ -127,15 +128,15 @@ def test_the_worst_case_of_an_interval_decides_not_the_estimate():
         ("std-ddof1", 4): (7.2, 0.9, 0.85, 0.95),
     }
     ours = (8.0, 1.0, 1.0, 1.0)
-    choice = choose(SPEC, 64, [2, 4, 8], lambda pairs: [found.get(pair, ours) for pair in pairs])
+    choice = choose(OPTIONS, 64, [2, 4, 8], lambda pairs: [found.get(pair, ours) for pair in pairs])
     best, resized = choice.best, choice.best_in_use
-    assert (best.baseline, best.group_size, best.relative) == ("group-mean", 4, 0.7)
+    assert (best.estimator, best.group_size, best.relative) == ("group-mean", 4, 0.7)
     assert (best.low, best.high, best.noise_to_signal) == (0.6, 0.75, 5.6 / 64)
-    assert (resized.baseline, resized.group_size) == ("std-ddof1", 4)
+    assert (resized.estimator, resized.group_size) == ("std-ddof1", 4)
     text = str(choice)
     assert "Take scale_rewards=none with G = 4: 0.7 (95%: 0.6 to 0.75) times the noise" in text
-    assert "Without another baseline, scale_rewards=group with G = 4: 0.9 (95%: 0.85 to" in text
+    assert "Without another estimator, scale_rewards=group with G = 4: 0.9 (95%: 0.85 to" in text
     # One whose interval reaches what is in use is not known to be better.
     found = {("group-mean", 2): (3.2, 0.4, 0.1, 1.2)}
-    kept = choose(SPEC, 64, [2, 8], lambda pairs: [found.get(pair, ours) for pair in pairs])
+    kept = choose(OPTIONS, 64, [2, 8], lambda pairs: [found.get(pair, ours) for pair in pairs])
     assert kept.best == kept.candidates[0]

@@ -15,13 +15,13 @@ import pytest
 
 from tests.support.hostile import Runs
 from tests.support.refusals import refuses
-from ustat_pg.baselines import BASELINES, parse
 from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.catalogue.records import bare
 from ustat_pg.estimators import advantages
 from ustat_pg.explanations import explain
 from ustat_pg.predictions import count_table
 from ustat_pg.reading import read_pickle
+from ustat_pg.registry import ESTIMATORS, parse
 
 FRAMEWORKS = list(catalogue().frameworks.values())
 ROWS = [
@@ -77,7 +77,7 @@ def test_a_framework_is_whole(framework):
 
 
 def test_every_table_by_counts_has_its_headings():
-    tables = {record.name for record in BASELINES.values() if record.by_count}
+    tables = {record.name for record in ESTIMATORS.values() if record.by_count}
     assert tables == set(catalogue().families)
     assert not tables & set(catalogue().others)
 

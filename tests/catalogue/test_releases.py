@@ -120,7 +120,7 @@ def test_what_a_release_lacks_is_not_said_to_change_nothing():
     now, then = (resolve(spec).unchanged() for spec in ("trl", "trl==0.15.0"))
     assert lacking <= {name for names in now.values() for name in names}
     assert not lacking & {name for names in then.values() for name in names}
-    # Nor is a baseline chosen that it does not have.
+    # Nor is an estimator chosen that it does not have.
     choice = choose(
         "trl==0.19.1 num_generations=8", 64, [8], lambda pairs: [(1.0,) * 4 for _ in pairs]
     )
@@ -219,8 +219,12 @@ def test_two_releases_are_compared(capsys):
     assert "TRL 0.22.1: these are its defaults from 0.22.0 to before 0.22.2." in text
     assert "TRL 0.22.2: these are its defaults from 0.22.2 to before 0.23.0." in text
     assert "estimator" in text
-    assert explain("trl==0.22.1").name == "group-mean"
-    assert explain("trl==0.22.1 scale_rewards=false").name == explain("trl").name == "std-ddof1"
+    assert explain("trl==0.22.1").estimator == "group-mean"
+    assert (
+        explain("trl==0.22.1 scale_rewards=false").estimator
+        == explain("trl").estimator
+        == "std-ddof1"
+    )
 
 
 def test_a_file_without_records_is_answered_as_before(tmp_path):

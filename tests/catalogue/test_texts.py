@@ -169,9 +169,9 @@ def test_a_factor_in_a_text_is_the_factor_that_is_computed(name):
     family, size, p = FAMILIES[name], int(WEIGHTS["G"]), WEIGHTS["p"]
     if name in ("count-table", "loo-table"):
         spec = {"count-table": f"{name}:1,1,1,1,1,0,0,0,0,0", "loo-table": f"{name}:.1,.2,.3,.5,.9"}
-        found = explain(name=spec[name], group_size=size, pass_rates=p)
+        found = explain(spec[name], group_size=size, pass_rates=p)
     else:
-        found = explain(name=spelled(name), group_size=size, pass_rates=p)
+        found = explain(spelled(name), group_size=size, pass_rates=p)
     said = re.search(r"w = ([^,:]*?)(?:\.$|,| at |$)", family.climbs)
     if said:
         np.testing.assert_allclose(found.mean_factor, value_of(said[1]) + 0 * p, rtol=1e-10)
@@ -189,14 +189,12 @@ SAID_IN_WORDS = ("group-mean", "std", "std-ddof1", "others-std", "count-table")
 def test_what_a_deviation_climbs(name, ddof):
     """From the expected reward at G = 2 to the arcsine of the square root, and the step between divisors."""
     p = WEIGHTS["p"]
-    two = explain(name=name, group_size=2, pass_rates=p).mean_factor
+    two = explain(name, group_size=2, pass_rates=p).mean_factor
     np.testing.assert_allclose(two, (1 / 2) ** (ddof / 2), rtol=1e-9)
     assert f"{two[0]:.2f} of the step" in FAMILIES["std-ddof1"].climbs or not ddof
-    many = explain(name=name, group_size=400, pass_rates=p).mean_factor
+    many = explain(name, group_size=400, pass_rates=p).mean_factor
     np.testing.assert_allclose(many, 1 / np.sqrt(p * (1 - p)), rtol=0.03)
-    divisors = [
-        explain(name=n, group_size=5, pass_rates=p).mean_factor for n in ("std", "std-ddof1")
-    ]
+    divisors = [explain(n, group_size=5, pass_rates=p).mean_factor for n in ("std", "std-ddof1")]
     np.testing.assert_allclose(np.divide(divisors[1], divisors[0]), np.sqrt(4 / 5), rtol=1e-9)
 
 
@@ -219,7 +217,7 @@ RESCALED, NONE, REWEIGHTED = "a rescaled learning rate", "None", "prompts are re
     ],
 )
 def test_the_word_on_bias_is_that_of_the_factors(spec, word):
-    result = explain(name=spec, group_size=4, pass_rates=[0.1, 0.45, 0.8])
+    result = explain(spec, group_size=4, pass_rates=[0.1, 0.45, 0.8])
     text = str(result).split("\nBias\n")[1].split("\n\n")[0]
     assert [each for each in (RESCALED, NONE, REWEIGHTED) if each in text] == [word]
     for rate, factor in zip(result.pass_rates, result.mean_factor, strict=True):

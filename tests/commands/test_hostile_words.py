@@ -20,9 +20,9 @@ from ustat_pg.problems import named_problem
 MODEL = "--model embedded:short --prompts embedded:short:problems=4 --samples 4"
 COMMANDS = (
     "predict ustat:uneven --group-size 4",
-    "predict ustat:uneven --group-size 4 --baseline std",
-    "predict ustat:uneven --group-size 4 --baseline constant --constant 1",
-    "explain --name std --group-size 4 --pass-rate .2",
+    "predict ustat:uneven --group-size 4 --estimator std",
+    "predict ustat:uneven --group-size 4 --estimator constant --constant 1",
+    "explain std --group-size 4 --pass-rate .2",
     "advise ustat:uneven --budget 64",
     "advise ustat:uneven --budget 64 --adaptive",
     f"advise {MODEL} --budget 64 --adaptive",
@@ -106,17 +106,17 @@ def test_a_hostile_word_is_one_line(capsys, tmp_path, program, command, action, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("predict ustat:uneven --baseline std --group-size 1000000000", "at most 1,000,000"),
+        ("predict ustat:uneven --estimator std --group-size 1000000000", "at most 1,000,000"),
         ("explain trl --pass-rate .2 --group-size 1000000000", "at most 1,000,000"),
         ("advise ustat:uneven --budget 1000000000", "at most 1,000,000"),
         (f"advise {MODEL} --budget 1000000000", "at most 1,000,000"),
         (f"llm mse {MODEL} --limit -5", "limit is -5"),
         (f"advise {MODEL} --budget 64 --prompt-cost -1", "prompt cost is -1.0"),
         (
-            "predict ustat:uneven --group-size 4 --baseline constant --constant 1e160",
+            "predict ustat:uneven --group-size 4 --estimator constant --constant 1e160",
             "beyond 1e+50",
         ),
-        ("predict ustat:uneven --group-size 4 --baseline shrinkage:.5,1e160", "beyond 1e+50"),
+        ("predict ustat:uneven --group-size 4 --estimator shrinkage:.5,1e160", "beyond 1e+50"),
     ],
 )
 def test_numbers_beyond_what_can_be_done(capsys, words, message):
@@ -187,7 +187,7 @@ LINE = {"id": "a", "prompt": "1+1=", "completions": ["1", "2", "3", "4"], "rewar
     ],
 )
 @pytest.mark.parametrize(
-    "command", ["rewards FILE", "explain --name std --group-size 2 --pass-rates FILE"]
+    "command", ["rewards FILE", "explain std --group-size 2 --pass-rates FILE"]
 )
 def test_text_that_is_no_unicode_and_numbers_that_no_float_holds(capsys, tmp_path, change, command):
     file = jsonl(tmp_path / "own.jsonl", LINE | change)

@@ -23,7 +23,16 @@ MODEL = {"model", "prompts", "shots", "verifier", "limit", "seed", "off-policy"}
 }
 DRAWN = {"samples", "max-new-tokens", "batch"}
 LOG = {"rollouts", "group-by", "reward"}
-ADVICE = {"budget", "prompt-cost", "output-cost", "population", "as", "json", "csv", "plot"} | {
+ADVICE = {
+    "budget",
+    "prompt-cost",
+    "output-cost",
+    "population",
+    "estimator",
+    "json",
+    "csv",
+    "plot",
+} | {
     *("adaptive", "stage-cost"),
 }
 TAKEN = {

@@ -16,7 +16,7 @@ def answer(capsys, *words):
 
 
 def test_a_prediction_under_a_plan(capsys):
-    words = ("predict", "ustat:uneven", "--plan", "3+2 if mixed", "--baseline", "grpo")
+    words = ("predict", "ustat:uneven", "--plan", "3+2 if mixed", "--estimator", "grpo")
     result = json.loads(answer(capsys, *words, "--json"))
     expected = plan_mse(load_problem("ustat:uneven"), "3+2 if mixed", "grpo")
     assert result["mse"] == pytest.approx(expected.mse)
@@ -30,9 +30,9 @@ def test_a_prediction_under_a_plan(capsys):
 
 def test_two_stages_of_graded_rewards_are_enumerated(capsys):
     words = ("predict", "ustat:several", "--plan", "3+2 if mixed", "--enumerate", "--json")
-    words += ("--baseline", "two-stage")
+    words += ("--estimator", "two-stage")
     assert json.loads(answer(capsys, *words))["squared_bias"] == 0
-    assert json.loads(answer(capsys, *words, "--baseline", "grpo"))["squared_bias"] > 0
+    assert json.loads(answer(capsys, *words, "--estimator", "grpo"))["squared_bias"] > 0
 
 
 @pytest.mark.parametrize("name", SCHEMES)

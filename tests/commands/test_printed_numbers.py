@@ -30,7 +30,7 @@ def file(tmp_path):
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_predict_prints_its_numbers(capsys, file, name, batch):
-    words = ["predict", file, "--baseline", name, "--group-size", "4", "--batch-size", batch]
+    words = ["predict", file, "--estimator", name, "--group-size", "4", "--batch-size", batch]
     words += ["--enumerate"] * (name == "norm-weighted")
     text, known = out_of(capsys, main, *words), json.loads(out_of(capsys, main, *words, "--json"))
     printed = {
@@ -68,7 +68,7 @@ def test_explain_prints_its_numbers(capsys, file, name, source):
     if source == "pass rates" and name == "best":
         return
     where = ("--problem", file) if source == "problem" else ("--pass-rate", "0.2,0.7")
-    words = ("explain", "--name", name, "--group-size", "4", *where)
+    words = ("explain", name, "--group-size", "4", *where)
     known = json.loads(out_of(capsys, main, *words, "--json"))
     text = " ".join(out_of(capsys, main, *words).split())
     ratios = ("noise_to_rloo", "noise_to_oracle", "best_noise_to_rloo")

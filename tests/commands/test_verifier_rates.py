@@ -69,7 +69,7 @@ def test_a_table_that_is_cut_off():
         gradient = clipped @ (np.eye(3)[[*arms]] - probs) / size
         mean += probs[[*arms]].prod() * gradient
         square += probs[[*arms]].prod() * (gradient @ gradient)
-    result = gradient_mse(problem, table.spec, size)
+    result = gradient_mse(problem, table.estimator, size)
     np.testing.assert_allclose(mean, table.weight(0.2) * problem.gradient(), atol=1e-12)
     expected = square - 2 * mean @ problem.gradient() + problem.gradient() @ problem.gradient()
     assert result.mse == pytest.approx(expected, rel=1e-10)
@@ -86,7 +86,7 @@ def test_predict_and_advise_say_it(capsys):
         "ustat:uneven",
         "--group-size",
         "4",
-        "--baseline",
+        "--estimator",
         "std",
         "--verifier-rates",
     )

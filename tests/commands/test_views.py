@@ -20,7 +20,9 @@ POOL, LOG = "tests/data/pools/scored.npz", "tests/data/pools/rollouts.jsonl"
 PROBLEM = load_problem("ustat:uneven")
 
 COMMANDS = {
-    "predict ustat:uneven --group-size 4 --baseline best": lambda: gradient_mse(PROBLEM, "best", 4),
+    "predict ustat:uneven --group-size 4 --estimator best": lambda: gradient_mse(
+        PROBLEM, "best", 4
+    ),
     "explain trl --group-size 4": lambda: explain("trl", group_size=4),
     "explain trl --against verl": lambda: Differences(explain("trl"), explain("verl")),
     "explain dapo": lambda: explain_scheme("dapo"),
@@ -71,7 +73,7 @@ def test_a_record_without_a_command_prints_its_fields(name):
 
 
 def test_a_plan_prints_its_record_and_the_unbiased_one_beside(capsys):
-    command = ["predict", "ustat:uneven", "--plan", "3+2 if mixed", "--baseline", "grpo"]
+    command = ["predict", "ustat:uneven", "--plan", "3+2 if mixed", "--estimator", "grpo"]
     result = plan_mse(PROBLEM, "3+2 if mixed", "grpo")
     assert main(command) == 0
     assert capsys.readouterr().out.startswith(f"{result}\n")

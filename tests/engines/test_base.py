@@ -62,11 +62,11 @@ def test_a_cells_name_is_its_address():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"baseline": "ppo"}, "baseline 'ppo' is unknown"),
-        ({"baseline": "critic"}, "engines have no critic"),
-        ({"baseline": "constant"}, "requires baseline 'constant'"),
-        ({"baseline": "grpo", "constant": 0.5}, "requires baseline 'constant'"),
-        ({"baseline": "constant", "constant": "half"}, "constant is not an array of numbers"),
+        ({"name": "ppo"}, "estimator 'ppo' is unknown"),
+        ({"name": "critic"}, "engines have no critic"),
+        ({"name": "constant"}, "requires estimator 'constant'"),
+        ({"name": "grpo", "constant": 0.5}, "requires estimator 'constant'"),
+        ({"name": "constant", "constant": "half"}, "constant is not an array of numbers"),
     ],
 )
 def test_estimators_that_are_refused(arguments, message):

@@ -87,7 +87,7 @@ def test_estimators_with_numbers_of_their_own():
         (Estimator("constant", 0.3), {"constant": 0.3}),
         (Estimator("critic", values=(0.5, -1.0)), {"critic": [0.5, -1.0]}),
     ):
-        known = gradient_mse(UNEQUAL, mine.baseline, 3, 2, **words)
+        known = gradient_mse(UNEQUAL, mine.name, 3, 2, **words)
         assert enumerate_mse(UNEQUAL, mine, 3, 2).mse == pytest.approx(known.mse, rel=1e-12)
 
 

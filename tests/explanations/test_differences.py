@@ -70,7 +70,7 @@ def test_the_command(capsys):
     }
     assert main(["explain", "trl", "--against", "trl"]) == 0
     assert "the same in effect" in capsys.readouterr().out
-    assert main(["explain", "--name", "grpo", "--group-size", "4", "--against", "trl"]) == 2
+    assert main(["explain", "grpo", "--group-size", "4", "--against", "trl"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from tests.support import commands
 from tests.support.refusals import refuses
-from ustat_pg.baselines import ALIASES
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
 from ustat_pg.engines import Estimator, GradientCell, SquaredError, enumerate_mse
@@ -22,9 +21,10 @@ from ustat_pg.problems import (
     problem_from_mapping,
     save_problem,
 )
+from ustat_pg.registry import ALIASES
 
 KEYS = {
-    *("name", "unbiased", "weight", "scale", "frac_reward_zero_std"),
+    *("estimator", "unbiased", "weight", "scale", "frac_reward_zero_std"),
     *("mse", "noise_to_signal", "cosine", "best_table"),
 }
 EXAMPLE = problem_from_mapping(example_problem())
@@ -74,7 +74,11 @@ def test_trls_default_by_its_options(capsys):
     spec = "trl scale_rewards=group loss_type=dr_grpo num_generations=8"
     result = found_by(capsys, spec, "--pass-rate", ".2")
     assert set(result) >= KEYS
-    assert (result["name"], result["unbiased"], result["scale"]) == ("std-ddof1", False, 1 / 512)
+    assert (result["estimator"], result["unbiased"], result["scale"]) == (
+        "std-ddof1",
+        False,
+        1 / 512,
+    )
     assert result["mean_factor"] == [pytest.approx(weight_of_std(0.2, 8))]
     for p, w in zip(result["weight"]["pass_rate"], result["weight"]["w"], strict=True):
         if 0 < p < 1:
@@ -88,7 +92,7 @@ def test_trls_default_by_its_options(capsys):
 
 
 def test_shrinkage_is_drawn_to_the_mean_reward(capsys, file):
-    result = found_by(capsys, "--name", "shrinkage:.25", "--group-size", "3", "--problem", file)
+    result = found_by(capsys, "shrinkage:.25", "--group-size", "3", "--problem", file)
     mean = float(BINARY.context_probs @ BINARY.moments().value)
     own = gradient_mse(BINARY.moments(), f"shrinkage:.25,{mean!r}", 3)
     assert result["mse"] == pytest.approx(own.mse)
@@ -103,7 +107,7 @@ def test_a_constant_that_multiplies_is_in_all_numbers():
     """verl's pass@k is a multiple of the unbiased one: 1/G, or 1/√G where it is divided."""
     spec = "verl adv_estimator=grpo_passk rollout.n=3"
     for moments in (None, BINARY.moments()):
-        plain = explain(name="pass-at-k:3", group_size=3, moments=moments)
+        plain = explain("pass-at-k:3", group_size=3, moments=moments)
         for words, factor in (("norm_adv_by_std_in_grpo=false", 1 / 3), ("", 1 / sqrt(3))):
             result = explain(f"{spec} {words}", moments=moments)
             assert result.weight["w"] == pytest.approx(factor * np.array(plain.weight["w"]))
@@ -126,8 +130,8 @@ def test_prompts_of_pass_rates_are_those_of_a_problem_with_a_small_gradient():
         rewards[x, :count] = 1
     bandit = SoftmaxBandit.tabular([0.5, 0.5], np.zeros((2, arms)), rewards, np.ones_like(rewards))
     for name in ("std", "maxrl", "nemo", "bayes:2,1"):
-        near = explain(name=name, group_size=4, moments=bandit.moments())
-        assumed = explain(name=name, group_size=4, pass_rates=[0.1, 0.7])
+        near = explain(name, group_size=4, moments=bandit.moments())
+        assumed = explain(name, group_size=4, pass_rates=[0.1, 0.7])
         assert near.noise_to_rloo == pytest.approx(assumed.noise_to_rloo, rel=2e-3)
         assert near.cosine == pytest.approx(assumed.cosine)
         assert near.mse == pytest.approx(assumed.mse, rel=2e-3)
@@ -144,7 +148,7 @@ def test_prompts_of_pass_rates_are_those_of_a_problem_with_a_small_gradient():
 )
 def test_the_catalogues_words_on_noise(name, least, reached, most):
     ratios = [
-        explain(name=name, group_size=size, pass_rates=[p]).noise_to_rloo
+        explain(name, group_size=size, pass_rates=[p]).noise_to_rloo
         for size in (2, 3, 4, 8, 32, 64)
         for p in (0.01, 0.03, 0.2, 0.5, 0.8, 0.97, 0.99)
     ]
@@ -169,7 +173,7 @@ def test_what_has_no_closed_form_says_what_it_is(capsys, spec):
 def test_a_picture(capsys, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "w.svg"
-    out_of(capsys, "explain", "--name", "std", "--group-size", "8", "--plot", path)
+    out_of(capsys, "explain", "std", "--group-size", "8", "--plot", path)
     assert "<svg" in path.read_text()
     words = ("explain", "trl scale_rewards=batch", "--plot", path)
     assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
@@ -193,10 +197,9 @@ def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
 
 @pytest.mark.parametrize("name", ["std", "grpo", "rloo", "pass-at-k:2", "bayes:1,1"])
 def test_an_estimators_name_alone_is_an_estimator(capsys, name):
-    alone, known = explain(name, group_size=4), explain(name=name, group_size=4)
-    assert str(alone) == str(known)
+    known = explain(name, group_size=4)
     assert out_of(capsys, "explain", name, "--group-size", "4") == f"{known}\n"
-    assert explain([name], group_size=4).name == known.name
+    assert explain([name], group_size=4).estimator == known.estimator
 
 
 def test_grpo_means_two_things(capsys):
@@ -207,13 +210,14 @@ def test_grpo_means_two_things(capsys):
     assert "std-ddof1 here" not in out_of(capsys, "explain", "trl-rloo")
 
 
-def test_frameworks_and_files_come_before_estimators(tmp_path, monkeypatch):
+def test_a_name_is_a_frameworks_or_an_estimators_before_it_is_a_files(tmp_path, monkeypatch):
     assert "nemo" in ALIASES
     assert explain("nemo").meaning.framework.name == "nemo-rl"
-    (tmp_path / "std").write_text("trl")
+    (tmp_path / "std").mkdir()
+    (tmp_path / "std" / "trl.yaml").write_text("num_generations: 4")
     monkeypatch.chdir(tmp_path)
-    refuses("std", explain, "std", group_size=4)
-    assert explain(name="std", group_size=4).name == "std"
+    assert explain("std", group_size=4).meaning is None
+    assert explain("trl std/trl.yaml").group_size == 4
 
 
 def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
@@ -222,20 +226,20 @@ def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
     text = commands.refusal_of(capsys, main, "explain", "std")
     assert "not given: write --group-size G" in text
     words = ("explain", "trl num_generations=4", "--against", "std", "--group-size", "4")
-    assert "write SPEC, not an estimator" in commands.refusal_of(capsys, main, *words)
+    assert "an estimator's name has none" in commands.refusal_of(capsys, main, *words)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "give one estimator: a framework with its options, or --name NAME"),
+        ((), "estimator is empty: write its name, or a framework and its options"),
         (("rllm",), "group size is not given: write rollout.n=G or --group-size G"),
-        (("--name", "rloo", "--group-size", "1"), "at least 2: group size is 1"),
+        (("rloo", "--group-size", "1"), "at least 2: group size is 1"),
         (
-            ("--name", "oracle", "--group-size", "4"),
+            ("oracle", "--group-size", "4"),
             "oracle is not a table by the number of successes",
         ),
-        (("--name", "pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
+        (("pass-at-k:5", "--group-size", "4"), "at least k = 5: group size is 4"),
         (("trl scale_reward=group",), "the nearest is 'scale_rewards'"),
         (("trl", "--pass-rate", "1.5"), "pass rate is 1.5: it must lie in [0, 1]"),
         (("trl", "--pass-rates", "/no/file"), "No such file"),
@@ -278,7 +282,7 @@ def predicted(capsys, *words):
 
 
 def test_predict_enumerates_where_it_is_asked(capsys, graded):
-    words = (graded, "--baseline", "norm-weighted", "--group-size", "4")
+    words = (graded, "--estimator", "norm-weighted", "--group-size", "4")
     result = predicted(capsys, *words, "--enumerate")
     assert result["mse"] == enumerate_mse(EXAMPLE, "norm-weighted", 4).mse
     assert result["table"] is None
@@ -289,11 +293,11 @@ def test_predict_enumerates_where_it_is_asked(capsys, graded):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--baseline", "std"), "std has no closed form for these rewards: try --enumerate"),
-        (("--baseline", "best", "--enumerate"), "rewards that are 0 or 1"),
-        (("--baseline", "norm-weighted", "--group-size", "300", "--enumerate"), "smaller group"),
-        (("--baseline", "std", "--covariance", "--enumerate"), "its covariance is not"),
-        (("--baseline", "shrinkage"), "it is written shrinkage:amount"),
+        (("--estimator", "std"), "std has no closed form for these rewards: try --enumerate"),
+        (("--estimator", "best", "--enumerate"), "rewards that are 0 or 1"),
+        (("--estimator", "norm-weighted", "--group-size", "300", "--enumerate"), "smaller group"),
+        (("--estimator", "std", "--covariance", "--enumerate"), "its covariance is not"),
+        (("--estimator", "shrinkage"), "it is written shrinkage:amount"),
     ],
 )
 def test_predict_refuses_in_one_line(capsys, graded, words, message):

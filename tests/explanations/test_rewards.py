@@ -70,7 +70,7 @@ def test_the_mean_of_all_groups_is_that_sum_of_gradients(weights, rewards, size)
     arms, names, weights = ARMS[:, :rewards], NAMES[:rewards], np.array(weights[:rewards])
     known = gradients(arms, PROBS, SCORES, names)
     rates = {label: rate for label, (rate, _) in known.items()}
-    found = explain_rewards(rates, name="maxrl", group_size=size, weights=weights)
+    found = explain_rewards(rates, "maxrl", group_size=size, weights=weights)
     assert not found.independent
     assert found.single is None
     assert set(found.multiples) == set(WAYS)
@@ -145,7 +145,7 @@ def test_the_command_prints_a_table_or_json(capsys, tmp_path):
     assert found["weights"] == {"format": 0.1, "correct": 0.9}
     assert found["multiples"]["sum/deviation"]["format+correct"] == pytest.approx(-0.503, abs=5e-4)
     assert "independent given the prompt" in commands.out_of(
-        capsys, main, "explain", "--name", "std", "--group-size", "4", "--reward-rates", "a=.5,b=.5"
+        capsys, main, "explain", "std", "--group-size", "4", "--reward-rates", "a=.5,b=.5"
     )
 
 
@@ -170,15 +170,14 @@ def test_rates_that_are_none_are_refused(rates, message):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"spec": "trl", "weights": "1"}, "write a finite number for each reward: a, b"),
-        ({"spec": "trl", "weights": "1,x"}, "weights are '1,x'"),
-        ({"spec": "trl", "weights": [1, np.inf]}, "finite"),
-        ({"spec": "trl reward_weights=1,2,3"}, "weights are [1.0, 2.0, 3.0]"),
-        ({"spec": "trl", "name": "std"}, "give one estimator"),
-        ({}, "give one estimator"),
-        ({"spec": "trl", "group_size": 1}, "group size"),
-        ({"spec": "trl", "group_size": 10**4}, "too many to enumerate"),
-        ({"name": "oracle", "group_size": 4}, "oracle"),
+        ({"estimator": "trl", "weights": "1"}, "write a finite number for each reward: a, b"),
+        ({"estimator": "trl", "weights": "1,x"}, "weights are '1,x'"),
+        ({"estimator": "trl", "weights": [1, np.inf]}, "finite"),
+        ({"estimator": "trl reward_weights=1,2,3"}, "weights are [1.0, 2.0, 3.0]"),
+        ({"estimator": []}, "estimator is empty"),
+        ({"estimator": "trl", "group_size": 1}, "group size"),
+        ({"estimator": "trl", "group_size": 10**4}, "too many to enumerate"),
+        ({"estimator": "oracle", "group_size": 4}, "oracle"),
     ],
 )
 def test_what_cannot_be_explained_is_refused(keywords, message):

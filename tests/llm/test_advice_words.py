@@ -98,7 +98,7 @@ def test_json_has_the_same_numbers():
     assert (data["pool"]["prompts"], data["pool"]["rollouts"]) == (80, 8)
     assert data["looks"] is None
     assert "adaptive" not in data
-    assert "as" not in data
+    assert "choice" not in data
 
 
 @pytest.mark.parametrize("further", [0.0, 12.0])

@@ -83,6 +83,6 @@ def test_explain_reads_trls_configs(tmp_path, config, framework, name):
     )
     for spec in (args, args.to_dict()):
         result = ustat_pg.explain(spec)
-        assert (result.meaning.framework.name, result.name) == (framework, name)
+        assert (result.meaning.framework.name, result.estimator) == (framework, name)
         assert result.group_size == 4
         assert result.meaning.steps == 3

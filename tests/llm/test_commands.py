@@ -101,12 +101,12 @@ def test_json_is_strict_and_holds_the_librarys_numbers(capsys, kept, model, rows
     # What the folder holds is not sampled again.
     assert rows == []
     pool = ScoredPool.load(kept / "scored.npz")
-    own = estimates.curves(pool, [2, 4, 8], estimates.BASELINES)
+    own = estimates.curves(pool, [2, 4, 8], estimates.OF_POOLS)
     errors = [row["mse"] for row in result["curves"]]
     np.testing.assert_allclose(errors, own["mse"], rtol=1e-9, atol=1e-12)
     names = ["grpo", "vanilla", "oracle", "minimum-variance", *estimates.TABLES]
     noise = estimates.noise_to_signal(pool, [2, 4], names)
-    assert [row["baseline"] for row in result["noise_to_signal"]] == noise["baseline"].tolist()
+    assert [row["estimator"] for row in result["noise_to_signal"]] == noise["estimator"].tolist()
     text = [row["noise"] for row in result["noise_to_signal"]]
     np.testing.assert_allclose(text, noise["noise"], rtol=1e-9, atol=1e-12)
     known = estimates.constants(pool)

@@ -123,7 +123,7 @@ def test_random_groups_are_as_many_as_their_own_error_asks_for(monkeypatch):
     rng = np.random.default_rng(1)
     pool = pool_of(bandit(), rng.integers(0, 2, 30).tolist(), rng.integers(0, 3, (30, 16)))
     grpo = estimates.curves(pool, [2], ["grpo"])["mse"]
-    frame = estimates.curves(pool, [2, 4, 8], ["norm-weighted", "oracle"]).set_index("baseline")
+    frame = estimates.curves(pool, [2, 4, 8], ["norm-weighted", "oracle"]).set_index("estimator")
     # With two rewards each is the other's baseline, whatever its weight.
     assert frame["mse"].iloc[0] == pytest.approx(grpo[0], rel=1e-12)
     drawn, known = frame.loc["norm-weighted"], frame.loc["oracle"]
@@ -271,7 +271,7 @@ def test_equal_rewards_teach_nothing(level):
     frame = estimates.curves(pool, [2, 8], ["grpo", "oracle", "minimum-variance"])
     # b* is a ratio whose numerator and denominator round apart.
     assert np.abs(frame.mse).max() <= 1e-12 * max(level, 1.0) ** 2
-    assert not frame[frame.baseline != "minimum-variance"].mse.any()
+    assert not frame[frame.estimator != "minimum-variance"].mse.any()
     weighted = estimates.curves(pool, [2, 8], ["norm-weighted"])
     assert np.abs(weighted.mse).max() <= 1e-12 * max(level, 1.0) ** 2
     assert (estimates.curves(pool, [2], ["vanilla"]).mse > 0).all() == (level > 0)

@@ -206,7 +206,9 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
 def test_options_in_use_without_known_noise_are_refused_before_anything_is_sampled(
     capsys, options, text
 ):
-    assert text in commands.refusal_of(capsys, main, "advise", *MODEL, "--as", f"trl {options}")
+    assert text in commands.refusal_of(
+        capsys, main, "advise", *MODEL, "--estimator", f"trl {options}"
+    )
 
 
 def log_of(path, groups=40, rollouts=6, reward=lambda text: float(len(text) % 2), steps=1):
@@ -225,15 +227,15 @@ LOGGED = ("--model", "embedded:short", "--budget", "48", "--off-policy", "--roll
 
 
 def advised(capsys, log, spec, *words):
-    return advice(capsys, *words, "--as", spec, of=(*LOGGED, log))
+    return advice(capsys, *words, "--estimator", spec, of=(*LOGGED, log))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompts):
     log, kept = log_of(tmp_path / "log.jsonl", groups=7, steps=3), ("--out", tmp_path / "out")
-    found = advice(capsys, *kept, "--as", "trl num_generations=6", of=(*LOGGED, log))
+    found = advice(capsys, *kept, "--estimator", "trl num_generations=6", of=(*LOGGED, log))
     assert [found["pool"][name] for name in ("prompts", "groups", "rollouts")] == [7, 21, 6]
-    assert found["as"]["table"][0]["group_size"] == 6
+    assert found["choice"]["table"][0]["group_size"] == 6
     assert len(scored_prompts) == 21
     pool = ScoredPool.load(tmp_path / "out" / "scored.npz")
     as_many = constants(replace(pool, clusters=None))
@@ -259,10 +261,10 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
 def test_a_log_answers_at_the_group_size_of_its_own_run(capsys, tmp_path, graded):
     reward = (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: len(text) % 2
     log = log_of(tmp_path / "log.jsonl", reward=reward)
-    found = advised(capsys, log, "trl num_generations=6 top_p=0.9 max_grad_norm=1.0")["as"]
+    found = advised(capsys, log, "trl num_generations=6 top_p=0.9 max_grad_norm=1.0")["choice"]
     first, *others = found["table"]
-    assert (first["baseline"], first["group_size"], first["relative"]) == ("std-ddof1", 6, 1)
-    assert "group-mean" in {row["baseline"] for row in others}
+    assert (first["estimator"], first["group_size"], first["relative"]) == ("std-ddof1", 6, 1)
+    assert "group-mean" in {row["estimator"] for row in others}
     assert (
         -1
         <= found["direction"]["low"]
@@ -295,5 +297,7 @@ def test_what_a_log_cannot_answer_is_said_before_anything_is_scored(
 ):
     log = log_of(tmp_path / "log.jsonl", groups=5, **({} if reward is None else {"reward": reward}))
     asked = ("--model", "embedded:short", "--rollouts", log, "--budget", "48")
-    assert said in commands.refusal_of(capsys, main, "advise", *asked, "--as", f"trl {options}")
+    assert said in commands.refusal_of(
+        capsys, main, "advise", *asked, "--estimator", f"trl {options}"
+    )
     assert not scored_prompts

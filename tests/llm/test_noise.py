@@ -180,7 +180,7 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
         if size == 1:
             assert own[0].signal.value == pytest.approx(by_hand(seen).signal.value, rel=1e-3)
     group = max(row.group_size for row in rows[0])
-    whole = {row.baseline: row.noise for row in rows[0] if row.group_size == group}
+    whole = {row.estimator: row.noise for row in rows[0] if row.group_size == group}
     assert whole["std-ddof1"].signal.value == pytest.approx(own[0].signal.value, rel=1e-2)
     assert whole["std-ddof1"].signal.interval == pytest.approx(own[0].signal.interval, rel=1e-2)
     assert whole["maxrl"].signal.value != pytest.approx(own[0].signal.value, rel=1e-2)
@@ -197,7 +197,7 @@ def test_what_other_estimators_would_make_of_the_run(small, task, tmp_path):
 def test_the_best_group_size_stands_beside_the_rest_where_rewards_are_0_and_1(
     small, task, tmp_path
 ):
-    """Without a second call, of the run's own baseline; none where rewards are graded."""
+    """Without a second call, of the run's own estimator; none where rewards are graded."""
     monitor, trainer, _ = watched(
         small, task, tmp_path, monitor=NoiseMonitor(3, per_completion=True), name="grpo-stock"
     )

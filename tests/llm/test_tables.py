@@ -130,11 +130,11 @@ def test_tables_and_moments_are_one_estimate():
             (mse,) = estimates.curves(pool, [size], [name])["mse"]
             assert table_errors(pool, count_table(name, size)).mean() == pytest.approx(mse)
     result = estimates.noise_to_signal(pool, [2, 5], ["grpo", "dr-grpo", "std", "std-ddof1"])
-    relative = result.pivot(index="baseline", columns="group_size", values="relative")
+    relative = result.pivot(index="estimator", columns="group_size", values="relative")
     assert relative.loc[["grpo", "group-mean"]].to_numpy() == pytest.approx(np.ones((2, 2)))
     assert relative.loc["std-ddof1"].tolist() == pytest.approx(relative.loc["std"].tolist())
     # A multiple has the other's intervals too, and their ratio has no error.
-    rows = result.set_index(["baseline", "group_size"])
+    rows = result.set_index(["estimator", "group_size"])
     ends = ["low", "high", "relative_low", "relative_high"]
     assert rows.loc["group-mean", ends].to_numpy() == pytest.approx(rows.loc["grpo", ends])
     assert rows.loc[("grpo", 2), "relative_low"] == pytest.approx(1, rel=1e-12)
@@ -218,7 +218,7 @@ def test_scores_over_lengths_are_unbiased_over_all_ordered_pools(name, size):
 def truth_of_noise(problem, table, aggregation):
     """tr Cov ĝ and ‖E ĝ‖², prompts drawn anew."""
     if aggregation == "sequence-sum":
-        right = gradient_mse(problem.moments(), table.spec, table.group_size)
+        right = gradient_mse(problem.moments(), table.estimator, table.group_size)
         signal = problem.moments().mean_gradient(right.mean_factor)[0]
         return right.noise_to_signal * signal, signal
     known = [groups_over_lengths(problem, x, table) for x in (0, 1)]

@@ -19,7 +19,7 @@ from tests.support.trainers import (
     trl_trainer,
 )
 from ustat_pg import estimators
-from ustat_pg.llm import BaselineTrainer
+from ustat_pg.llm import EstimatorTrainer
 from ustat_pg.llm.models import load_model
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.training import dataset
@@ -180,14 +180,14 @@ def test_a_group_with_a_missing_reward_has_no_table(small, task, tmp_path, name)
 
 
 def test_a_script_of_ones_own(small, task, tmp_path):
-    """Norms weight unless a baseline is named; TRL's own keeps its penalty; other settings are refused."""
+    """Norms weight unless an estimator is named; TRL's own keeps its penalty; other settings are refused."""
     args = RLOOConfig(str(tmp_path), use_cpu=True, bf16=False, beta=0.0, max_steps=1)
     given = {"args": args, "train_dataset": dataset(task), "processing_class": small.tokenizer}
-    trainer = BaselineTrainer(fresh(small).model, letters, **given)
+    trainer = EstimatorTrainer(fresh(small).model, letters, **given)
     assert isinstance(trainer, RLOOTrainer)
-    assert trainer.ustat_pg_baseline == "norm-weighted"
+    assert trainer.ustat_pg_estimator == "norm-weighted"
     trl_trainer(fresh(small), task, tmp_path, "grpo", beta=0.05).train()
-    refuses("args is a dict: .* or a trl.GRPOConfig", BaselineTrainer, None, letters, {"beta": 0})
+    refuses("args is a dict: .* or a trl.GRPOConfig", EstimatorTrainer, None, letters, {"beta": 0})
 
 
 @pytest.mark.parametrize("loss", ["dapo", "dr_grpo", "luspo", "cispo", "vespo"])
@@ -217,7 +217,7 @@ UNSCALED = {"scale_rewards": "none"}
 
 
 @pytest.mark.parametrize(
-    ("configuration", "baseline", "changes", "said"),
+    ("configuration", "estimator", "changes", "said"),
     [
         (RLOOConfig, "vanilla", {"beta": 0.05}, r"beta is 0.05: .*take beta=0.0"),
         (RLOOConfig, "loo-table:1,2,3", {"beta": 0.0}, "a group of 2 needs as many"),
@@ -228,10 +228,10 @@ UNSCALED = {"scale_rewards": "none"}
     ],
 )
 def test_settings_are_refused_before_a_model_is_loaded(
-    tmp_path, configuration, baseline, changes, said
+    tmp_path, configuration, estimator, changes, said
 ):
     args = configuration(str(tmp_path), use_cpu=True, bf16=False, **changes)
-    refuses(said, BaselineTrainer, "no/model", letters, args, baseline=baseline)
+    refuses(said, EstimatorTrainer, "no/model", letters, args, estimator=estimator)
 
 
 def apart(model, folder):

@@ -195,4 +195,4 @@ def test_bad_settings_are_refused(small, task, tmp_path, name, changes, message)
 def test_another_loss_or_baseline_is_refused(tmp_path):
     args = GRPOConfig(str(tmp_path), use_cpu=True, bf16=False)
     refuses("loss_type is 'dapo': .* trl.RLOOConfig", TwoStageTrainer, None, graded, args, more=2)
-    refuses("baseline is 'std'", TwoStageTrainer, None, graded, more=2, baseline="std")
+    refuses("estimator is 'std'", TwoStageTrainer, None, graded, more=2, estimator="std")

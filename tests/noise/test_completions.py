@@ -116,7 +116,7 @@ def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):
 def test_what_was_trained_has_the_meter_s_own_noise_and_others_that_of_enumeration(part):
     meter = run("std", part=part, known=part > 1)
     result = meter.compare(["std", "rloo", "maxrl"])
-    own, rows = meter.estimate(), {(row.baseline, row.group_size): row for row in result}
+    own, rows = meter.estimate(), {(row.estimator, row.group_size): row for row in result}
     assert len(rows) == 9
     for name in ("signal", "k_crit", "noise_to_signal", "budget_over_critical"):
         found, wanted = (getattr(each, name) for each in (rows["std", 4].noise, own))

@@ -30,7 +30,7 @@ ENDINGS = (": grpo", ": vanilla", ": minimum-variance")
 
 ESTIMATORS = "ustat_pg/estimators/linear.py"
 PLACES = {
-    ESTIMATORS: [(ustat_pg.estimators.BASELINES, "grpo")],
+    ESTIMATORS: [(ustat_pg.estimators.FUNCTIONS, "grpo")],
     "ustat_pg/predictions/mse.py": [
         (simulations.mse, "gradient_mse"),
         (simulations.shared.peers, "gradient_mse"),

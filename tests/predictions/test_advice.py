@@ -42,8 +42,8 @@ def test_a_problem_stands_for_its_moments():
     np.testing.assert_array_equal(
         count_table("best", 4, PROBLEM).successes, count_table("best", 4, moments).successes
     )
-    assert explain(name="std", group_size=4, moments=PROBLEM).mse == (
-        explain(name="std", group_size=4, moments=moments).mse
+    assert explain("std", group_size=4, moments=PROBLEM).mse == (
+        explain("std", group_size=4, moments=moments).mse
     )
 
 

@@ -70,7 +70,7 @@ test_what_is_refused = refusals(
     ),
     (
         lambda: gradient_mse(BINARY, "std", 4, constant=0.5),
-        "which the baseline std does not take",
+        "which the estimator std does not take",
     ),
 )
 

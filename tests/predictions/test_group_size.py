@@ -196,7 +196,7 @@ def test_curves_are_arrays_on_request():
     assert result.shape == (2, 3)
     assert result[1, 2] == pytest.approx((0.1 + 1 / 2.5 + 2 / (2.5 * 1.5)) / 4)
     assert isinstance(c.mse(2), float)
-    assert c.mse(1, baseline="vanilla") == pytest.approx(3.1)
+    assert c.mse(1, estimator="vanilla") == pytest.approx(3.1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -294,9 +294,9 @@ test_refused = refusals(
     (lambda: advice(output_cost=0), "output cost is 0.0: it must be positive"),
     (lambda: advice(5, prompt_cost=4), "5: one prompt with two outputs costs 6"),
     (lambda: C.mse(1), "group size is 1.0: leave-one-out needs more than 1"),
-    (lambda: C.mse(0.5, baseline="oracle"), "0.5: it must be at least 1"),
+    (lambda: C.mse(0.5, estimator="oracle"), "0.5: it must be at least 1"),
     (lambda: C.mse(2, batch_size=0), "batch size is 0.0: it must be positive"),
-    (lambda: C.mse(2, baseline="critic"), "baseline 'critic' has no curve"),
+    (lambda: C.mse(2, estimator="critic"), "estimator 'critic' has no curve"),
     (lambda: C.mse(2, 3, population=2), "it can be at most the population"),
     (lambda: MseConstants(-1e-9, 1.0, 2.0), "c1"),
     (lambda: C.least_mse(0), r"budget is 0\.0"),

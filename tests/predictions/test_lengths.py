@@ -129,7 +129,7 @@ MOMENTS = BANDIT.length_moments(LENGTHS)
 
 test_what_does_not_fit_is_refused = refusals(
     (lambda: aggregated_mean(MOMENTS, "token-sum", "grpo", 2), "'token-sum' is unknown"),
-    (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "baseline 'std' is unknown"),
+    (lambda: aggregated_mean(MOMENTS, "token-mean", "std", 2), "estimator 'std' is unknown"),
     (lambda: length_curl(MOMENTS, "prompt-mean"), "'prompt-mean' is unknown"),
     (lambda: random_problem(0).length_moments(), "have no lengths"),
     (lambda: BANDIT.length_moments([1, 2, 2.5]), "3 whole numbers"),

@@ -48,20 +48,23 @@ def test_rounding_gives_equal_rewards_no_ratio(seed):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"baseline": "grpo", "group_size": 1}, "needs a group of at least 2: group size is 1"),
-        ({"baseline": "norm-weighted"}, "norm-weighted has no closed form"),
-        ({"baseline": "ppo"}, "baseline 'ppo' is unknown: choose one of vanilla"),
-        ({"baseline": "grpo", "design": "random"}, "design 'random' is unknown: choose one of iid"),
+        ({"estimator": "grpo", "group_size": 1}, "needs a group of at least 2: group size is 1"),
+        ({"estimator": "norm-weighted"}, "norm-weighted has no closed form"),
+        ({"estimator": "ppo"}, "estimator 'ppo' is unknown: choose one of vanilla"),
         (
-            {"baseline": "constant"},
-            "constant is not given: the baseline constant subtracts a number",
+            {"estimator": "grpo", "design": "random"},
+            "design 'random' is unknown: choose one of iid",
         ),
         (
-            {"baseline": "grpo", "constant": 0.5},
-            "constant is given, which the baseline grpo does not",
+            {"estimator": "constant"},
+            "constant is not given: the estimator constant subtracts a number",
         ),
-        ({"baseline": "critic"}, "critic is not given: .*one for each context"),
-        ({"baseline": "critic", "critic": [0.0, 0.0]}, "predicted values have 2 entries"),
+        (
+            {"estimator": "grpo", "constant": 0.5},
+            "constant is given, which the estimator grpo does not",
+        ),
+        ({"estimator": "critic"}, "critic is not given: .*one for each context"),
+        ({"estimator": "critic", "critic": [0.0, 0.0]}, "predicted values have 2 entries"),
     ],
 )
 def test_refused(function, arguments, message):
@@ -73,19 +76,19 @@ SIZES = np.array([[2, 3, 8], [4, 5, 16]])
 
 
 @pytest.mark.parametrize(
-    "baseline", ["grpo", "group-mean", "oracle", "std", "maxrl", "bayes:1,1", "best"]
+    "estimator", ["grpo", "group-mean", "oracle", "std", "maxrl", "bayes:1,1", "best"]
 )
 @pytest.mark.parametrize(("sizes", "batches"), [([2, 4, 8], 1), (SIZES, [1, 2, 7]), (4, (1, 3))])
-def test_sizes_broadcast(baseline, sizes, batches):
+def test_sizes_broadcast(estimator, sizes, batches):
     problem = named_problem("uneven").problem
-    all_of = gradient_mse(problem, baseline, sizes, batches)
-    covariances = gradient_covariance(problem, baseline, sizes, batches)
+    all_of = gradient_mse(problem, estimator, sizes, batches)
+    covariances = gradient_covariance(problem, estimator, sizes, batches)
     shape = np.broadcast_shapes(np.shape(sizes), np.shape(batches))
     assert covariances.shape == (*shape, problem.d, problem.d)
     groups, prompts = (np.broadcast_to(given, shape) for given in (sizes, batches))
     for place in np.ndindex(shape):
         pair = int(groups[place]), int(prompts[place])
-        one = gradient_mse(problem.moments(), baseline, *pair)
+        one = gradient_mse(problem.moments(), estimator, *pair)
         for name, value in vars(one).items():
             found = getattr(all_of, name)
             assert found.shape == (*shape, *np.shape(value))
@@ -97,7 +100,7 @@ def test_sizes_broadcast(baseline, sizes, batches):
                 same = np.array(value, dtype=float)
                 assert np.array_equal(found[place], same, equal_nan=True), name
         assert np.array_equal(
-            covariances[place], gradient_covariance(problem.moments(), baseline, *pair)
+            covariances[place], gradient_covariance(problem.moments(), estimator, *pair)
         )
 
 

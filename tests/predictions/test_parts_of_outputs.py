@@ -1,5 +1,5 @@
 """What single outputs and outputs together do to the error, against enumeration in fractions: every
-baseline of the registry, with its closed form where it has one, and by enumeration.
+estimator of the registry, with its closed form where it has one, and by enumeration.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.support.independent_tables import (
     subtracted,
 )
 from tests.support.problems import library_problem
-from ustat_pg.baselines import BASELINES, baseline
 from ustat_pg.engines import enumerate_mean, enumerate_mse
 from ustat_pg.predictions import best_table, gradient_mse
+from ustat_pg.registry import ESTIMATORS, record_of
 
 #: Rewards that repeat across outputs, prompts of unequal weight.
 GRADED = ind.tabular(
@@ -72,7 +72,7 @@ def cases():
     for problem, size in product((UNEQUAL, CORNERS, GRADED, ind.ZERO_SCORE), (1, 2, 4)):
         binary = problem in (UNEQUAL, CORNERS)
         for name, what in {**SUBTRACTED, **(by_count(problem, size) if binary else {})}.items():
-            if size >= max(baseline(name).least_group, LEAST.get(name, 1)):
+            if size >= max(record_of(name).least_group, LEAST.get(name, 1)):
                 yield problem, size, name, what
 
 
@@ -81,8 +81,8 @@ TERMS = ("mse", "prompt_term", "squared_bias", "noise_to_signal", "cosine", "mea
 TERMS += ("first_order_term", "second_order_term")
 
 
-def test_every_baseline_is_tested():
-    assert {baseline(name).name for _, _, name, _ in CASES} == set(BASELINES)
+def test_every_estimator_is_tested():
+    assert {record_of(name).name for _, _, name, _ in CASES} == set(ESTIMATORS)
 
 
 def assert_parts(prediction, problem, what, size, batch):
@@ -105,7 +105,7 @@ def assert_alike(found, closed):
     ("problem", "size", "name", "what"), CASES, ids=[f"{c[0].name} {c[1]} {c[2]}" for c in CASES]
 )
 def test_the_parts_are_hoeffdings(problem, size, name, what):
-    record, library = baseline(name), library_problem(problem)
+    record, library = record_of(name), library_problem(problem)
     more = {"constant": {"constant": float(ind.CONSTANT)}}
     values = [float(ind.moments(problem, x).value + Fraction(1, 3)) for x in problem.contexts]
     more["critic"] = {"critic": values}
@@ -114,7 +114,7 @@ def test_the_parts_are_hoeffdings(problem, size, name, what):
         closed = gradient_mse(library, name, size, 2, **more.get(record.name, {}))
         assert_parts(closed, problem, what, size, 2)
     if record.name not in more:
-        asked = best_table(library, size).spec if name == "best" else name
+        asked = best_table(library, size).estimator if name == "best" else name
         found = enumerate_mse(library, asked, size, 2)
         assert_parts(found, problem, what, size, 2)
         np.testing.assert_allclose(

@@ -25,9 +25,9 @@ def test_a_constant_baseline_is_passed_on():
     gaps = [
         float(linear_gap(MOMENTS, BASIS, HILLS.curvatures, RATES, group_size=1, **words))
         for words in (
-            {"baseline": "constant", "constant": 0.0},
-            {"baseline": "vanilla"},
-            {"baseline": "constant", "constant": 0.5},
+            {"estimator": "constant", "constant": 0.0},
+            {"estimator": "vanilla"},
+            {"estimator": "constant", "constant": 0.5},
         )
     ]
     assert gaps[0] == pytest.approx(gaps[1])

@@ -108,7 +108,7 @@ def test_functions_tables_and_estimators_may_be_sampled():
     table = best_table(BINARY, 4)
     won = (rewards := draw("grpo").rewards).sum(axis=1, keepdims=True).astype(int)
     baselines = table.baseline[won - (rewards == 1)]
-    assert draw(table.spec).advantages == pytest.approx(rewards - baselines, abs=1e-12)
+    assert draw(table.estimator).advantages == pytest.approx(rewards - baselines, abs=1e-12)
     # Weighted scores are drawn as scores are.
     halved = WeightedBandit.of(BINARY, np.full((2, 3), 0.5))
     assert draw("oracle", halved).gradient == pytest.approx(draw("oracle").gradient / 2, rel=1e-12)

@@ -74,9 +74,9 @@ def training(group_size=2, **changed):
 
 
 @lru_cache
-def weights(baseline, group_size=2, steps=STEPS):
+def weights(estimator, group_size=2, steps=STEPS):
     """Weights of the gap's law, by the linear recursion."""
-    noise = covariance_of(LANDSCAPE, baseline, group_size)
+    noise = covariance_of(LANDSCAPE, estimator, group_size)
     return tuple(finite_weights(LANDSCAPE.curvatures, noise, SCHEDULE.rates(steps)).tolist())
 
 

@@ -1,12 +1,12 @@
-"""Every baseline that engines can run, so that a new one is tested without being named again."""
+"""Every estimator that engines can run, so that a new one is tested without being named again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ustat_pg.baselines import BASELINES
 from ustat_pg.engines import Estimator
 from ustat_pg.engines.base import RUNNABLE
+from ustat_pg.registry import ESTIMATORS
 
 __all__ = ["EACH", "WITH_RANGE", "spelled"]
 
@@ -22,17 +22,17 @@ NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
 
 
 def spelled(name: str, size: int = 4) -> str:
-    """A baseline's name with numbers, if it takes any."""
+    """An estimator's name with numbers, if it takes any."""
     numbers = NUMBERS.get(name, lambda size: ())(size)
     return ":".join((name, ",".join(map(str, numbers)))) if numbers else name
 
 
 EACH = [
-    Estimator(spelled(name), 0.3 if "constant" in BASELINES[name].needs else None)
+    Estimator(spelled(name), 0.3 if "constant" in ESTIMATORS[name].needs else None)
     for name in RUNNABLE
     if name not in ("count-table", "loo-table")
 ]
-"""One estimator a baseline, of those that take groups of any size."""
+"""One estimator for each name, of those that take groups of any size."""
 
 KNOWN = ("of_prompt", "of_pairs", "within_rewards", "standardised")
 """What bounds an estimate whatever the rewards."""

@@ -41,7 +41,7 @@ ESTIMATORS = [
 
 
 def errors_of(*names: str) -> list[SquaredError]:
-    """The squared errors of these baselines."""
+    """The squared errors of these estimators."""
     return [SquaredError(Estimator(name)) for name in names]
 
 

@@ -56,7 +56,7 @@ MEANT = {
     "STEM": "mse",
     "<name>": "exact",
     "check mse NAME": "check mse 'skewed G=2: grpo' --engine exact",
-    "baseline NAME": "baseline norm-weighted",
+    "estimator NAME": "estimator norm-weighted",
     "NAME option=value": "trl num_generations=8",
     "benchmarks.NAME": "benchmarks.mse_kernel",
     "seeds N": "seeds 2",

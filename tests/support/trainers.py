@@ -12,7 +12,7 @@ from trl import GRPOConfig
 
 from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
-from ustat_pg.llm import BaselineTrainer
+from ustat_pg.llm import EstimatorTrainer
 from ustat_pg.llm.training import PLAIN, dataset, trainer_class
 
 LONGEST = 6
@@ -41,7 +41,7 @@ def trl_trainer(model, task, folder, name="rloo", *, budget=16, callbacks=(), **
     made, configuration, more = trainer_class(
         "trl-grpo" if name in ("dr-grpo", "grpo-stock") else name
     )
-    if "loss_type" in settings and made is BaselineTrainer:
+    if "loss_type" in settings and made is EstimatorTrainer:
         configuration, settings = GRPOConfig, {**_UNSCALED, **settings}
     settings = {
         **PLAIN, "eval_strategy": "no", "eval_on_start": False, "use_cpu": True, "max_steps": 1,

@@ -44,7 +44,7 @@ def numbers(name: str) -> dict[str, list[str]]:
     """Rows of w, then of noise, of one estimator over the pass rates; rows of ones alone are left out."""
     weights, noises = {}, {}
     for size in SIZES:
-        answers = [explain(name=name, group_size=size, pass_rates=[p]) for p in RATES]
+        answers = [explain(name, group_size=size, pass_rates=[p]) for p in RATES]
         weights[f"w, G = {size}"] = [f"{answer.mean_factor[0]:.3g}" for answer in answers]
         noises[f"noise over RLOO's, G = {size}"] = [f"{a.noise_to_rloo:.3g}" for a in answers]
     return {label: row for label, row in (weights | noises).items() if set(row) != {"1"}}

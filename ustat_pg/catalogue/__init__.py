@@ -9,7 +9,7 @@ from .framework import Framework, Row
 from .meaning import Meaning
 from .options import short_name
 from .records import Family, catalogue
-from .specs import resolve
+from .specs import named, resolve
 
 __all__ = [
     "Family",
@@ -17,6 +17,7 @@ __all__ = [
     "Meaning",
     "Row",
     "catalogue",
+    "named",
     "resolve",
     "short_name",
 ]

@@ -1,4 +1,4 @@
-"""The group size and the baseline together, beside the options of a trainer that are in use."""
+"""The group size and the estimator together, beside the options of a trainer that are in use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from itertools import product
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..baselines import BASELINES
 from ..predictions import count_table
+from ..registry import ESTIMATORS
 from ..shown import Shown, plain
 from ..validation import InputError
 from .framework import Row
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OURS = ("grpo", "bayes:1,1", "norm-weighted", "length-weighted")
-"""Unbiased baselines that a trainer can have in place of its own."""
+"""Unbiased estimators that a trainer can have in place of its own."""
 
 Ratio = tuple[float, float, float, float]
 """Noise over signal of one group times G, that over the first's, and the ends of its interval."""
@@ -29,10 +29,10 @@ Ratio = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A baseline at a group size, compared at the same outputs a step.
+    """An estimator at a group size, compared at the same outputs a step.
 
     Arguments:
-        baseline: this library's name of it.
+        estimator: this library's name of it.
         options: the trainer's own options for it; empty where it has none.
         group_size: G.
         unbiased: whether it climbs the expected reward.
@@ -40,7 +40,7 @@ class Candidate:
         relative, low, high: that over the noise to signal of the options in use, with its 95% interval.
     """
 
-    baseline: str
+    estimator: str
     options: str
     group_size: int
     unbiased: bool
@@ -52,7 +52,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """Its options, or its name."""
-        return self.options or self.baseline
+        return self.options or self.estimator
 
     def __str__(self) -> str:
         ends = "" if self.low == self.high else f" (95%: {self.low:.3g} to {self.high:.3g})"
@@ -78,7 +78,7 @@ class Direction:
 
 @dataclass(frozen=True)
 class Choice(Shown):
-    """Every baseline of a trainer, and some of this library's, at every group size.
+    """Every estimator of a trainer, and some of this library's, at every group size.
 
     Arguments:
         meaning: of the options in use.
@@ -108,7 +108,7 @@ class Choice(Shown):
 
     @property
     def best_in_use(self) -> Candidate:
-        """The same of the baseline in use: its best group size."""
+        """The same of the estimator in use: its best group size."""
         same = [one for one in self.candidates if one.label == self.candidates[0].label]
         return min(same, key=lambda one: one.high)
 
@@ -122,7 +122,7 @@ class Choice(Shown):
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each pair of baseline and group size, those in use first."""
+        """A row for each pair of estimator and group size, those in use first."""
         import pandas as pd
 
         return pd.DataFrame(self.candidates)
@@ -137,7 +137,7 @@ class Choice(Shown):
         sizes = sorted({candidate.group_size for candidate in self.candidates})
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
-            f"({current.baseline}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
+            f"({current.estimator}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
             "outputs a step. In units of that, at the same number of outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
@@ -152,7 +152,7 @@ class Choice(Shown):
         else:
             lines.append(f"Take {best}.")
             if resized not in (current, best):
-                lines.append(f"Without another baseline, {resized}.")
+                lines.append(f"Without another estimator, {resized}.")
         biased = dict.fromkeys(
             candidate.label for candidate in self.candidates if not candidate.unbiased
         )
@@ -179,7 +179,7 @@ class Choice(Shown):
 
 
 def in_use(spec: Any) -> Meaning:
-    """The meaning of the options in use, whose baseline and group size are known.
+    """The meaning of the options in use, whose estimator and group size are known.
 
     Raises:
         InputError: they are not.
@@ -207,13 +207,13 @@ def choose(
     sizes: Iterable[int],
     measure: Callable[[list[tuple[str, int]]], list[Ratio]],
 ) -> Choice:
-    """Compare the baselines that a trainer's options reach, at every group size, with those in use.
+    """Compare the estimators that a trainer's options reach, at every group size, with those in use.
 
     Arguments:
         spec: the options in use, as :func:`~ustat_pg.catalogue.resolve` reads them.
         budget: outputs of a step.
         sizes: group sizes.
-        measure: ratios of baselines at group sizes, the options in use first; NaN where there is none.
+        measure: ratios of estimators at group sizes, the options in use first; NaN where there is none.
     """
     current = in_use(spec)
     size = current.group_size
@@ -228,7 +228,7 @@ def choose(
         )
         # The full group mean is grpo with another learning rate.
         known = name == "grpo" and any(
-            BASELINES[spelling].whole_group for spelling, _ in pairs if spelling in BASELINES
+            ESTIMATORS[spelling].whole_group for spelling, _ in pairs if spelling in ESTIMATORS
         )
         if name is not None and not known:
             pairs.setdefault((name, g), label)
@@ -253,7 +253,7 @@ def choose(
 
 def _unbiased(name: str, group_size: int) -> bool:
     """Whether the mean is a multiple of the gradient."""
-    record = BASELINES.get(name.partition(":")[0])
+    record = ESTIMATORS.get(name.partition(":")[0])
     if record is None or not record.by_count or record.whole_group:
         return True
     return count_table(name, group_size).unbiased

@@ -60,7 +60,7 @@ def of_file(path: Path) -> Source:
     return source
 
 
-def of_commands(text: str, title: str = "SPEC", script: Path | None = None) -> Source:
+def of_commands(text: str, title: str = "the command", script: Path | None = None) -> Source:
     """The options of commands, with the variables before them, and of the files they name."""
     variables = {} if script is None else {"0": str(script.absolute())}
     folder = Path() if script is None else script.parent

@@ -20,7 +20,7 @@ class Row:
     Arguments:
         when: the values, by option; several where any will do.
         name: the framework's own name, or its paper's.
-        estimator: as :func:`ustat_pg.baselines.parse` reads it, ``{G}`` standing for the group size.
+        estimator: as :func:`ustat_pg.registry.parse` reads it, ``{G}`` standing for the group size.
         factor: the constant that multiplies it, a key of "1", "1/G", "G/(G-1)", "1/sqrt(G)".
         other: where it is none of this library's estimators, its name among the others.
         each: where several rewards have an estimator each, and their weighted sum is taken then, its name.

@@ -93,7 +93,7 @@ class Meaning:
         most = self.clip or np.inf
         whole = np.array([table.successes, table.failures])
         cut = np.clip(left * whole, -most, most) + 0.0
-        return name if np.array_equal(cut, whole) else CountTable(*cut).spec
+        return name if np.array_equal(cut, whole) else CountTable(*cut).estimator
 
     @property
     def clip(self) -> float | None:

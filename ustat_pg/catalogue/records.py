@@ -21,7 +21,7 @@ class Family:
     one that is no table by the number of successes.
 
     Arguments:
-        name: as in :data:`ustat_pg.baselines.BASELINES`, or among the others.
+        name: as in :data:`ustat_pg.registry.ESTIMATORS`, or among the others.
         title, formula: what it is called, and its advantages.
         what, climbs, noise, silent, nothing: the five headings.
         advice: one sentence to those who run it.

@@ -75,9 +75,9 @@ def of_config(config: Any) -> Source:
             config = vars(config if not hasattr(args, "__dict__") else args)
         except TypeError:
             raise InputError(
-                f"SPEC is {config!r}: it must be a text, a mapping of options, or a config"
+                f"estimator is {config!r}: it must be a text, a mapping of options, or a config"
             ) from None
-    return Source("SPEC", of_sections("SPEC", config))
+    return Source("options", of_sections("options", config))
 
 
 def of_sections(title: Any, data: Any) -> Named:

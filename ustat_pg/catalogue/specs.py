@@ -11,6 +11,7 @@ from operator import eq, ge, gt, le, lt, ne
 from pathlib import Path
 from typing import Any
 
+from ..registry import ALIASES, ESTIMATORS
 from ..validation import InputError, integer, nearest
 from .files import is_file, of_commands, of_file
 from .framework import Framework, release_numbers
@@ -18,6 +19,15 @@ from .meaning import Meaning
 from .options import Option, short_name
 from .records import catalogue
 from .sources import FILES, Named, Source, is_there, of_config, options_of, plain
+
+
+def named(estimator: Any) -> str | None:
+    """The name of one of this library's estimators, where this is one and no framework has it; else None."""
+    alone = isinstance(estimator, list | tuple) and len(estimator) == 1
+    word = estimator[0] if alone else estimator
+    family = word.partition(":")[0] if isinstance(word, str) else None
+    known = family in ESTIMATORS or family in ALIASES
+    return word if known and word not in catalogue().names else None
 
 
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:
@@ -53,6 +63,10 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     >>> resolve({"scale_rewards": False, "num_generations": 16, "seed": 3}).estimator
     'group-mean'
     """
+    if (name := named(spec)) is not None:
+        raise InputError(
+            f"{name!r} is the name of an estimator: write a framework and its options here"
+        )
     several = isinstance(spec, list | tuple) and all(isinstance(word, str) for word in spec)
     if several and len(spec) == 1:
         (spec,) = spec
@@ -65,13 +79,15 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
         source.title = f"this {type(spec).__name__}"
         return _meaning(*_released(_recognised(source), source), group_size, source)
     if not words:
-        raise InputError("SPEC is empty: write a framework and its options, or a file of them")
+        raise InputError(
+            "estimator is empty: write its name, or a framework and its options, or a file of them"
+        )
     pinned = _PINNED.fullmatch(words[0])
     if not is_file(words[0]) and not pinned and _is_command(words):
         source = of_commands(spec)
         return _meaning(*_released(_recognised(source), source), group_size, source)
-    named, release = pinned.groups() if pinned else (words[0], None)
-    framework = None if is_file(words[0]) else catalogue().framework(named)
+    first, release = pinned.groups() if pinned else (words[0], None)
+    framework = None if is_file(words[0]) else catalogue().framework(first)
     words = words[1:] if framework else words
     held, typed = Source(""), []
     for word in words:

@@ -14,7 +14,7 @@ def add_predict(commands: Any) -> None:
     )
     predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME")
     predict.add_argument(
-        "--baseline",
+        "--estimator",
         metavar="NAME",
         help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; for "
         "rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, shrinkage:L, best; "
@@ -26,7 +26,7 @@ def add_predict(commands: Any) -> None:
         "--plan",
         metavar="PLAN",
         help="groups sized by their rewards, '3+2 if mixed', or a published scheme (dapo, pilot-commit, "
-        "reinforce-ada, ...); --baseline is then sequential, the unbiased one, or the scheme's",
+        "reinforce-ada, ...); --estimator is then sequential, the unbiased one, or the scheme's",
     )
     predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
     predict.add_argument(
@@ -36,7 +36,7 @@ def add_predict(commands: Any) -> None:
         help="how the prompts of a minibatch are chosen (default: iid)",
     )
     predict.add_argument(
-        "--constant", type=float, metavar="V", help="value of the baseline constant"
+        "--constant", type=float, metavar="V", help="value of the estimator constant"
     )
     predict.add_argument(
         "--critic", metavar="FILE", help="JSON list of predicted values, one for each context"
@@ -68,9 +68,9 @@ def add_explain(commands: Any) -> None:
         allow_abbrev=False,
     )
     explain.add_argument(
-        "spec",
+        "estimator",
         nargs="*",
-        metavar="SPEC",
+        metavar="ESTIMATOR",
         help="a framework, or a release of it, trl==0.19.1, and its own options, trl scale_rewards=group "
         "num_generations=8 or openrlhf --n_samples_per_prompt 8; a file of options (YAML, JSON, TOML, "
         "Python, a notebook, training_args.bin) or the folder of a Hydra run; the script or the command that "
@@ -78,12 +78,14 @@ def add_explain(commands: Any) -> None:
     )
     explain.add_argument(
         "--against",
-        metavar="SPEC",
+        metavar="OPTIONS",
         help="say what differs from this one in effect: 'verl run.yaml'",
     )
-    explain.add_argument("--name", help="one of this library's estimators, in place of SPEC")
     explain.add_argument(
-        "--group-size", type=int, metavar="G", help="group size, in place of that of SPEC"
+        "--group-size",
+        type=int,
+        metavar="G",
+        help="group size, in place of that of a trainer's options",
     )
     explain.add_argument(
         "--pass-rate",
@@ -115,7 +117,7 @@ def add_explain(commands: Any) -> None:
     explain.add_argument(
         "--weights",
         metavar="W",
-        help="weights of these rewards, 1,.5 (default: those of SPEC, or 1)",
+        help="weights of these rewards, 1,.5 (default: those of a trainer's options, or 1)",
     )
     explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")

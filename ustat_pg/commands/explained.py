@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..catalogue import named
 from ..explanations import (
     Differences,
     Explanation,
@@ -16,7 +17,6 @@ from ..explanations import (
     explain_rewards,
     explain_scheme,
 )
-from ..explanations.effects import whose
 from ..problems import load_problem
 from ..reading import read_json
 from ..sampling import SCHEMES
@@ -45,27 +45,27 @@ def _asked(options: argparse.Namespace) -> Found:
             raise InputError(
                 f"{given[0]} is for one reward, --reward-rates for several: give one of the two"
             )
-        asked = {"name": options.name, "group_size": size, "weights": options.weights}
-        return explain_rewards(options.reward_rates, options.spec or None, **asked)
+        asked = {"group_size": size, "weights": options.weights}
+        return explain_rewards(options.reward_rates, options.estimator, **asked)
     rates = [number for text in options.pass_rate for number in _numbers(text)]
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)
     else:
         _refuse_unread(options, "there is no log to read", "group_by", "reward")
-    if len(options.spec) == 1 and options.spec[0] in SCHEMES:
-        unread = ("against", "name", "group_size", "problem")
-        _refuse_unread(options, f"{options.spec[0]} is a way of sampling", *unread)
-        return explain_scheme(options.spec[0], rates or None)
+    if len(options.estimator) == 1 and options.estimator[0] in SCHEMES:
+        unread = ("against", "group_size", "problem")
+        _refuse_unread(options, f"{options.estimator[0]} is a way of sampling", *unread)
+        return explain_scheme(options.estimator[0], rates or None)
     prompts: dict[str, Any] = {
         "pass_rates": rates or None,
         "moments": None if options.problem is None else load_problem(options.problem).moments(),
     }
-    explanation = explain(options.spec or None, name=options.name, group_size=size, **prompts)
+    explanation = explain(options.estimator, group_size=size, **prompts)
     if options.against is None:
         return explanation
     _refuse_unread(options, "--against compares two", "plot")
-    if explanation.meaning is None or whose(options.against, None)[0] is None:
-        raise InputError("--against compares options of trainers: write SPEC, not an estimator")
+    if explanation.meaning is None or named(options.against) is not None:
+        raise InputError("--against compares options of trainers: an estimator's name has none")
     return Differences(explanation, explain(options.against, **prompts))
 
 

@@ -55,7 +55,7 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def mse(options: argparse.Namespace) -> None:
-    """Print every baseline's gradient MSE at every group size; of an older policy's rollouts their noise."""
+    """Print every estimator's gradient MSE at every group size; of an older policy's rollouts their noise."""
     settings = {
         name: value for name, value in vars(options).items() if name not in ("command", "part")
     }

@@ -84,8 +84,10 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     costs("--output-cost", type=float, metavar="R", help=text)
     text = "prompts are drawn without replacement from N (default: independently)"
     costs("--population", type=int, metavar="N", help=text)
-    text = "options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"
-    add("--as", dest="spec", metavar="SPEC", help=text)
+    text = (
+        "a trainer's options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"
+    )
+    add("--estimator", metavar="OPTIONS", help=text)
     form = command.add_mutually_exclusive_group()
     _form(form, "json", "one JSON object on stdout")
     _form(form, "csv", "the table of group sizes alone, as CSV")

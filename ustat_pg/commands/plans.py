@@ -28,7 +28,7 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
     plan, scheme = Plan.parse(options.plan).text, SCHEMES.get(options.plan)
     if options.design != "iid" or options.covariance:
         raise InputError("a plan takes independent prompts: leave out --design and --covariance")
-    name = options.baseline or (scheme.estimator if scheme else "sequential")
+    name = options.estimator or (scheme.estimator if scheme else "sequential")
     if options.enumerate:
         values = _enumerated(problem, plan, name, options.batch_size)
         return json.dumps(values) if options.json else rows(values, ROWS)
@@ -56,7 +56,7 @@ def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -
     square = 0.0 if square <= ROUNDING * mse else square
     return {
         "plan": plan,
-        "baseline": name,
+        "estimator": name,
         "expected_size": float(size),
         "mse": float((mse - square) / batch_size + square) if known else None,
         "squared_bias": square if known else None,

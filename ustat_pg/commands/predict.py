@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..baselines import parse
 from ..moments import Moments
 from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
 from ..predictions.count_tables import centred, is_binary
 from ..problems import SoftmaxBandit, holds_turns, load_problem
 from ..reading import read_json
+from ..registry import parse
 from ..validation import InputError
 
 
@@ -31,14 +31,14 @@ def run(options: argparse.Namespace) -> None:
         return
     moments = problem.moments()
     arguments: dict[str, Any] = {
-        "baseline": centred(options.baseline or "grpo", moments),
+        "estimator": centred(options.estimator or "grpo", moments),
         "group_size": options.group_size,
         "batch_size": options.batch_size,
         "design": options.design,
         "constant": options.constant,
         "critic": None if options.critic is None else numbers_in(options.critic),
     }
-    record = parse(arguments["baseline"])[0]
+    record = parse(arguments["estimator"])[0]
     closed = record.closed_form or (record.by_count and is_binary(moments))
     if not closed and not options.enumerate:
         raise InputError(f"{record.name} has no closed form for these rewards: try --enumerate")
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     if rates is not None:
         from ..predictions import verifier_effect
 
-        effect = verifier_effect(moments, *rates, arguments["baseline"], *sizes)
+        effect = verifier_effect(moments, *rates, arguments["estimator"], *sizes)
     if options.json:
         found = {} if covariance is None else {"covariance": covariance.tolist()}
         beside = {} if effect is None else {"verifier": effect.to_dict()}
@@ -73,7 +73,7 @@ def _over_turns(options: argparse.Namespace) -> str:
     """The schemes over turns on a problem with turns, side by side."""
     from ..comparison import compare_turns
 
-    for name in ("plan", "baseline", "constant", "critic", "verifier_rates"):
+    for name in ("plan", "estimator", "constant", "critic", "verifier_rates"):
         if getattr(options, name) is not None:
             raise InputError(
                 f"{name} is given with a problem with turns, whose schemes are compared"
@@ -93,10 +93,10 @@ def _enumerated(
     from ..engines.enumeration import enumerate_mse
 
     if arguments["constant"] is not None or arguments["critic"] is not None:
-        raise InputError("a constant and predicted values belong to baselines with a closed form")
-    name, *sizes = (arguments[key] for key in ("baseline", "group_size", "batch_size", "design"))
+        raise InputError("a constant and predicted values belong to estimators with a closed form")
+    name, *sizes = (arguments[key] for key in ("estimator", "group_size", "batch_size", "design"))
     if parse(name)[0].name == "best":
-        name = best_table(moments, arguments["group_size"]).spec
+        name = best_table(moments, arguments["group_size"]).estimator
     known = gradient_mse(moments, "oracle", *sizes)
     found = vars(enumerate_mse(problem, name, *sizes))
     return replace(known, **{key: value for key, value in found.items() if key != "mean"})

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import baselines
-from ..baselines import BASELINES, Baseline
+from .. import registry
 from ..digests import digest
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
+from ..registry import ESTIMATORS, Record
 from ..validation import InputError, finite_array, integer
 
 Array = NDArray[np.float64]
@@ -25,8 +25,8 @@ Integers = NDArray[np.int64]
 NEEDS = ("constant", "value", "optimal_baseline", "squared_norms")
 """Arguments that engines can give an advantage function besides the rewards."""
 
-RUNNABLE = tuple(name for name, record in BASELINES.items() if set(record.needs) <= set(NEEDS))
-"""The baselines that engines can run by their name and at most a constant."""
+RUNNABLE = tuple(name for name, record in ESTIMATORS.items() if set(record.needs) <= set(NEEDS))
+"""The estimators that engines can run by their name and at most a constant."""
 
 OUTPUTS_OF_A_GRADIENT = 256
 """Outputs of a training run that count as one replication of a gradient in a budget."""
@@ -55,23 +55,23 @@ class Draws:
 
 @dataclass(frozen=True)
 class Estimator:
-    """A gradient estimator: a baseline by name, or any function that gives advantages.
+    """A gradient estimator: one by its name, or any function that gives advantages.
 
     Arguments:
-        baseline: a name the library knows, or a label of your own where ``function`` is given.
-        constant: the number subtracted, for the baseline constant.
+        name: one that the library knows, or a label of your own where ``function`` is given.
+        constant: the number subtracted, of the estimator constant.
         function: (rewards S + (B, G), :class:`Draws`) to advantages S + (B, G); engines that are
             compiled refuse it.
         within_rewards: whether the baseline of the function never lies outside the range of the group's
             rewards, as a median does not: intervals of simulations need to know how far it may go.
-        values: V_φ(x), the number subtracted at each prompt, for the baseline critic; gradients at
+        values: V_φ(x), the number subtracted at each prompt, of the estimator critic; gradients at
             fixed parameters alone take it.
 
-    >>> Estimator("critic", values=(0.5, 0.25)).baseline
-    'critic'
+    >>> Estimator("rloo").name
+    'grpo'
     """
 
-    baseline: str
+    name: str
     constant: float | None = None
     function: Callable[[Array, Draws], Array] | None = None
     values: tuple[float, ...] | None = None
@@ -80,19 +80,19 @@ class Estimator:
     def __post_init__(self) -> None:
         if self.function is None:
             if self.within_rewards:
-                raise InputError("within_rewards requires a baseline that is a function")
-            record, learned = baselines.baseline(self.baseline), self.values is not None
-            _, colon, numbers = self.baseline.partition(":")
-            object.__setattr__(self, "baseline", record.name + colon + numbers)
+                raise InputError("within_rewards requires an estimator that is a function")
+            record, learned = registry.record_of(self.name), self.values is not None
+            _, colon, numbers = self.name.partition(":")
+            object.__setattr__(self, "name", record.name + colon + numbers)
             if record.name not in RUNNABLE and not learned:
                 raise InputError(
-                    f"engines have no {self.baseline}: use constant or a function, or one of "
+                    f"engines have no {self.name}: use constant or a function, or one of "
                     f"{', '.join(RUNNABLE)}"
                 )
             if learned and "predicted_value" not in record.needs:
-                raise InputError("`values` requires baseline 'critic', and vice versa")
+                raise InputError("`values` requires estimator 'critic', and vice versa")
             if (self.constant is not None) != ("constant" in record.needs):
-                raise InputError("`constant` requires baseline 'constant', and vice versa")
+                raise InputError("`constant` requires estimator 'constant', and vice versa")
             if self.constant is not None:
                 finite_array("constant", self.constant, 0)
             if self.values is not None:
@@ -103,19 +103,19 @@ class Estimator:
         """How results call it."""
         if self.values is not None:
             return f"critic={digest(self.values)}"
-        return self.baseline if self.constant is None else f"constant={self.constant!r}"
+        return self.name if self.constant is None else f"constant={self.constant!r}"
 
     @property
-    def record(self) -> Baseline:
-        """The known facts about the baseline; few for a function."""
+    def record(self) -> Record:
+        """The known facts about it; few for a function."""
         if self.function is not None:
-            return Baseline(self.baseline, within_rewards=self.within_rewards)
-        return baselines.baseline(self.baseline)
+            return Record(self.name, within_rewards=self.within_rewards)
+        return registry.record_of(self.name)
 
     def require_group(self, group_size: int) -> None:
         """Refuse a group of one output, which has no others for a leave-one-out mean."""
         if self.function is None:
-            baselines.require_group(self.baseline, group_size)
+            registry.require_group(self.name, group_size)
 
     def require_name(self, name_of_runs: str) -> None:
         """Refuse a function or a critic, which runs of parameters that change cannot take."""
@@ -125,14 +125,14 @@ class Estimator:
             )
 
     def weigh(self, rewards: Any, **find: Callable[[], Any]) -> Any:
-        """The advantages of a baseline that has a name, in the rewards' own library."""
+        """The advantages of an estimator that the library knows by name, in the rewards' own library."""
         find["constant"] = lambda: self.constant
         known = {}
         for need in self.record.needs:
             if need not in find:
                 raise InputError(f"{self.label} cannot be run here: its {need} is not known")
             known[need] = find[need]()
-        return advantages(self.baseline, rewards, **known)
+        return advantages(self.name, rewards, **known)
 
     def by_count(self, group_size: int) -> tuple[Array, Array]:
         """The advantages of a success and of a failure by the number of successes, (G+1,) each, of an
@@ -140,7 +140,7 @@ class Estimator:
         """
         place = np.arange(group_size)
         groups = (place < np.arange(group_size + 1)[:, None]).astype(np.float64)
-        table = np.asarray(advantages(self.baseline, groups))
+        table = np.asarray(advantages(self.name, groups))
         return np.append(0.0, table[1:, 0]), np.append(table[:-1, -1], 0.0)
 
     def baseline_values(self, problem: SoftmaxBandit) -> Array | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..baselines import Baseline
+from ..registry import Record
 
 PROMPT_ONLY, VALUE, MINIMUM_VARIANCE, GRPO, GROUP_MEAN, NORM_WEIGHTED, BY_COUNT, STANDARDISED = (
     range(8)
@@ -17,11 +17,11 @@ KERNELS = {
     "norm-weighted": NORM_WEIGHTED,
     "standardised": STANDARDISED,
 }
-"""The number of each baseline's ``kernel``."""
+"""The number of each estimator's ``kernel``."""
 
 
-def kind_of(record: Baseline, binary: bool) -> int | None:
-    """The number of a baseline, None where no body has it; of two forms the one with fewer sums."""
+def kind_of(record: Record, binary: bool) -> int | None:
+    """The number of an estimator, None where no body has it; of two forms the one with fewer sums."""
     forms = [KERNELS[record.kernel]] if record.kernel else []
     if record.by_count and binary:
         forms.append(BY_COUNT)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from inspect import signature
 
-from .. import baselines
+from .. import registry
 from ..validation import InputError
 from . import linear, shaped
 from .aggregation import AGGREGATIONS, token_weights
@@ -35,7 +35,7 @@ from .shaped import *  # noqa: F403
 
 __all__ = [
     "AGGREGATIONS",
-    "BASELINES",
+    "FUNCTIONS",
     "KL_KINDS",
     "KL_PLACES",
     "RATIOS",
@@ -56,21 +56,21 @@ __all__ = [
 __all__ += linear.__all__
 __all__ += shaped.__all__
 
-_FUNCTIONS = vars(linear) | vars(shaped)
+_NAMED = vars(linear) | vars(shaped)
 
-BASELINES: dict[str, Callable[..., Array]] = {
-    name: _FUNCTIONS[record.function] for name, record in baselines.BASELINES.items()
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    name: _NAMED[record.function] for name, record in registry.ESTIMATORS.items()
 }
 """Advantage functions by name."""
 
 
-def advantages(name: str, rewards: Array, **known: Array) -> Array:
-    """Advantages of the baseline called ``name``; ``known`` is what that baseline takes.
+def advantages(estimator: str, rewards: Array, **known: Array) -> Array:
+    """Advantages of an estimator by name; ``known`` is what its function takes beside the rewards.
 
     Arguments:
-        name: one of :data:`BASELINES` or an alias, with its numbers behind a colon if it has any.
+        estimator: one of :data:`FUNCTIONS` or an alias, with its numbers behind a colon if it has any.
         rewards: (..., G).
-        known: the keyword argument of that baseline's own function, e.g. ``value=`` for the oracle.
+        known: the keyword argument of that function, e.g. ``value=`` for the oracle.
 
     >>> import numpy as np
     >>> advantages("rloo", np.array([1.0, 0.0]))
@@ -78,12 +78,12 @@ def advantages(name: str, rewards: Array, **known: Array) -> Array:
     >>> advantages("bayes:1,1", np.array([1.0, 0.0, 0.0]))
     array([ 0.75, -0.5 , -0.5 ])
     """
-    record, numbers = baselines.parse(name)
-    function = BASELINES[record.name]
+    record, numbers = registry.parse(estimator)
+    function = FUNCTIONS[record.name]
     try:
         signature(function).bind(rewards, **known, **numbers)
     except TypeError as error:
-        raise InputError(f"{name}: {error}") from None
+        raise InputError(f"{estimator}: {error}") from None
     return function(rewards, **known, **numbers)
 
 

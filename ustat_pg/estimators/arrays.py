@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from ..baselines import BASELINES
+from ..registry import ESTIMATORS
 from ..validation import InputError
 
 Array = Any  # any array of the array API
@@ -82,7 +82,7 @@ def listed(name: str, value: Any, like: Array | None = None) -> tuple[Any, Array
 def rewards_of(rewards: Any, name: str) -> tuple[Any, Array]:
     """The rewards' namespace and the rewards, after refusing what no estimator can use."""
     xp, array = floating("rewards", rewards)
-    least = BASELINES[name].least_group
+    least = ESTIMATORS[name].least_group
     if array.ndim < 1 or array.shape[-1] < least:
         size = array.shape[-1] if array.ndim else 0
         raise InputError(

@@ -36,7 +36,7 @@ class Differences(Shown):
     def __post_init__(self) -> None:
         if self.one.meaning is None or self.other.meaning is None:
             raise InputError(
-                "differences compare two trainers' options: write SPEC, not an estimator"
+                "differences compare two trainers' options: an estimator's name has none"
             )
 
     @property

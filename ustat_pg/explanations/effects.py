@@ -9,17 +9,16 @@ is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..baselines import ALIASES, BASELINES, parse
-from ..catalogue import Meaning, catalogue, resolve
+from ..catalogue import Meaning, named, resolve
 from ..moments import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, frac_reward_zero_std, gradient_mse
 from ..predictions.count_tables import centred
+from ..registry import parse
 from ..sampling import SCHEMES
 from ..validation import InputError, integer, shares
 from .explanation import Explanation
@@ -66,9 +65,8 @@ def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
 
 
 def explain(
-    spec: Any = None,
+    estimator: Any,
     *,
-    name: str | None = None,
     group_size: int | None = None,
     pass_rates: ArrayLike | None = None,
     moments: Moments | HasMoments | None = None,
@@ -78,21 +76,20 @@ def explain(
     An advantage function of one's own is tried on groups of rewards 0 and 1, and explained in the same way.
 
     Arguments:
-        spec: a framework and its options, a file of them, a mapping or a config, as
-            :func:`ustat_pg.catalogue.resolve` reads them: ``explain(trainer.args)``. Or a function from
-            rewards (n, G) to advantages of that shape, of NumPy or torch. Or the name alone of one of this
-            library's estimators, which no framework has.
-        name: one of this library's estimators, in place of ``spec``.
+        estimator: one of this library's, by a name that no framework has. Or a framework and its options, a
+            file of them, a mapping or a config, as :func:`ustat_pg.catalogue.resolve` reads them:
+            ``explain(trainer.args)``. Or a function from rewards (n, G) to advantages of that shape, of NumPy
+            or torch.
         group_size: G, in place of what the options say.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
         moments: of a problem, or the problem, in place of pass rates.
 
     Raises:
-        InputError: neither or both of ``spec`` and ``name``, or of what replaces another; anything
-            unknown; a group size that is missing or too small; rewards that are not 0 or 1.
+        InputError: anything unknown; a group size that is missing or too small; rewards that are not 0 or 1;
+            moments and pass rates together.
 
     >>> verl = explain("verl adv_estimator=grpo rollout.n=2", pass_rates=[0.2])
-    >>> verl.name, verl.unbiased, [round(w, 4) for w in verl.mean_factor]
+    >>> verl.estimator, verl.unbiased, [round(w, 4) for w in verl.mean_factor]
     ('std-ddof1', False, [0.7071])
     >>> explain("group-mean", group_size=4, pass_rates=[0.2]).mean_factor
     [0.75]
@@ -100,9 +97,10 @@ def explain(
     >>> str(mine.alike), mine.mean_factor[0]
     ('group-mean', 0.75)
     """
-    if isinstance(spec, str) and spec in SCHEMES:
-        raise InputError(f"{spec} is a way of sampling: call ustat_pg.explanations.explain_scheme")
-    spec, name = whose(spec, name)
+    if isinstance(estimator, str) and estimator in SCHEMES:
+        raise InputError(
+            f"{estimator} is a way of sampling: call ustat_pg.explanations.explain_scheme"
+        )
     if moments is not None and pass_rates is not None:
         raise InputError("a problem has its own pass rates: give one of the two")
     assumed = moments is None
@@ -110,8 +108,9 @@ def explain(
         moments = moments_of_pass_rates(PASS_RATES if pass_rates is None else pass_rates)
     else:
         moments = moments_of(moments)
-    function = spec if callable(spec) and not isinstance(spec, type) else None
-    meaning = None if function or spec is None else resolve(spec, group_size)
+    function = estimator if callable(estimator) and not isinstance(estimator, type) else None
+    name = named(estimator)
+    meaning = None if function or name else resolve(estimator, group_size)
     size = integer("group size", group_size_of(group_size, meaning))
     common: dict[str, Any] = {
         "group_size": size,
@@ -127,38 +126,25 @@ def explain(
 
         called, table = table_of_function(function, integer("group size", size, 2))
         common |= {"function": True, "alike": namesake(table)}
-        return _of_table(called, table, table.spec, moments, common)
-    estimator = name if meaning is None else meaning.estimator
-    if estimator is None:
-        assert meaning is not None
-        return Explanation(meaning.row.name, **common)
-    estimator = centred(estimator, moments)
-    record = parse(estimator)[0]
+        return _of_table(called, table, table.estimator, moments, common)
+    if meaning is not None:
+        name = meaning.estimator
+        if name is None:
+            return Explanation(meaning.row.name, **common)
+    assert name is not None
+    name = centred(name, moments)
+    record = parse(name)[0]
     if not record.by_count:
         raise InputError(
             f"{record.name} is not a table by the number of successes: ask gradient_mse, or ustat-pg "
             "predict, what it does on a problem"
         )
-    table, scaled = count_table(estimator, size, moments), estimator
+    table, scaled = count_table(name, size, moments), name
     if meaning is not None and meaning.factor != 1:
         table = table.scaled(meaning.factor)
-        scaled = table.spec
-    called = record.name + estimator[len(estimator.partition(":")[0]) :]
+        scaled = table.estimator
+    called = record.name + name[len(name.partition(":")[0]) :]
     return _of_table(called, table, scaled, moments, common)
-
-
-def whose(spec: Any, name: str | None) -> tuple[Any, str | None]:
-    """A framework with its options, or an estimator's name: of a name alone, that no framework or file has,
-    the second.
-    """
-    if (spec is None) == (name is None):
-        raise InputError("give one estimator: a framework with its options, or name=NAME")
-    (word,) = spec if isinstance(spec, list | tuple) and len(spec) == 1 else (spec,)
-    family = word.partition(":")[0] if isinstance(word, str) else None
-    if family not in BASELINES and family not in ALIASES:
-        return spec, name
-    taken = word in catalogue().names or Path(word).exists()
-    return (spec, name) if taken else (None, word)
 
 
 def _of_table(

@@ -32,7 +32,7 @@ class Explanation(shown.Shown):
     """The effect of an estimator on rewards 0 and 1.
 
     Arguments:
-        name: this library's name of it, or the framework's own where the library has none.
+        estimator: this library's name of it, or the framework's own where the library has none.
         group_size: G.
         unbiased: for the gradient of the expected reward, the advantage alone; None where unknown,
             as are those that follow.
@@ -53,7 +53,7 @@ class Explanation(shown.Shown):
         assumed: whether pass rates were all that is known.
     """
 
-    name: str
+    estimator: str
     group_size: int
     frac_reward_zero_std: float
     best_table: list[float]
@@ -122,9 +122,9 @@ class Explanation(shown.Shown):
             axes: to draw on; new ones unless given.
         """
         if self.weight is None or self.mean_factor is None:
-            raise InputError(f"{self.name} has no closed form here: there is nothing to draw")
+            raise InputError(f"{self.estimator} has no closed form here: there is nothing to draw")
         prompts = self.pass_rates, self.mean_factor
-        return plot_weight(axes, f"{self.name}, G = {self.group_size}", self.weight, *prompts)
+        return plot_weight(axes, f"{self.estimator}, G = {self.group_size}", self.weight, *prompts)
 
     @property
     def family(self) -> Family:
@@ -136,7 +136,7 @@ class Explanation(shown.Shown):
         other = None if self.meaning is None else self.meaning.row.other
         if other is not None:
             return catalogue().others[other]
-        return catalogue().families[self.name.partition(":")[0]]
+        return catalogue().families[self.estimator.partition(":")[0]]
 
     @property
     def called(self) -> list[str]:
@@ -153,7 +153,7 @@ def _heading(explanation: Explanation) -> list[str]:
     if meaning is not None:
         title = f"{meaning.framework.title} {meaning.written}".rstrip()
         lines += [f"{title}, G = {explanation.group_size}: {meaning.row.name}", *passed(meaning)]
-    lines += [f"{explanation.name}: {family.title}"]
+    lines += [f"{explanation.estimator}: {family.title}"]
     if explanation.function:
         lines += [f"  {_found(explanation)}"]
     lines += [f"  {family.formula}", f"  {family.what}"]
@@ -279,7 +279,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
             "that factor.".format(*meaning.cap)
         ]
     if meaning.clip:
-        cut = not known or explanation.name.startswith("count-table")
+        cut = not known or explanation.estimator.startswith("count-table")
         words = _CLIPPED[known] if cut else "none is larger here"
         lines += [f"  Advantages are clipped at ±{meaning.clip:g}: {words}."]
     lines += [f"  {line}" for line in (*meaning.step(), *meaning.reused(), *meaning.beside())]

@@ -28,12 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import multinomial
 
-from ..catalogue import Meaning, resolve
+from ..catalogue import Meaning, named, resolve
 from ..estimators import advantages
 from ..reading import read_json
 from ..shown import Shown
 from ..validation import InputError, integer, number
-from .effects import group_size_of, whose
+from .effects import group_size_of
 from .explanation import wrapped
 
 Array = NDArray[np.float64]
@@ -58,7 +58,7 @@ class RewardGradients(Shown):
     """The gradients that the mean estimate of a prompt is made of.
 
     Arguments:
-        name: the framework's own name of the estimator, or this library's.
+        estimator: the framework's own name of it, or this library's.
         group_size: G.
         weights: of the rewards, by name.
         rates: P(S) by the names of S, a ``+`` between them.
@@ -70,7 +70,7 @@ class RewardGradients(Shown):
         passed_over: names that were written and are no option of the catalogue.
     """
 
-    name: str
+    estimator: str
     group_size: int
     weights: dict[str, float]
     rates: dict[str, float]
@@ -86,7 +86,7 @@ class RewardGradients(Shown):
         own = "* marks these options" if self.own else "These options have no closed form here"
         ways = [way + "*" * (way == self.own) for way in self.multiples]
         lines = [
-            f"{self.name}, G = {self.group_size}",
+            f"{self.estimator}, G = {self.group_size}",
             f"  Rewards 0 or 1, {how}; weights {weights}.",
             "",
             "The mean estimate of a prompt with these rates is a sum of gradients, each multiplied by",
@@ -122,9 +122,8 @@ class RewardGradients(Shown):
 
 def explain_rewards(
     rates: Mapping[str, float] | str,
-    spec: Any = None,
+    estimator: Any,
     *,
-    name: str | None = None,
     group_size: int | None = None,
     weights: Sequence[float] | str | None = None,
 ) -> RewardGradients:
@@ -133,12 +132,12 @@ def explain_rewards(
     Arguments:
         rates: P(S) at a prompt by the names of S, ``{"format": 0.9, "correct": 0.2}`` or as text; of each
             reward, and of none or of all sets of more, ``"format+correct": 0.2``. A JSON file of these too.
-        spec, name, group_size: as :func:`~ustat_pg.explain` takes them.
-        weights: of the rewards in this order; those of ``spec``, or 1, unless given.
+        estimator, group_size: as :func:`~ustat_pg.explain` takes them, but no function.
+        weights: of the rewards in this order; those of the trainer's options, or 1, unless given.
 
     Raises:
         InputError: fewer than two rewards, rates that no outputs have, as many weights as there are no
-            rewards, too large a group, and what ``spec`` and ``name`` are refused for.
+            rewards, too large a group, and what an estimator is refused for.
 
     >>> found = explain_rewards("format=.9,correct=.2", "trl num_generations=8")
     >>> {s: round(w, 3) for s, w in found.multiples["sum/deviation"].items()}
@@ -146,8 +145,8 @@ def explain_rewards(
     >>> {s: round(w, 3) for s, w in found.multiples["each/deviation (GDPO)"].items()}
     {'format': 2.177, 'correct': 1.971, 'format+correct': 0.0}
     """
-    spec, name = whose(spec, name)
-    meaning = None if spec is None else resolve(spec, group_size)
+    name = named(estimator)
+    meaning = None if name else resolve(estimator, group_size)
     size = integer("group size", group_size_of(group_size, meaning), 2)
     names, joint, independent = _rates(rates)
     known = _weights(weights, meaning, names)
@@ -167,9 +166,9 @@ def explain_rewards(
     if own is not None and own not in ways.values():
         ways = {"these options": own, **ways}
     multiples = {}
-    for way, (estimator, apart) in ways.items():
-        gains = _gains(estimator, apart, bits, np.maximum(cells, 0), known, size)
-        multiples[way] = above @ gains * (factor if (estimator, apart) == own else 1.0)
+    for way, (formula, apart) in ways.items():
+        gains = _gains(formula, apart, bits, np.maximum(cells, 0), known, size)
+        multiples[way] = above @ gains * (factor if (formula, apart) == own else 1.0)
     shown = sorted(range(1, len(bits)), key=lambda i: (bits[i].sum(), [*-bits[i]]))
     labels = {_name(names, bits[i]): i for i in shown}
     # P(S) is then a product of rates, and moves by that of the others with the rate of each.
@@ -185,7 +184,7 @@ def explain_rewards(
 
     single = {way: slopes @ each for way, each in multiples.items()}
     return RewardGradients(
-        name=title,
+        estimator=title,
         group_size=size,
         weights=dict(zip(names, known.tolist(), strict=True)),
         rates={label: float(joint[i]) for label, i in labels.items()},

@@ -1,7 +1,7 @@
 """Language models: rollouts, scores, and what one pool of them says about every group size.
 
 A pool of N rollouts for each prompt, rewarded by a verifier and scored by the model that wrote them,
-holds every moment of the closed forms. So one pool gives the gradient MSE of every baseline at every
+holds every moment of the closed forms. So one pool gives the gradient MSE of every estimator at every
 group size, the best group size, and what it costs not to know the critic.
 """
 
@@ -14,16 +14,16 @@ from ..validation import needed
 
 if TYPE_CHECKING:
     from .monitor import NoiseMonitor
-    from .trl_trainers import BaselineTrainer
+    from .trl_trainers import EstimatorTrainer
     from .two_stage_trainer import TwoStageTrainer
 
 _HOME = {
-    "BaselineTrainer": "trl_trainers",
+    "EstimatorTrainer": "trl_trainers",
     "NoiseMonitor": "monitor",
     "TwoStageTrainer": "two_stage_trainer",
 }
 
-__all__ = ["BaselineTrainer", "NoiseMonitor", "TwoStageTrainer"]
+__all__ = ["EstimatorTrainer", "NoiseMonitor", "TwoStageTrainer"]
 
 
 def __getattr__(name: str) -> Any:

@@ -54,7 +54,7 @@ class PoolAdvice(Advice):
             a population.
         looks: the numbers at each look at a growing pool; empty where it did not grow.
         adaptive: groups in two stages beside fixed ones, if requested.
-        choice: group size and baseline together, beside a trainer's options, where these are named.
+        choice: group size and estimator together, beside a trainer's options, where these are named.
     """
 
     pool: ScoredPool
@@ -137,7 +137,7 @@ class PoolAdvice(Advice):
             },
             "taken_as_zero": list(estimates.clipped),
             **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
-            **({} if self.choice is None else {"as": self.choice.to_dict()}),
+            **({} if self.choice is None else {"choice": self.choice.to_dict()}),
         }
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ def advise_pool(
     off_policy: bool = False,
     adaptive: bool = False,
     stage_cost: float = 0.0,
-    spec: Any = None,
+    estimator: Any = None,
 ) -> PoolAdvice:
     """Which group size a scored pool advises, and how sure that is.
 
@@ -233,7 +233,7 @@ def advise_pool(
         off_policy: go on with rollouts that another policy seems to have drawn.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
         stage_cost: what a second stage costs, in outputs.
-        spec: a trainer's options in use: group size and baseline are chosen together beside them.
+        estimator: the one in use, as a trainer's options: others and their group sizes are compared with it.
 
     Raises:
         InputError: as that function says, rollouts of another policy, or no group with a signal.
@@ -244,7 +244,7 @@ def advise_pool(
     advice = decide(
         pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
     )
-    return _completed(advice, stage_cost if adaptive else None, spec)
+    return _completed(advice, stage_cost if adaptive else None, estimator)
 
 
 def advise_model(
@@ -257,7 +257,7 @@ def advise_model(
     population: int | None = None,
     adaptive: bool = False,
     stage_cost: float = 0.0,
-    spec: Any = None,
+    estimator: Any = None,
     progress: Progress | None = None,
 ) -> PoolAdvice:
     """Which group size for a language model and its prompts: samples, scores and asks the pool.
@@ -268,7 +268,7 @@ def advise_model(
             :func:`~ustat_pg.predictions.group_size_advice`.
         until: take more and more prompts until the advised G costs at most this share over the least error,
             or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts`` say how many.
-        adaptive, stage_cost, spec: as for :func:`advise_pool`.
+        adaptive, stage_cost, estimator: as for :func:`advise_pool`.
         progress: called after each prompt.
 
     Raises:
@@ -284,13 +284,13 @@ def advise_model(
         population=population,
     )
     if source.rollouts is None:
-        _refuse_unanswerable(spec, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
+        _refuse_unanswerable(estimator, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
     if until is None and source.limit is None and source.rollouts is None:
         until = _ENOUGH
     share = None if until is None or until == "all" else float(until)
     looks: list[dict[str, Any]] = []
     _announce(source, share)
-    known = partial(_refuse_unanswerable, spec)
+    known = partial(_refuse_unanswerable, estimator)
     with closing(source.pools(progress, looks=share is not None, known=known)) as pools:
         for grown in pools:
             advice = decide(
@@ -316,12 +316,12 @@ def advise_model(
             )
             if settled:
                 break
-    advice = _completed(advice, stage_cost if adaptive else None, spec)
+    advice = _completed(advice, stage_cost if adaptive else None, estimator)
     return replace(advice, looks=tuple(looks))
 
 
 def _refuse_unanswerable(
-    spec: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
+    estimator: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
 ) -> None:
     """Refuse now what no scores of rollouts with these rewards, (P, N), of these prompts could answer."""
     # A pool of made-up scores is asked, so that nothing here can differ from what the real one refuses.
@@ -331,9 +331,9 @@ def _refuse_unanswerable(
     gradients(pool)
     if not np.ptp(rewards, axis=1).any():
         raise _no_signal()
-    if spec is None:
+    if estimator is None:
         return
-    meaning = in_use(spec)
+    meaning = in_use(estimator)
     assert meaning.estimator is not None
     assert meaning.group_size is not None
     group_moments(pool, prompt_moments(pool), [meaning.estimator], [meaning.group_size])
@@ -414,7 +414,7 @@ def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
     return float(single.mean()), float((single + known.norm_advantage).mean())
 
 
-def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -> PoolAdvice:
+def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: Any) -> PoolAdvice:
     """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
     if advice is None:
         raise _no_signal()
@@ -423,14 +423,14 @@ def _completed(advice: PoolAdvice | None, stage_cost: float | None, spec: Any) -
         from .plans import adaptive_pool_advice
 
         advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
-    if spec is None:
+    if estimator is None:
         return advice
     from .estimates import compared, direction
 
     sizes = [row.group_size for row in advice.sizes.table if row.group_size <= pool.rollouts]
-    choice = choose(spec, advice.budget, sizes, partial(compared, pool))
+    choice = choose(estimator, advice.budget, sizes, partial(compared, pool))
     current = choice.candidates[0]
     if not current.unbiased:
-        bias = direction(pool, current.baseline, current.group_size)
+        bias = direction(pool, current.estimator, current.group_size)
         choice = replace(choice, direction=bias)
     return replace(advice, choice=choice)

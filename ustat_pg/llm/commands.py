@@ -1,4 +1,4 @@
-"""Every baseline's gradient error at every group size: the tables of ``ustat-pg llm mse``."""
+"""Every estimator's gradient error at every group size: the tables of ``ustat-pg llm mse``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..jackknife import means
 from ..shown import Shown, plain
 from .constants import ConstantsEstimate, constants
 from .estimates import (
-    BASELINES,
+    OF_POOLS,
     TABLES,
     WEIGHTED,
     Dominant,
@@ -36,7 +36,7 @@ from .printing import (
 from .tables import binary
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""Baselines of tables, unless others are given."""
+"""Group sizes of tables, unless others are given."""
 
 SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
 """Advantages whose sign is the reward's."""
@@ -44,7 +44,7 @@ SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
 
 @dataclass(frozen=True)
 class PoolErrors(Shown):
-    """Every baseline's gradient error at every group size.
+    """Every estimator's gradient error at every group size.
 
     Arguments:
         pool: of the scores.
@@ -96,7 +96,7 @@ class PoolErrors(Shown):
 
 
 def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> PoolErrors:
-    """Every baseline's gradient error at every group size; for an older policy's rollouts their noise.
+    """Every estimator's gradient error at every group size; for an older policy's rollouts their noise.
 
     Group sizes are at least 2; powers of 2 up to the pool's rollouts unless given.
     """
@@ -112,13 +112,13 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
             pool, {"bound_share": share}, {**frames, "noise_to_signal_by_length": by_length}
         )
     estimate = constants(pool) if pool.distinct > 1 else None
-    parts = [curves(pool, sizes, [name for name in BASELINES if name not in WEIGHTED])]
+    parts = [curves(pool, sizes, [name for name in OF_POOLS if name not in WEIGHTED])]
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside and pool.gram is not None:
         # Groups are drawn from the pool for these: none is larger than it.
         parts.append(curves(pool, inside, WEIGHTED))
     tables = TABLES if binary(pool) else ()
-    names = dict.fromkeys(name for name in ("grpo", *BASELINES, *tables) if name not in WEIGHTED)
+    names = dict.fromkeys(name for name in ("grpo", *OF_POOLS, *tables) if name not in WEIGHTED)
     return PoolErrors(
         pool,
         {"on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z)},

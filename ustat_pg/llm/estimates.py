@@ -1,4 +1,4 @@
-"""What a scored pool says about every group size: error curves of baselines, their order, noise over signal.
+"""What a scored pool says about every group size: error curves of estimators, their order, noise over signal.
 
 Every conditional MSE of Theorem 2 (mse) is linear in moments of one prompt,
 
@@ -44,7 +44,7 @@ from .moments import (
 from .pool import ScoredPool
 from .printing import ends, finite
 from .tables import (
-    BASELINES,
+    OF_POOLS,
     ONE_MORE,
     TABLES,
     WEIGHTED,
@@ -56,7 +56,7 @@ from .tables import (
 )
 
 __all__ = [
-    "BASELINES",
+    "OF_POOLS",
     "TABLES",
     "WEIGHTED",
     "ConstantsEstimate",
@@ -83,9 +83,9 @@ _PAPER = ("vanilla", "grpo", "oracle")
 def curves(
     pool: ScoredPool,
     group_sizes: Sequence[int],
-    baselines: Sequence[str] = ("vanilla", "grpo", "oracle", "minimum-variance"),
+    estimators: Sequence[str] = ("vanilla", "grpo", "oracle", "minimum-variance"),
 ) -> pd.DataFrame:
-    """The gradient MSE of every baseline at every group size, with 95% intervals.
+    """The gradient MSE of every estimator at every group size, with 95% intervals.
 
     It is the mean over prompts of the error of one group's gradient given the prompt (Figure 4, times the
     number of prompts).
@@ -94,27 +94,27 @@ def curves(
         pool: of N rollouts a prompt.
         group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines; to N for tables by
             counts, to N-1 for biased ones.
-        baselines: of :data:`BASELINES`, and tables by counts, such as :data:`TABLES`. The error of a
+        estimators: of :data:`OF_POOLS`, and tables by counts, such as :data:`TABLES`. The error of a
             biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
 
     Returns:
-        a row for each baseline and group size: baseline, group_size, mse, low, high, se, biased, own_se, the
-        part of se that random groups make, 0 where all groups are taken.
+        a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, own_se,
+        the part of se that random groups make, 0 where all groups are taken.
         Estimates are unbiased where ``biased`` is false, so they may be negative. Intervals regard
         the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
-    >>> curves(pool, [2, 4], ["grpo"])[["baseline", "group_size", "mse"]].round(4).values.tolist()
+    >>> curves(pool, [2, 4], ["grpo"])[["estimator", "group_size", "mse"]].round(4).values.tolist()
     [['grpo', 2, 0.25], ['grpo', 4, 0.0903]]
     """
-    names, sizes = names_of(baselines), sizes_of(group_sizes)
+    names, sizes = names_of(estimators), sizes_of(group_sizes)
     moments = prompt_moments(pool)
     groups = [group for row in group_moments(pool, moments, names, sizes) for group in row]
     averages = beside(*(_error(pool, moments, group) for group in groups))
     low, high = averages.interval()
     return pd.DataFrame(
         {
-            "baseline": np.repeat(names, len(sizes)),
+            "estimator": np.repeat(names, len(sizes)),
             "group_size": np.tile(sizes, len(names)),
             "mse": averages.full,
             "low": low,
@@ -137,8 +137,8 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
     return means(pool.by_prompt(error[:, None]), pool.looks)
 
 
-def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPER) -> pd.DataFrame:
-    """Which of some unbiased baselines has the larger MSE at a group size, by paired differences.
+def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAPER) -> pd.DataFrame:
+    """Which of some unbiased estimators has the larger MSE at a group size, by paired differences.
 
     The spread between prompts cancels, so the answer is the same in every design. For biased tables it
     would not be: their bias does not fall with the batch size.
@@ -152,9 +152,9 @@ def ordering(pool: ScoredPool, group_size: int, baselines: Sequence[str] = _PAPE
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
     ['vanilla', 'grpo', 'open', 'vanilla']
     """
-    names = names_of(baselines)
+    names = names_of(estimators)
     if len(set(names)) < max(2, len(names)):
-        raise InputError(f"baselines are {names}: at least two different ones are needed")
+        raise InputError(f"estimators are {names}: at least two different ones are needed")
     rows = group_moments(pool, prompt_moments(pool), names, [integer("group size", group_size)])
     errors = {}
     for name, (group,) in zip(names, rows, strict=True):
@@ -255,11 +255,11 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
 def noise_to_signal(
     pool: ScoredPool,
     group_sizes: Sequence[int],
-    baselines: Sequence[str] = ("grpo", "std", "maxrl", "bayes:1,1", "oracle"),
+    estimators: Sequence[str] = ("grpo", "std", "maxrl", "bayes:1,1", "oracle"),
     *,
     aggregation: str = "sequence-sum",
 ) -> pd.DataFrame:
-    """tr Cov ĝ / ‖E ĝ‖² of every baseline at every group size, which no rescaled learning rate changes.
+    """tr Cov ĝ / ‖E ĝ‖² of every estimator at every group size, which no rescaled learning rate changes.
 
     The error about the estimator's own mean, in units of that mean: where advantages are divided by the
     standard deviation, or by the mean as in MaxRL, ĝ has another length and direction than g, and its MSE
@@ -271,16 +271,16 @@ def noise_to_signal(
 
     Arguments:
         pool: of at least two prompts, with sketches.
-        group_sizes, baselines: as for :func:`curves`; the first baseline is the one that others
+        group_sizes, estimators: as for :func:`curves`; the first is the one that others
             are compared with.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
             ``loss_type="grpo"``, of tables by counts and pools scored ``by_length``. In a pool weighted by
             token (:mod:`ustat_pg.llm.pool`) either is of the weighted scores, of tables by counts too.
 
     Returns:
-        a row for each baseline and group size: baseline, group_size; noise, signal, noise_se, signal_se;
+        a row for each estimator and group size: estimator, group_size; noise, signal, noise_se, signal_se;
         ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
-        first baseline's at that group size by paired differences of logarithms. Ratios are NaN where signal,
+        first estimator's at that group size by paired differences of logarithms. Ratios are NaN where signal,
         or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0, those of
         relative where an 83% interval of either signal has 0.
 
@@ -289,10 +289,10 @@ def noise_to_signal(
     ...     [[[1.0], [-1.0], [2.0], [0.0]], [[2.0], [-1.0], [1.0], [-1.0]]],
     ... )
     >>> frame = noise_to_signal(pool, [3], ["grpo", "dr-grpo", "std"])
-    >>> frame[["baseline", "noise", "signal", "ratio"]].round(4).values.tolist()
+    >>> frame[["estimator", "noise", "signal", "ratio"]].round(4).values.tolist()
     [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
     """
-    names, sizes = names_of(baselines), sizes_of(group_sizes)
+    names, sizes = names_of(estimators), sizes_of(group_sizes)
     one_of("aggregation", aggregation, ("sequence-sum", "sequence-mean"))
     by_length = aggregation == "sequence-mean"
     gradients(pool)
@@ -307,13 +307,13 @@ def noise_to_signal(
             both, relative = noise.both, _over(noise, first.setdefault(size, noise))
             known = *_known(ratio(both, noise.signal)), *relative
             rows.append((name, size, *both.full, *both.se, *known))
-    columns = ["baseline", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
+    columns = ["estimator", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
     columns += ["low", "high", "relative", "relative_low", "relative_high"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
-    """Noise over signal times G of baselines at group sizes, and over the first's, with 95% intervals."""
+    """Noise over signal times G of estimators at group sizes, and over the first's, with 95% intervals."""
     gradients(pool)
     moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
     for name, size in pairs:
@@ -333,13 +333,13 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
     return [row(noises[pair]) if pair in noises else missing for pair in pairs]
 
 
-def direction(pool: ScoredPool, name: str, size: int) -> Direction:
-    """The bias of a baseline at a group size: E ĝ beside g, both over prompts.
+def direction(pool: ScoredPool, estimator: str, size: int) -> Direction:
+    """The bias of an estimator at a group size: E ĝ beside g, both over prompts.
 
     ⟨E ĝ, E g⟩, ‖E ĝ‖² and ‖E g‖² are means over pairs of different prompts, so that groups of all rollouts
     of a prompt will do; the cosine is biased by a term of order 1/P.
     """
-    ((group,),) = group_moments(pool, prompt_moments(pool), [name], [size])
+    ((group,),) = group_moments(pool, prompt_moments(pool), [estimator], [size])
     mean, gradient = _vectors(pool, group), pool.by_prompt(gradients(pool))
     # ⟨u, v⟩ = (‖u + v‖² - ‖u - v‖²)/4 holds for means over pairs too.
     parts = [mean, gradient, mean + gradient, mean - gradient]

@@ -67,7 +67,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
     measured without further cost (``per_completion``, sharded parameters, micro-batches of one completion).
     With ``per_completion`` and rewards 0 and 1 there are ``noise/best_group``, the best group size of the
-    run's own baseline, and ``noise/over_best``, the run's noise over the noise there.
+    run's own estimator, and ``noise/over_best``, the run's noise over the noise there.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. With several iterations over
     the same completions the first is measured. An error in here is one warning, on all processes, and the
@@ -154,12 +154,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         return self._meter.estimate()
 
     def compare(
-        self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
+        self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None
     ) -> list[Alternative]:
         """Noise of other estimators and group sizes, by ``NoiseMeter.compare``."""
         if self._meter is None or not self.per_completion:
             raise InputError("no completion was kept: NoiseMonitor(per_completion=True) does")
-        return self._meter.compare(baselines, group_sizes)
+        return self._meter.compare(estimators, group_sizes)
 
     def state(self) -> dict[str, Any]:
         """The state that a checkpoint keeps."""
@@ -453,7 +453,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                 print(estimate, file=sys.stderr)
 
     def _beside(self) -> dict[str, float]:
-        """The best group size of the run's own baseline, and the run's noise over that, where it is known."""
+        """The best group size of the run's own estimator, and the run's noise over that, where known."""
         if self._table is None or self._meter is None or not self.per_completion:
             return {}
         sizes = sorted({size for size in _SIZES_TRIED if size < self._size} | {self._size})

@@ -66,7 +66,7 @@ def errors_table(frame: Any, signal: Any) -> str:
     """Errors and shares of groups without signal, a line for each group size."""
     halves = (frame["high"] - frame["low"]) / 2
     texts = [f"{plain(m)} ± {_end(half)}" for m, half in zip(frame["mse"], halves, strict=True)]
-    table = _grid(frame, texts, "group_size", "baseline")
+    table = _grid(frame, texts, "group_size", "estimator")
     # Long names in two lines: the table fits a terminal.
     header = [name.replace("-", "-\n") for name in ("G", *table, "no signal")]
     text = _tabulated(
@@ -83,7 +83,7 @@ def _own(frame: Any) -> str:
     drawn = frame[frame["own_se"] > 0]
     if not len(drawn):
         return ""
-    names = ", ".join(drawn["baseline"].unique())
+    names = ", ".join(drawn["estimator"].unique())
     most = (drawn["own_se"] / drawn["mse"].abs()).max()
     return (
         f"\nErrors of {names} are means over random groups of the pool;\ntheir own standard error is at most "
@@ -92,11 +92,11 @@ def _own(frame: Any) -> str:
 
 
 def noise_table(frame: Any) -> str:
-    """Noise over signal: that of the first baseline, and every other's over it."""
-    first = frame["baseline"].iloc[0]
+    """Noise over signal: that of the first estimator, and every other's over it."""
+    first = frame["estimator"].iloc[0]
 
     def cell(row: Any) -> str:
-        alone = row.baseline == first
+        alone = row.estimator == first
         if not math.isfinite(value := row.ratio if alone else row.relative):
             return "-"
         if alone:
@@ -106,7 +106,7 @@ def noise_table(frame: Any) -> str:
         return plain(value) + (f" ± {_end(half)}" if half > _ROUNDING else "")
 
     texts = [cell(row) for row in frame.itertuples()]
-    table = _grid(frame, texts, "baseline", "group_size")
+    table = _grid(frame, texts, "estimator", "group_size")
     text = _tabulated(table, ["", *(f"G={size}" for size in table)])
     return (
         f"{text}\n\nNoise over signal, tr Cov ĝ/‖E ĝ‖², prompts drawn anew: for {first} that of one group "

@@ -1,4 +1,4 @@
-"""The moments of every baseline's gradient at each prompt of a pool.
+"""The moments of every estimator's gradient at each prompt of a pool.
 
 **Tables by counts.** With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes
 (:mod:`ustat_pg.predictions.count_tables`), whose mean at a prompt is w(p) g, w(p) = E δ(m) with
@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
-from ..baselines import ALIASES, parse
-from ..baselines import BASELINES as RECORDS
 from ..estimators import advantages
 from ..moments import Moments
 from ..noise.completions import coefficients
 from ..predictions import CountTable, best_table, count_table
+from ..registry import ALIASES, ESTIMATORS, parse
 from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .pool import ScoredPool, address, moment_weights
@@ -145,8 +144,8 @@ _LINEAR = 1e-9
 """Rounding error of advantages that are linear in rewards, over the largest."""
 
 
-def own_moments(pool: ScoredPool, name: str) -> GroupMoments:
-    """The moments of a baseline's gradient in groups of all N rollouts, one draw of ĝ a prompt.
+def own_moments(pool: ScoredPool, estimator: str) -> GroupMoments:
+    """The moments of an estimator's gradient in groups of all N rollouts, one draw of ĝ a prompt.
 
     Where advantages are linear in the rewards of a group, A_i = α + β z̃_i, which those of two rewards always
     are, and those of std and MaxRL for any,
@@ -160,15 +159,15 @@ def own_moments(pool: ScoredPool, name: str) -> GroupMoments:
     [0.5]
     """
     rewards, count = pool.rewards, pool.rollouts
-    centred, a = moment_weights(rewards)[:, 1], np.asarray(advantages(name, rewards))
+    centred, a = moment_weights(rewards)[:, 1], np.asarray(advantages(estimator, rewards))
     spread = np.square(centred).sum(axis=1)
     shift = a.mean(axis=1)
     slope = (a * centred).sum(axis=1) / np.where(spread > 0, spread, 1.0)
     apart = np.abs(a - shift[:, None] - slope[:, None] * centred).max()
     if apart > _LINEAR * np.abs(a).max():
         raise InputError(
-            f"advantages of {name} are not linear in the rewards of a group here: its noise takes rewards "
-            "that are 0 or 1"
+            f"advantages of {estimator} are not linear in the rewards of a group here: its noise takes "
+            "rewards that are 0 or 1"
         )
     factor = np.stack([shift, slope], axis=1) / count
     second = np.einsum("pi,pij,pj->p", factor, pool.sums[:, :2, :2], factor)
@@ -258,31 +257,31 @@ def as_moments(moments: PromptMoments, chosen: NDArray[np.bool_]) -> Moments:
     )
 
 
-BASELINES = tuple(
-    dict.fromkeys((*(name for name, record in RECORDS.items() if record.of_pools), *WEIGHTED))
+OF_POOLS = tuple(
+    dict.fromkeys((*(name for name, record in ESTIMATORS.items() if record.of_pools), *WEIGHTED))
 )
-"""Baselines of any rewards."""
+"""Estimators of any rewards, of which a pool tells the error."""
 TABLES = (
     "bayes:1,1",
     *(
         record.name
-        for record in RECORDS.values()
-        if record.by_count and not record.parameters and record.name not in BASELINES
+        for record in ESTIMATORS.values()
+        if record.by_count and not record.parameters and record.name not in OF_POOLS
     ),
 )
 """Tables by counts, for rewards 0 and 1; any other by its name too."""
 
 
-def names_of(baselines: Sequence[str]) -> list[str]:
-    """Baselines by the names that they have in results."""
-    if isinstance(baselines, str):
-        raise InputError(f"baselines are {baselines!r}: give a list of names")
-    names = [ALIASES.get(name, name) for name in baselines]
+def names_of(estimators: Sequence[str]) -> list[str]:
+    """Estimators by the names that they have in results."""
+    if isinstance(estimators, str):
+        raise InputError(f"estimators are {estimators!r}: give a list of names")
+    names = [ALIASES.get(name, name) for name in estimators]
     for name in names:
-        family = RECORDS.get(name.partition(":")[0])
-        if name not in BASELINES and (family is None or not family.by_count):
+        family = ESTIMATORS.get(name.partition(":")[0])
+        if name not in OF_POOLS and (family is None or not family.by_count):
             raise InputError(
-                f"baseline {name!r} is unknown: choose one of {', '.join(BASELINES)}, "
+                f"estimator {name!r} is unknown: choose one of {', '.join(OF_POOLS)}, "
                 f"or a table by counts such as {', '.join(TABLES)}"
             )
     return names
@@ -294,7 +293,7 @@ def group_moments(
     names: Sequence[str],
     sizes: Sequence[int],
 ) -> list[list[GroupMoments]]:
-    """The moments of each baseline's gradient, for each baseline those of every group size."""
+    """The moments of each estimator's gradient, for each those of every group size."""
     weighted = [name for name in dict.fromkeys(names) if name in WEIGHTED]
     drawn = {}
     if weighted:
@@ -349,7 +348,7 @@ def raw_group_moments(
 ) -> list[list[GroupMoments]]:
     """The same where the mean of scores is not 0."""
     for name in names:
-        record = RECORDS.get(name.partition(":")[0])
+        record = ESTIMATORS.get(name.partition(":")[0])
         if record is None or not record.by_count or record.needs:
             raise InputError(
                 f"{name} is not a table by counts itself: aggregation sequence-mean and pools "

@@ -1,11 +1,11 @@
-"""One training run through TRL, on this library's tasks and with its baselines.
+"""One training run through TRL, on this library's tasks and with its estimators.
 
 ``python -m ustat_pg.llm.training --config run.yaml`` makes a run: TRL's own parser reads the file, TRL
 trains, and TRL evaluates on held-out prompts. Settings are those of :class:`RunArguments` and all of
 TRL's ``RLOOConfig``, under TRL's names. Options after the file change it, ``--seed 1`` for one.
 
 One step of plain SGD with rate η moves the parameters by η ĝ, ĝ = (1/(BG)) Σᵢ sᵢ Aᵢ with the score s of
-the whole completion and the baseline's advantages A, at the settings of :data:`PLAIN`. TRL's
+the whole completion and the estimator's advantages A, at the settings of :data:`PLAIN`. TRL's
 ``GRPOTrainer`` (``trainer: trl-grpo``) makes another step:
 
 =================================================== ===========================
@@ -74,8 +74,8 @@ class RunArguments:
         trainer: ``rloo`` or ``trl-grpo``, TRL's own; ``grpo-corrected``, TRL's
             GRPO with leave-one-out means; ``two-stage:12``, this library's
             :class:`~ustat_pg.llm.two_stage_trainer.TwoStageTrainer` with 12 more outputs for a mixed
-            pilot, or ``two-stage-uncorrected:12``; or a baseline of its
-            :class:`~ustat_pg.llm.trl_trainers.BaselineTrainer`.
+            pilot, or ``two-stage-uncorrected:12``; or an estimator of its
+            :class:`~ustat_pg.llm.trl_trainers.EstimatorTrainer`.
         dtype: of the weights.
         pad_token: for a tokenizer without one.
         threads: of torch, in each process; 0 for torch's own choice.
@@ -96,19 +96,19 @@ def trainer_class(name: str) -> tuple[Any, Any, dict[str, Any]]:
     """The trainer of this name, its configuration's class, and its further arguments."""
     from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-    from .trl_trainers import BaselineTrainer
+    from .trl_trainers import EstimatorTrainer
     from .two_stage_trainer import TwoStageTrainer
 
     named: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         "rloo": (RLOOTrainer, RLOOConfig, {}),
         "trl-grpo": (GRPOTrainer, GRPOConfig, {}),
-        "grpo-corrected": (BaselineTrainer, GRPOConfig, {"baseline": "grpo"}),
+        "grpo-corrected": (EstimatorTrainer, GRPOConfig, {"estimator": "grpo"}),
     }
     kind, _, more = name.partition(":")
     if kind in ("two-stage", "two-stage-uncorrected"):
         number = int(more) if more.isdecimal() else more or None
         return TwoStageTrainer, RLOOConfig, {"more": number, "corrected": kind == "two-stage"}
-    return named.get(name, (BaselineTrainer, RLOOConfig, {"baseline": name}))
+    return named.get(name, (EstimatorTrainer, RLOOConfig, {"estimator": name}))
 
 
 def dataset(task: Task) -> Any:

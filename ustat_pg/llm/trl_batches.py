@@ -99,7 +99,7 @@ def own_table(trainer: Any) -> str | None:
 
     from ..predictions import count_table
 
-    named = getattr(trainer, "ustat_pg_baseline", None)
+    named = getattr(trainer, "ustat_pg_estimator", None)
     if named is None and isinstance(trainer, RLOOTrainer):
         named = None if getattr(trainer.args, "normalize_advantages", False) else "rloo"
     elif named is None:

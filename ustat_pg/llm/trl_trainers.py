@@ -1,17 +1,17 @@
 """Trainers of TRL whose advantages are this library's: drop-in classes for a script of one's own.
 
-A script that has ``RLOOTrainer`` takes another baseline by one line::
+A script that has ``RLOOTrainer`` takes another estimator by one line::
 
     from trl import RLOOConfig
-    from ustat_pg.llm import BaselineTrainer
+    from ustat_pg.llm import EstimatorTrainer
 
-    trainer = BaselineTrainer(
-        baseline="norm-weighted",
+    trainer = EstimatorTrainer(
+        estimator="norm-weighted",
         model=model, reward_funcs=verifier, train_dataset=prompts,
         args=RLOOConfig("out", beta=0.0, num_generations=8),
     )
 
-Its step is then (1/BG) Σ sᵢ Aᵢ with the advantages of that baseline, at TRL's other settings. With a
+Its step is then (1/BG) Σ sᵢ Aᵢ with its advantages, at TRL's other settings. With a
 ``GRPOConfig`` of ``scale_rewards="none"`` it is TRL's GRPOTrainer, clipping and KL included, whose
 ``loss_type`` multiplies that step by one factor: dapo, dr_grpo, luspo, cispo or vespo. They need
 the version of TRL that is installed with ``ustat_pg[llm]``, whose insides they change.
@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from ..baselines import parse
 from ..catalogue import catalogue
 from ..estimators import RunningTable, advantages, norm_weighted
+from ..registry import parse
 from ..validation import InputError, integer
 from .models import sharded
 from .scores import Asked, Scores
@@ -86,12 +86,12 @@ def _settings(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     return keywords.get("args", arguments[2] if len(arguments) > 2 else None) or RLOOConfig
 
 
-def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None:
-    """Refuse, before a model is loaded, settings that a baseline would ignore or that undo it."""
+def _refuse_settings(args: Any, estimator: str, plain: Mapping[str, Any]) -> None:
+    """Refuse, before a model is loaded, settings that an estimator would ignore or that undo it."""
     for name, value in plain.items():
         if (setting := getattr(args, name)) != value:
             raise InputError(
-                f"{name} is {setting!r}: the advantages of {baseline} are those of the rewards alone; take "
+                f"{name} is {setting!r}: the advantages of {estimator} are those of the rewards alone; take "
                 f"{name}={value!r}"
             )
     loss = getattr(args, "loss_type", None)
@@ -102,20 +102,20 @@ def _refuse_settings(args: Any, baseline: str, plain: Mapping[str, Any]) -> None
     if not aggregation.one_factor:
         able = [mean for mean in means if catalogue().aggregations[means[mean]].one_factor]
         raise InputError(
-            f"loss_type is {loss!r}, {aggregation.title}: completions have factors of their own there, and a "
-            f"baseline changes the mean step; take {', '.join(able)}"
+            f"loss_type is {loss!r}, {aggregation.title}: completions have factors of their own there, and "
+            f"a baseline changes the mean step; take {', '.join(able)}"
         )
 
 
-class _Baseline:
-    """TRL's trainer, of either kind, with the advantages of a baseline."""
+class _Advantages:
+    """TRL's trainer, of either kind, with the advantages of an estimator of this library."""
 
     _native: str | None = None
 
     def __init__(
         self,
         *arguments: Any,
-        baseline: str = "norm-weighted",
+        estimator: str = "norm-weighted",
         scores: Mapping[str, Any] | None = None,
         **keywords: Any,
     ) -> None:
@@ -126,14 +126,14 @@ class _Baseline:
                 f"args is a {type(args).__name__}: this is TRL's RLOOTrainer or GRPOTrainer, whose settings "
                 "are a trl.RLOOConfig or a trl.GRPOConfig"
             )
-        if baseline != self._native:
-            _refuse_settings(args, baseline, _PLAIN[kind])
-        self.ustat_pg_baseline = baseline
+        if estimator != self._native:
+            _refuse_settings(args, estimator, _PLAIN[kind])
+        self.ustat_pg_estimator = estimator
         self.ustat_pg_scores = dict(scores or {})
         self.ustat_pg_table: Callable[[Any], Any] | None = None
         group = integer("num_generations", args.num_generations, 2)
-        if baseline not in (self._native, "vanilla", *_WEIGHTS):
-            self.ustat_pg_table = _table_advantages(baseline, group)
+        if estimator not in (self._native, "vanilla", *_WEIGHTS):
+            self.ustat_pg_table = _table_advantages(estimator, group)
         super().__init__(*arguments, **keywords)
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ class _Baseline:
         output = above._generate_and_score_completions(inputs)
         trainer: Any = self
         # TRL's evaluation may have groups of another size, and nobody takes its advantages.
-        if self.ustat_pg_baseline == self._native or not trainer.model.training:
+        if self.ustat_pg_estimator == self._native or not trainer.model.training:
             return output
         size = trainer.num_generations
         rewarded = ~torch.isnan(self._all_rewards).all(dim=1)
@@ -157,10 +157,10 @@ class _Baseline:
             new = torch.zeros_like(rewards)
             if rewarded.any():
                 new[rewarded] = self.ustat_pg_table(rewards[rewarded].view(-1, size)).flatten()
-        elif self.ustat_pg_baseline == "vanilla":
+        elif self.ustat_pg_estimator == "vanilla":
             new = rewards
         else:
-            weights = _WEIGHTS[self.ustat_pg_baseline](self, output).to(rewards)
+            weights = _WEIGHTS[self.ustat_pg_estimator](self, output).to(rewards)
             weights = trainer.accelerator.gather(weights) * rewarded
             new = norm_weighted(
                 rewards.view(-1, size), squared_norms=weights.view(-1, size)
@@ -171,15 +171,15 @@ class _Baseline:
         return output
 
 
-class _GRPOBaselineTrainer(_Baseline, GRPOTrainer):
-    """The form of :class:`BaselineTrainer` with a GRPOConfig."""
+class _GRPOEstimatorTrainer(_Advantages, GRPOTrainer):
+    """The form of :class:`EstimatorTrainer` with a GRPOConfig."""
 
 
-class BaselineTrainer(_Baseline, RLOOTrainer):
-    """TRL's RLOOTrainer, or with a GRPOConfig its GRPOTrainer, with another baseline.
+class EstimatorTrainer(_Advantages, RLOOTrainer):
+    """TRL's RLOOTrainer, or with a GRPOConfig its GRPOTrainer, with another estimator.
 
     ===================== ============================================== ======================
-    baseline              advantage                                      what it costs
+    estimator             advantage                                      what it costs
     ===================== ============================================== ======================
     grpo                  the reward less the others' mean               nothing
     vanilla               the reward                                     nothing
@@ -197,13 +197,13 @@ class BaselineTrainer(_Baseline, RLOOTrainer):
     them; the identity above is of the first step after sampling.
 
     Arguments:
-        baseline: one of these; tables take rewards 0 and 1.
+        estimator: one of these; tables take rewards 0 and 1.
         scores: arguments of :class:`ustat_pg.llm.scores.Scores`, for ``norm-weighted``.
         arguments, keywords: TRL's own, for ``RLOOTrainer`` or ``GRPOTrainer``.
 
     Raises:
-        InputError: an unknown baseline, or one that takes what no trainer knows; settings of another
-            trainer; settings that this baseline would ignore: of RLOO a KL penalty (``beta``),
+        InputError: an unknown estimator, or one that takes what no trainer knows; settings of another
+            trainer; settings that this one would ignore: of RLOO a KL penalty (``beta``),
             ``normalize_advantages`` or ``reward_clip_range``, of GRPO ``scale_rewards`` but "none"; or a
             ``loss_type`` in which completions have factors of their own: grpo, bnpo, sapo.
     """
@@ -212,8 +212,8 @@ class BaselineTrainer(_Baseline, RLOOTrainer):
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> Any:
         args = _settings(arguments, keywords)
-        if cls is BaselineTrainer and isinstance(args, GRPOConfig):
-            return _GRPOBaselineTrainer(*arguments, **keywords)
+        if cls is EstimatorTrainer and isinstance(args, GRPOConfig):
+            return _GRPOEstimatorTrainer(*arguments, **keywords)
         return super().__new__(cls)
 
 

@@ -30,7 +30,7 @@ from ..estimators import grpo, two_stage
 from ..validation import InputError, integer
 from .trl_trainers import (
     _PLAIN,
-    BaselineTrainer,
+    EstimatorTrainer,
     _refuse_settings,
     _replace_advantages,
     _settings,
@@ -40,7 +40,7 @@ _NEWEST = 0.2
 """The weight of the newest step in the running share of mixed pilots."""
 
 
-class TwoStageTrainer(BaselineTrainer):
+class TwoStageTrainer(EstimatorTrainer):
     """TRL's RLOOTrainer with groups of two stages, at the completions of a fixed group.
 
     A step draws as many completions in the mean over steps as TRL's generation batch has. It takes the
@@ -58,7 +58,7 @@ class TwoStageTrainer(BaselineTrainer):
 
     Raises:
         InputError: another trainer's settings (losses of ``GRPOConfig`` weight tokens of unequal
-            outputs by another rule), another baseline, settings that change advantages, or prompts with
+            outputs by another rule), another estimator, settings that change advantages, or prompts with
             images.
     """
 
@@ -69,14 +69,14 @@ class TwoStageTrainer(BaselineTrainer):
                 f"loss_type is {loss!r}: unequal groups need a mean over sequences, each the sum of its "
                 "tokens, which is the loss of a trl.RLOOConfig"
             )
-        if "baseline" in keywords:
+        if "estimator" in keywords:
             raise InputError(
-                f"baseline is {keywords['baseline']!r}: two stages have leave-one-out advantages; "
-                "other baselines are a BaselineTrainer's"
+                f"estimator is {keywords['estimator']!r}: two stages have leave-one-out advantages; "
+                "others are an EstimatorTrainer's"
             )
         _refuse_settings(args, "two stages", _PLAIN[RLOOConfig])
         self.ustat_pg_more = integer("more", more, 1)
-        super().__init__(*arguments, baseline="grpo", **keywords)
+        super().__init__(*arguments, estimator="grpo", **keywords)
         self.ustat_pg_corrected = corrected
         self._owed, self._mixed = 0.0, 1.0
 

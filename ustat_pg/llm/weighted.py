@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..baselines import BASELINES as RECORDS
 from ..estimators import norm_weighted
 from ..memory import slices
+from ..registry import ESTIMATORS
 from ..validation import InputError
 from .moments import PromptMoments, prompt_moments
 from .pool import ScoredPool, address
@@ -22,7 +22,7 @@ from .pool import ScoredPool, address
 Array = NDArray[np.float64]
 
 WEIGHTED = (
-    *(name for name, record in RECORDS.items() if record.of_pools and record.within_rewards),
+    *(name for name, record in ESTIMATORS.items() if record.of_pools and record.within_rewards),
     "length-weighted",
     "token-weighted",
 )
@@ -55,7 +55,7 @@ def at_best_constant(pool: ScoredPool) -> Array:
 
 def group_errors(
     pool: ScoredPool,
-    baselines: Sequence[str],
+    estimators: Sequence[str],
     group_sizes: Sequence[int],
     *,
     permutations: int | None = None,
@@ -98,7 +98,7 @@ def group_errors(
         "length-weighted": pool.lengths,
         "token-weighted": pool.token_proxy,
     }
-    weights = np.stack([*(sources[name] for name in baselines), np.ones_like(pool.rewards)])
+    weights = np.stack([*(sources[name] for name in estimators), np.ones_like(pool.rewards)])
     pairs = np.stack([_pair_gradient_sq(pool, each) for each in weights])
     moments = prompt_moments(pool)
     known = np.stack(

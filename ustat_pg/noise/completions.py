@@ -159,22 +159,22 @@ class Alternative:
     """An estimator at a group size, had it made the steps of a window from the same completions.
 
     Arguments:
-        baseline: its name.
+        estimator: its name.
         group_size: G'.
         noise: signal, noise and critical budget of a step of as many completions.
-        over_best: its K_crit over that of the first baseline at its best group size among those given, with
+        over_best: its K_crit over that of the first estimator at its best group size among those given, with
             the interval of the paired jackknife over steps of the logarithm; the choice of the best is not in
             it. NaN where a signal is not above 0.
     """
 
-    baseline: str
+    estimator: str
     group_size: int
     noise: NoiseEstimate
     over_best: Estimate
 
 
 def alternatives(
-    steps: Sequence[Blocks], baselines: Sequence[str], group_sizes: Sequence[int] | None
+    steps: Sequence[Blocks], estimators: Sequence[str], group_sizes: Sequence[int] | None
 ) -> list[Alternative]:
     """Each of some tables at each group size, all from the same steps.
 
@@ -185,15 +185,15 @@ def alternatives(
     # Formulas of counts alone take scipy.
     from ..predictions import count_table
 
-    if isinstance(baselines, str) or not len(baselines):
-        raise InputError(f"baselines are {baselines!r}: give a list of names")
+    if isinstance(estimators, str) or not len(estimators):
+        raise InputError(f"estimators are {estimators!r}: give a list of names")
     counts = np.concatenate([step.counts for step in steps])
     rooms = sorted({int(n) for n in counts[:, 0]})
     sizes = list(range(2, rooms[0] + 1) if group_sizes is None else group_sizes)
     if not sizes:
         raise InputError("no group sizes are given, or groups have one completion")
     rows: list[tuple[str, int, Array]] = []
-    for name in baselines:
+    for name in estimators:
         for size in sizes:
             if integer("group size", size, 1) > rooms[0]:
                 raise InputError(f"group size is {size}: groups have {rooms[0]} completions")

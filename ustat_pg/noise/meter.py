@@ -375,7 +375,7 @@ class NoiseMeter:
         return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics(detail)
 
     def compare(
-        self, baselines: Sequence[str], group_sizes: Sequence[int] | None = None
+        self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None
     ) -> list[Alternative]:
         """Noise of other estimators and group sizes, from the completions of the window's steps.
 
@@ -383,14 +383,14 @@ class NoiseMeter:
         :meth:`micro_batch`, and a loss that is linear in them: no penalty or entropy, no token clipped.
 
         Arguments:
-            baselines: tables by counts, such as rloo, dr-grpo, std, std-ddof1, maxrl or pass-at-k:2.
+            estimators: tables by counts, such as rloo, dr-grpo, std, std-ddof1, maxrl or pass-at-k:2.
             group_sizes: up to the groups' own; all from 2 unless given.
 
         Raises:
             InputError: fewer than two steps had such completions, an unknown name, a size out of range, or a
                 table that needs groups which the training multiplies by 0.
         """
-        return self._taken.compare(baselines, group_sizes)
+        return self._taken.compare(estimators, group_sizes)
 
     @property
     def steps(self) -> int:

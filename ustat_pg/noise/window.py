@@ -107,13 +107,13 @@ class Window:
             lagged=Lagged(*zip(*self._lagged, strict=True)) if self._lagged else None,
         )
 
-    def compare(self, baselines: Sequence[str], sizes: Sequence[int] | None) -> list[Alternative]:
+    def compare(self, estimators: Sequence[str], sizes: Sequence[int] | None) -> list[Alternative]:
         """Noise of other estimators and group sizes."""
         if len(self._blocks) < 2:
             raise InputError(
                 f"{len(self._blocks)} steps show what other estimators do, and 2 are needed: {self._unknown}"
             )
-        return alternatives(self._blocks, baselines, sizes)
+        return alternatives(self._blocks, estimators, sizes)
 
     def state_dict(self) -> dict[str, Any]:
         """The window, in numbers that JSON takes."""

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
-from ..baselines import parse, require_group
 from ..moments import HasMoments, Moments, takes_problems
+from ..registry import parse, require_group
 from ..sampling import Plan
 from ..shown import Shown, rows
 from ..validation import InputError, integer, nearest, number, shares
@@ -36,7 +36,7 @@ Scale = Callable[[Array, NDArray[np.int64]], Array]
 
 ROWS = {
     "plan": "plan",
-    "baseline": "baseline",
+    "estimator": "estimator",
     "expected_size": "outputs drawn for a prompt that counts",
     "mse": "MSE of the minibatch gradient",
     "squared_bias": "  squared bias",
@@ -62,7 +62,7 @@ class PlanPrediction(Shown):
         critical_budget: the outputs a step at which the noise is as large as the signal.
         cosine: of E ĝ to g; None where either is 0.
         plan: in words; None where sizes are given by prompt.
-        baseline: the estimator's name.
+        estimator: its name.
     """
 
     mean_factor: Array
@@ -75,7 +75,7 @@ class PlanPrediction(Shown):
     critical_budget: float | None
     cosine: float | None
     plan: str | None = None
-    baseline: str | None = None
+    estimator: str | None = None
 
     def __str__(self) -> str:
         factors = " ".join(f"{factor:.4g}" for factor in self.mean_factor)
@@ -98,12 +98,12 @@ def _sequential(plan: Plan) -> _Uses:
     return _Uses(mean, -mean, plan.stops.successes, plan.stops.sizes - plan.stops.successes)
 
 
-def _by_count(plan: Plan, name: str) -> _Uses:
+def _by_count(plan: Plan, estimator: str) -> _Uses:
     """A named estimator applied to what was drawn, as if the size had been fixed."""
     sizes, k = plan.stops.sizes, plan.stops.successes
     won, lost = np.zeros(len(k)), np.zeros(len(k))
     for size in np.unique(sizes):
-        table, here = count_table(name, int(size)), sizes == size
+        table, here = count_table(estimator, int(size)), sizes == size
         won[here] = table.successes[k[here]] * k[here] / size
         lost[here] = table.failures[k[here]] * (size - k[here]) / size
     return _Uses(won, lost, k, sizes - k)
@@ -174,7 +174,7 @@ def plan_weight(
 
     Arguments:
         plan: the plan, or its words.
-        estimator: ``sequential``, one of :data:`PLAN_ESTIMATORS` with its number, or a baseline that is
+        estimator: ``sequential``, one of :data:`PLAN_ESTIMATORS` with its number, or one that is
             a table by counts.
         pass_rates: p in [0, 1], of any shape.
         kept_share: the share of groups that are used, over all prompts, where the plan refills batches.
@@ -274,7 +274,7 @@ def plan_mse(
     if scheme.otherwise == "batch":
         sizes = sizes / share
     found = _predicted(moments, weight, second, sizes, batch)
-    return replace(found, plan=scheme.text, baseline=estimator)
+    return replace(found, plan=scheme.text, estimator=estimator)
 
 
 def unbiased_plan(
@@ -320,7 +320,7 @@ _ROUNDING = 1e-14
 def sized_mse(
     moments: Moments,
     sizes: ArrayLike,
-    baseline: str = "grpo",
+    estimator: str = "grpo",
     batch_size: int = 1,
     *,
     pooled: bool = False,
@@ -334,7 +334,7 @@ def sized_mse(
     Arguments:
         moments: of the problem, or the problem.
         sizes: n(x), (X,).
-        baseline: one with a closed form at every size.
+        estimator: one with a closed form at every size.
         batch_size: B, prompts drawn independently.
         pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
 
@@ -356,7 +356,7 @@ def sized_mse(
     mean_size = float(probs @ np.array(numbers))
     weight, second = np.empty(len(numbers)), np.empty(len(numbers))
     for x, size in enumerate(numbers):
-        alone = gradient_mse(moments.at(x), baseline, size)
+        alone = gradient_mse(moments.at(x), estimator, size)
         share = size / mean_size if pooled else 1.0
         factor = float(alone.mean_factor[0])
         # The MSE about g holds ‖g‖² and twice the mean along it.

@@ -31,8 +31,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_banded
 from scipy.stats import binom
 
-from ..baselines import BASELINES, parse, require_group
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
+from ..registry import ESTIMATORS, parse, require_group
 from ..shown import Shown
 from ..validation import (
     InputError,
@@ -96,7 +96,7 @@ class CountTable(Shown):
         return -self.failures[:-1]
 
     @property
-    def spec(self) -> str:
+    def estimator(self) -> str:
         """The name under which estimators and engines take the table."""
         numbers = [*self.successes[1:], *self.failures[:-1]]
         return "count-table:" + ",".join(repr(float(number)) for number in numbers)
@@ -202,11 +202,11 @@ def require_binary(moments: Moments, what: str) -> None:
         )
 
 
-def centred(name: str, moments: Moments) -> str:
+def centred(estimator: str, moments: Moments) -> str:
     """The estimator's name, with the problem's mean reward where shrinkage is given no centre."""
-    if isinstance(name, str) and re.fullmatch("shrinkage:[^,]+", name):
-        return f"{name},{float(moments.context_probs @ moments.value)!r}"
-    return name
+    if isinstance(estimator, str) and re.fullmatch("shrinkage:[^,]+", estimator):
+        return f"{estimator},{float(moments.context_probs @ moments.value)!r}"
+    return estimator
 
 
 @takes_problems
@@ -225,7 +225,7 @@ def frac_reward_zero_std(moments: Moments, group_size: int) -> float:
 
 @takes_problems
 def mean_gradient(
-    moments: Moments, name: str, group_size: int, *, dynamic_sampling: bool = False
+    moments: Moments, estimator: str, group_size: int, *, dynamic_sampling: bool = False
 ) -> Array:
     """E ĝ of a named estimator, E w(V(X)) g(X), (d,) (count_advantages).
 
@@ -234,7 +234,7 @@ def mean_gradient(
 
     Arguments:
         moments: of the problem, with its prompts' gradients; rewards 0 and 1.
-        name: a baseline that is a table by counts.
+        estimator: one that is a table by counts.
         group_size: G.
         dynamic_sampling: whether silent groups are replaced.
 
@@ -250,13 +250,13 @@ def mean_gradient(
     >>> mean_gradient(coin.moments(), "std", 2, dynamic_sampling=True)
     array([ 0.5, -0.5])
     """
-    require_binary(moments, name)
-    table = count_table(name, group_size, moments)
+    require_binary(moments, estimator)
+    table = count_table(estimator, group_size, moments)
     mean = moments.weighted_gradient(table.weight(moments.value))
     if not dynamic_sampling:
         return mean
     if table.successes[-1] != 0 or table.failures[0] != 0:
-        raise InputError(f"silent groups of {name} are not silent: their advantages are not 0")
+        raise InputError(f"silent groups of {estimator} are not silent: their advantages are not 0")
     kept = 1 - frac_reward_zero_std(moments, group_size)
     if kept < _ROUNDING:
         raise InputError("every group is silent: dynamic sampling would keep none")
@@ -348,29 +348,29 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
 
 TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
     name: globals()["_" + name.replace("-", "_")]
-    for name, record in BASELINES.items()
+    for name, record in ESTIMATORS.items()
     if record.by_count and not record.needs
 }
 """The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
 
 
 def count_table(
-    name: str, group_size: int, moments: Moments | HasMoments | None = None
+    estimator: str, group_size: int, moments: Moments | HasMoments | None = None
 ) -> CountTable:
     """The advantages of a named estimator by the number of successes in the group.
 
     Arguments:
-        name: a baseline that is a table, with its numbers behind a colon if it has any.
+        estimator: one that is a table, with its numbers behind a colon if it has any.
         group_size: G.
         moments: of the problem, or the problem, which ``best`` alone takes.
 
     >>> count_table("std", 4).successes.round(4)
     array([0.    , 1.7321, 1.    , 0.5774, 0.    ])
     """
-    known, numbers = parse(name)
+    known, numbers = parse(estimator)
     if not known.by_count:
         raise InputError(f"{known.name} is not a table by the number of successes")
-    require_group(name, group_size)
+    require_group(estimator, group_size)
     integer("group size", group_size, maximum=MOST)
     if "best_table" in known.needs:
         if moments is None:

@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 @takes_problems
 def gradient_covariance(
     moments: Moments,
-    baseline: str,
+    estimator: str,
     group_size: int | Counts,
     batch_size: int | Counts = 1,
     design: str = "iid",
@@ -41,7 +41,7 @@ def gradient_covariance(
     """
 
     def one(size: int, prompts: int) -> Array:
-        return _gradient_covariance(moments, baseline, size, prompts, design, constant, critic)
+        return _gradient_covariance(moments, estimator, size, prompts, design, constant, critic)
 
     found, shape = each_size(one, group_size, batch_size)
     return np.stack(found).reshape(shape + found[0].shape)
@@ -49,7 +49,7 @@ def gradient_covariance(
 
 def _gradient_covariance(
     moments: Moments,
-    baseline: str,
+    estimator: str,
     group_size: int,
     batch_size: int,
     design: str,
@@ -57,11 +57,11 @@ def _gradient_covariance(
     critic: ArrayLike | None,
 ) -> Array:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    record = with_closed_form(baseline, size)
+    record = with_closed_form(estimator, size)
     factor = prompt_factor(moments, prompts, design)
     values = baseline_values(moments, record, constant, critic)
     if not record.closed_form:
-        return _table_covariance(moments, count_table(baseline, size, moments), factor, prompts)
+        return _table_covariance(moments, count_table(estimator, size, moments), factor, prompts)
     between = within = mean = np.zeros(())
     shifts = values - moments.value
     for probability, shift, variance, context in zip(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import baseline as record_of
 from ..moments import Moments, takes_problems
+from ..registry import record_of
 from ..validation import InputError, finite_array, integer, number
 from .mse import baseline_values
 

@@ -114,7 +114,7 @@ def downsampled_mse(
 
     Arguments:
         moments: of a problem with rewards 0 and 1, or the problem.
-        estimator: a baseline that is a table by counts, see :func:`~ustat_pg.predictions.count_table`.
+        estimator: one that is a table by counts, see :func:`~ustat_pg.predictions.count_table`.
         drawn: n, outputs that are drawn and scored.
         kept: m, outputs that the step uses, 1 to n.
         batch_size: B >= 1, prompts drawn independently.

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import baseline as record_of
 from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
+from ..registry import record_of
 from ..shown import Shown
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
@@ -76,7 +76,7 @@ class MseConstants(Shown):
         self,
         group_size: ArrayLike,
         batch_size: ArrayLike = 1,
-        baseline: str = "grpo",
+        estimator: str = "grpo",
         population: int | None = None,
     ) -> Any:
         """MSE(G, B) = (1/B) (f c1 + c2/G + c3/(G(G-1))); a real G and B will do.
@@ -84,7 +84,7 @@ class MseConstants(Shown):
         Arguments:
             group_size: G, numbers of any shape: more than 1 for grpo, at least 1 otherwise.
             batch_size: B, positive, of a shape that broadcasts with G's.
-            baseline: grpo; oracle, without c3; vanilla, with its own constant and without c3.
+            estimator: grpo; oracle, without c3; vanilla, with its own constant and without c3.
             population: N where prompts are drawn without replacement from N of them: then
                 f = (N-B)/(N-1), else 1.
 
@@ -93,10 +93,12 @@ class MseConstants(Shown):
         """
         size = finite_array("group size", group_size)
         batch = finite_array("batch size", batch_size)
-        estimator = record_of(baseline)
-        if estimator.whole_group or estimator.needs not in _OF_CURVES or not estimator.closed_form:
-            raise InputError(f"baseline {baseline!r} has no curve: choose grpo, oracle or vanilla")
-        if estimator.of_pairs and size.min() <= 1:
+        record = record_of(estimator)
+        if record.whole_group or record.needs not in _OF_CURVES or not record.closed_form:
+            raise InputError(
+                f"estimator {estimator!r} has no curve: choose grpo, oracle or vanilla"
+            )
+        if record.of_pairs and size.min() <= 1:
             raise InputError(f"group size is {size.min()}: leave-one-out needs more than 1")
         if size.min() < 1:
             raise InputError(f"group size is {size.min()}: it must be at least 1")
@@ -111,11 +113,11 @@ class MseConstants(Shown):
                     f"population, {prompts}"
                 )
             between = self.c1 * (prompts - batch) / max(prompts - 1, 1)
-        single = self.c2 if estimator.of_pairs or estimator.needs else self.vanilla
+        single = self.c2 if record.of_pairs or record.needs else self.vanilla
         if single is None:
-            raise InputError("these constants hold none for the baseline vanilla")
+            raise InputError("these constants hold none for the estimator vanilla")
         within = single / size
-        if estimator.of_pairs:
+        if record.of_pairs:
             within = within + self.c3 / (size * (size - 1))
         error = (between + within) / batch
         return float(error) if np.ndim(error) == 0 else error

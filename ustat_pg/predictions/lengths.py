@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import dct
 
-from ..baselines import BASELINES
 from ..moments import LengthMoments
+from ..registry import ESTIMATORS
 from ..validation import integer, one_of
 
 Array = NDArray[np.float64]
@@ -56,15 +56,15 @@ _PER_OUTPUT: dict[str, Callable[[Array], Array]] = {
     "sequence-mean": np.reciprocal,
 }
 
-_BASELINES = tuple(
+_CLOSED = tuple(
     name
-    for name, record in BASELINES.items()
+    for name, record in ESTIMATORS.items()
     if record.closed_form and set(record.needs) <= {"value"}
 )
 
 
 def aggregated_mean(
-    moments: LengthMoments, how: str, baseline: str, group_size: int, batch_size: int = 1
+    moments: LengthMoments, how: str, estimator: str, group_size: int, batch_size: int = 1
 ) -> Array:
     """E ĝ of a minibatch whose loss adds up tokens in one of the trainers' ways, (d,).
 
@@ -74,7 +74,7 @@ def aggregated_mean(
         moments: of score and reward by length; a problem's ``length_moments()``.
         how: sequence-sum, sequence-mean, prompt-mean or token-mean, as
             :func:`ustat_pg.estimators.token_weights` has them; constant:L is sequence-sum over L.
-        baseline: vanilla, grpo, group-mean or oracle.
+        estimator: vanilla, grpo, group-mean or oracle.
         group_size: G; grpo needs 2.
         batch_size: B.
 
@@ -90,7 +90,7 @@ def aggregated_mean(
     array([ 0.0833, -0.0833,  0.0729, -0.0729])
     """
     one_of("aggregation", how, (*_PER_OUTPUT, "prompt-mean", "token-mean"))
-    record = BASELINES[one_of("baseline", baseline, _BASELINES)]
+    record = ESTIMATORS[one_of("estimator", estimator, _CLOSED)]
     group = integer("group size", group_size, 1 if record.of_prompt else 2)
     batch = integer("batch size", batch_size)
     factor = (group - 1) / group if record.whole_group else 1.0

@@ -19,10 +19,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import LARGEST, Baseline, require_group
-from ..baselines import baseline as record_of
 from ..designs import require_design
 from ..moments import HasMoments, Moments, moments_of, takes_problems
+from ..registry import LARGEST, Record, record_of, require_group
 from ..shown import Shown, rows
 from ..validation import InputError, finite_array, integer
 from .count_tables import CountTable, count_table, require_binary
@@ -38,7 +37,7 @@ _GIVEN = {
     "constant": ("constant", "a number"),
     "predicted_value": ("critic", "values, one for each context"),
 }
-"""The argument that holds what a baseline needs and no moment is, and what the argument is."""
+"""The argument that holds what an estimator needs and no moment is, and what the argument is."""
 
 
 _ROWS = {
@@ -68,9 +67,9 @@ class MsePrediction(Shown):
             outputs add beyond that. For grpo it is what not knowing the value costs; 0 for
             baselines that depend on the prompt only.
         squared_bias: ‖E ĝ - g‖², 0 where the baseline does not use the output's own reward.
-        oracle_mse, vanilla_mse: the same quantity for these baselines.
+        oracle_mse, vanilla_mse: the same quantity for these estimators.
         paper_bound: the MSE with its second-order term replaced by the explicit bound
-            [reconstructed]; None for baselines other than grpo.
+            [reconstructed]; None for estimators other than grpo.
         mean_factor: w(x), by which a prompt's mean estimate is longer than g(x), (X,).
         noise_to_signal: tr Cov ĝ / ‖E ĝ‖², which no rescaled learning rate changes; None where the
             mean gradient is 0.
@@ -148,12 +147,12 @@ class MsePredictions:
         return cls(**{k: array.reshape(shape + array.shape[1:]) for k, array in arrays.items()})
 
 
-def with_closed_form(baseline: str, group_size: int) -> Baseline:
-    """The record of a baseline whose error has a closed form, at a group that it can take."""
-    record = record_of(baseline)
+def with_closed_form(estimator: str, group_size: int) -> Record:
+    """The record of an estimator whose error has a closed form, at a group that it can take."""
+    record = record_of(estimator)
     if not (record.closed_form or record.by_count):
         raise InputError(f"{record.name} has no closed form: ask ustat_pg.engines.enumerate_mse")
-    require_group(baseline, group_size)
+    require_group(estimator, group_size)
     return record
 
 
@@ -170,15 +169,15 @@ def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
 
 
 def baseline_values(
-    moments: Moments, record: Baseline, constant: float | None, critic: ArrayLike | None
+    moments: Moments, record: Record, constant: float | None, critic: ArrayLike | None
 ) -> Array:
-    """b(x) of a baseline that depends on the prompt only, else V(x), (X,)."""
+    """b(x) where the baseline depends on the prompt only, else V(x), (X,)."""
     given = {"constant": constant, "critic": critic}
     for need, (name, what) in _GIVEN.items():
         if given[name] is None and need in record.needs:
-            raise InputError(f"{name} is not given: the baseline {record.name} subtracts {what}")
+            raise InputError(f"{name} is not given: the estimator {record.name} subtracts {what}")
         if given[name] is not None and need not in record.needs:
-            raise InputError(f"{name} is given, which the baseline {record.name} does not take")
+            raise InputError(f"{name} is given, which the estimator {record.name} does not take")
     if not record.of_prompt:
         return moments.value
     find: dict[str, Callable[[], Array]] = {
@@ -189,7 +188,7 @@ def baseline_values(
     }
     values = find[record.needs[0]]() if record.needs else np.zeros(len(moments))
     if np.abs(values).max() > LARGEST:
-        raise InputError(f"the baseline {record.name} holds numbers beyond {LARGEST:g}")
+        raise InputError(f"the estimator {record.name} holds numbers beyond {LARGEST:g}")
     if len(values) != len(moments):
         raise InputError(
             f"predicted values have {len(values)} entries: one per context ({len(moments)}) is needed"
@@ -227,7 +226,7 @@ def each_size(
 @overload
 def gradient_mse(
     moments: Moments | HasMoments,
-    baseline: str,
+    estimator: str,
     group_size: int,
     batch_size: int = 1,
     design: str = "iid",
@@ -237,7 +236,7 @@ def gradient_mse(
 @overload
 def gradient_mse(
     moments: Moments | HasMoments,
-    baseline: str,
+    estimator: str,
     group_size: Counts,
     batch_size: int | Counts = 1,
     design: str = "iid",
@@ -247,7 +246,7 @@ def gradient_mse(
 @overload
 def gradient_mse(
     moments: Moments | HasMoments,
-    baseline: str,
+    estimator: str,
     group_size: int,
     batch_size: Counts,
     design: str = "iid",
@@ -256,7 +255,7 @@ def gradient_mse(
 ) -> MsePredictions: ...
 def gradient_mse(
     moments: Moments | HasMoments,
-    baseline: str,
+    estimator: str,
     group_size: int | Counts,
     batch_size: int | Counts = 1,
     design: str = "iid",
@@ -270,13 +269,13 @@ def gradient_mse(
 
     Arguments:
         moments: moments of the problem, at the current parameters, or the problem.
-        baseline: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
+        estimator: vanilla, grpo, group-mean, oracle, constant, minimum-variance, critic; for rewards
             0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2. One, or an array of them.
         batch_size: B >= 1. One, or an array of them: the two broadcast.
         design: one of :data:`~ustat_pg.designs.DESIGNS`; the last two need uniform context probabilities.
-        constant: the number subtracted, for the baseline constant only.
-        critic: V_φ(x) for every context, (X,), for the baseline critic only.
+        constant: the number subtracted, for the estimator constant only.
+        critic: V_φ(x) for every context, (X,), for the estimator critic only.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
@@ -288,7 +287,7 @@ def gradient_mse(
     known = moments_of(moments)
 
     def one(size: int, prompts: int) -> MsePrediction:
-        return _gradient_mse(known, baseline, size, prompts, design, constant, critic)
+        return _gradient_mse(known, estimator, size, prompts, design, constant, critic)
 
     found, shape = each_size(one, group_size, batch_size)
     return MsePredictions.of(found, shape) if shape else found[0]
@@ -296,7 +295,7 @@ def gradient_mse(
 
 def _gradient_mse(
     moments: Moments,
-    baseline: str,
+    estimator: str,
     group_size: int,
     batch_size: int,
     design: str,
@@ -304,7 +303,7 @@ def _gradient_mse(
     critic: ArrayLike | None,
 ) -> MsePrediction:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    record = with_closed_form(baseline, size)
+    record = with_closed_form(estimator, size)
     factor = prompt_factor(moments, prompts, design)
     mean = moments.context_probs
     spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
@@ -334,7 +333,7 @@ def _gradient_mse(
     else:
         baseline_values(moments, record, constant, critic)
         require_binary(moments, record.name)
-        table = count_table(baseline, size, moments)
+        table = count_table(estimator, size, moments)
         factors = table.weight(moments.value)
         squares = factors**2 * moments.gradient_sq
         moment = table.second_moments(moments)

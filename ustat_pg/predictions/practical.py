@@ -59,11 +59,11 @@ _COUPLINGS: dict[str, Callable[[Array], Array]] = {
 """∂wₜ/∂l_u at equal policies, (K, T, T)."""
 
 
-def _table(outcomes: TokenOutcomes, baseline: str | CountTable, group_size: int) -> CountTable:
+def _table(outcomes: TokenOutcomes, estimator: str | CountTable, group_size: int) -> CountTable:
     if not outcomes.binary:
         raise InputError("rewards are not all 0 or 1: enumerate instead")
     size = integer("group size", group_size)
-    return baseline if isinstance(baseline, CountTable) else count_table(baseline, size)
+    return estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
 
 
 def _penalty(outcomes: TokenOutcomes) -> Array:
@@ -78,7 +78,7 @@ def _vectors(outcomes: TokenOutcomes, weights: Array) -> Array:
 
 def practical_mse(
     outcomes: TokenOutcomes,
-    baseline: str | CountTable,
+    estimator: str | CountTable,
     group_size: int,
     batch_size: int = 1,
     *,
@@ -94,7 +94,7 @@ def practical_mse(
 
     Arguments:
         outcomes: of the problem, token by token; rewards 0 and 1.
-        baseline: a name that is a table by counts, such as std or grpo, or the table.
+        estimator: a name that is a table by counts, such as std or grpo, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.
         ratio: none, token, prefix, sequence or gspo.
@@ -103,7 +103,7 @@ def practical_mse(
         kl_ratio: the ratio on the penalty; Algorithm 2 has none.
 
     Raises:
-        InputError: rewards that are not 0 or 1, an unknown name, or clipping of a baseline whose
+        InputError: rewards that are not 0 or 1, an unknown name, or clipping of an estimator whose
             advantages do not have the reward's sign.
 
     >>> import numpy as np
@@ -118,7 +118,7 @@ def practical_mse(
     >>> round(practical_mse(away, "std", 8, ratio="sequence").squared_bias, 12)
     0.0
     """
-    table = _table(outcomes, baseline, group_size)
+    table = _table(outcomes, estimator, group_size)
     one_of("ratio", ratio, _RATIOS)
     one_of("ratio of the penalty", kl_ratio, _RATIOS)
     beta = number("beta", beta, minimum=0.0)
@@ -151,7 +151,7 @@ def practical_mse(
 
 def ratio_bias_matrix(
     outcomes: TokenOutcomes,
-    baseline: str | CountTable,
+    estimator: str | CountTable,
     group_size: int,
     *,
     ratio: str = "token",
@@ -165,9 +165,9 @@ def ratio_bias_matrix(
 
     Arguments:
         outcomes: at θ = θ_old; rewards 0 and 1.
-        baseline, group_size, ratio, beta, kl_ratio: as for :func:`practical_mse`.
+        estimator, group_size, ratio, beta, kl_ratio: as for :func:`practical_mse`.
     """
-    table = _table(outcomes, baseline, group_size)
+    table = _table(outcomes, estimator, group_size)
     if (outcomes.new != outcomes.old).any():
         raise InputError("the derivative is taken where both policies are one")
     value = (outcomes.probs * outcomes.rewards).sum(axis=1)
@@ -199,7 +199,7 @@ def _mean_advantages(table: CountTable, value: Array) -> tuple[Array, Array]:
 
 def leading_ratio_bias(
     outcomes: TokenOutcomes,
-    baseline: str | CountTable,
+    estimator: str | CountTable,
     group_size: int,
     batch_size: int = 1,
     *,
@@ -215,7 +215,7 @@ def leading_ratio_bias(
 
     Arguments:
         outcomes: at θ = θ_old, where the batch begins; rewards 0 and 1.
-        baseline, group_size, batch_size, ratio, beta, kl_ratio: as for :func:`practical_mse`, of every
+        estimator, group_size, batch_size, ratio, beta, kl_ratio: as for :func:`practical_mse`, of every
             minibatch.
         learning_rate: η.
         minibatch: h + 1, the number of the minibatch in its batch; the first has no bias.
@@ -231,7 +231,7 @@ def leading_ratio_bias(
     """
     rate, steps = number("learning rate", learning_rate), integer("minibatch", minibatch) - 1
     matrix = ratio_bias_matrix(
-        outcomes, baseline, group_size, ratio=ratio, beta=beta, kl_ratio=kl_ratio
+        outcomes, estimator, group_size, ratio=ratio, beta=beta, kl_ratio=kl_ratio
     )
     scores = _vectors(outcomes, np.ones(())) @ matrix.T
     moments = WeightedMoments.of(
@@ -242,5 +242,5 @@ def leading_ratio_bias(
         np.zeros((len(scores), scores.shape[-1])),
         penalty=_vectors(outcomes, beta * _penalty(outcomes)) @ matrix.T,
     )
-    mse = weighted_mse(moments, baseline, group_size, batch_size)
+    mse = weighted_mse(moments, estimator, group_size, batch_size)
     return rate**2 * (steps * mse.variance + steps**2 * mse.squared_bias)

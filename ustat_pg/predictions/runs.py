@@ -30,7 +30,7 @@ def linear_gap(
     curvatures: ArrayLike,
     rates: ArrayLike,
     *,
-    baseline: str = "grpo",
+    estimator: str = "grpo",
     constant: float | None = None,
     group_size: int,
     batch_size: int = 1,
@@ -47,7 +47,7 @@ def linear_gap(
         moments: moments at the optimum, with matrices.
         basis: U (d, r), the identifiable directions.
         curvatures, rates, displacement, steps: arguments of :func:`mean_gap`.
-        baseline, constant, group_size, batch_size: arguments of :func:`gradient_covariance`.
+        estimator, constant, group_size, batch_size: arguments of :func:`gradient_covariance`.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> level, way = SoftmaxBandit.bernoulli([0.5, 0.5], [0.5, 0.5]), [[0.5**0.5], [-(0.5**0.5)]]
@@ -55,7 +55,7 @@ def linear_gap(
     '0.0208'
     """
     frame = np.asarray(basis)
-    noise = gradient_covariance(moments, baseline, group_size, batch_size, constant=constant)
+    noise = gradient_covariance(moments, estimator, group_size, batch_size, constant=constant)
     return mean_gap(curvatures, frame.T @ noise @ frame, rates, displacement, steps)
 
 

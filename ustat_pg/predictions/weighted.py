@@ -49,13 +49,13 @@ class WeightedPrediction(Shown):
 
 
 def weighted_mse(
-    moments: WeightedMoments, baseline: str | CountTable, group_size: int, batch_size: int = 1
+    moments: WeightedMoments, estimator: str | CountTable, group_size: int, batch_size: int = 1
 ) -> WeightedPrediction:
     """Mean and error of a minibatch gradient that sums weighted scores (practical_mse).
 
     Arguments:
         moments: of the weighted scores; a problem's ``weighted_moments()``.
-        baseline: a name that is a table by counts, such as grpo or std, or the table.
+        estimator: a name that is a table by counts, such as grpo or std, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.
 
@@ -68,7 +68,7 @@ def weighted_mse(
     array([ 0.1875, -0.1875])
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
-    table = baseline if isinstance(baseline, CountTable) else count_table(baseline, size)
+    table = estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
     alone = binomial(size - 1, moments.value)
     won, lost = table.successes[1:], table.failures[:-1]
     first, second = alone @ won, alone @ lost

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..baselines import baseline
+from ..registry import record_of
 from ..shown import Shown
 from ..validation import InputError, finite_array, integer, number, record
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 _GIVEN = {
     "constant": "write constant=0.5",
     "predicted_value": "write critic=[...], a value for each context",
-    "best_table": "write estimator=best_table(problem, group_size).spec, of ustat_pg.predictions",
+    "best_table": "write estimator=best_table(problem, group_size).estimator, of ustat_pg.predictions",
 }
 """How what an estimator needs, and no problem knows, is given."""
 
@@ -113,7 +113,7 @@ def _advantages(
                 f"critic has {len(values)} values: one per context ({problem.contexts}) is needed"
             )
         known["predicted_value"] = values[contexts]
-    needs = baseline(name).needs
+    needs = record_of(name).needs
     missing = [need for need in needs if need not in known]
     if missing:
         raise InputError(f"{name} needs its {missing[0]}, which is not given: {_GIVEN[missing[0]]}")

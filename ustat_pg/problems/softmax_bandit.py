@@ -387,7 +387,7 @@ class SoftmaxBandit:
             rng: what is drawn from; it moves on.
             group_size: G >= 1; grpo needs 2.
             batch_size: B >= 1.
-            estimator: whose advantages: a name of :data:`ustat_pg.estimators.BASELINES`, or a function
+            estimator: whose advantages: a name of :data:`ustat_pg.estimators.FUNCTIONS`, or a function
                 from rewards (B, G) to advantages of that shape.
             constant: the number subtracted, for the estimator constant only.
             critic: V_φ(x) for every context, (X,), for the estimator critic only.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..baselines import baseline
 from ..catalogue import resolve
 from ..estimators import advantages, standardised
+from ..registry import record_of
 from ..validation import InputError
 from .function import (
     SINGLE_PRECISION,
@@ -27,7 +27,7 @@ from .tables import groups
 @reports
 def assert_is(
     function: Callable[..., Any],
-    spec: Any,
+    estimator: Any,
     *,
     group_size: int | Iterable[int] = (2, 3, 4, 8, 16, 64),
     layout: str = "batched",
@@ -43,7 +43,8 @@ def assert_is(
 
     Arguments:
         function, layout, array: arguments of :func:`assert_unbiased`.
-        spec: what the function must equal, as :func:`ustat_pg.catalogue.resolve` reads it.
+        estimator: what the function must equal, a trainer's options as :func:`ustat_pg.catalogue.resolve`
+            reads them.
         group_size: G >= 2, one or several.
         rtol: allowed difference relative to the largest advantage of a group, or to 1.
 
@@ -62,7 +63,7 @@ def assert_is(
     under = UnderTest(function, layout, ("rewards",), array, rtol)
     tolerance = relative_tolerance(rtol)
     for size in whole_numbers("group size", group_size, 2):
-        meaning = resolve(spec, size)
+        meaning = resolve(estimator, size)
         row, name = meaning.row, meaning.estimator
         called = f"{meaning.framework.name} {meaning.written}".strip() + f" ({row.name})"
         if name is None:
@@ -70,7 +71,7 @@ def assert_is(
         levels = [(0.0, 1.0)] + [(-1.0, 0.5, 2.0)] * (size <= 4 and not row.binary)
         for values in levels:
             tried = groups(values, size)
-            if row.ddof is not None and baseline(name).standardised:
+            if row.ddof is not None and record_of(name).standardised:
                 wanted: Array = standardised(tried, ddof=row.ddof, epsilon=row.epsilon)
                 slack = tolerance
             else:

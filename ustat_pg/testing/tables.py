@@ -27,7 +27,7 @@ class Namesake:
     """An estimator of the catalogue that a table is a multiple of.
 
     Attributes:
-        name: as :func:`ustat_pg.baselines.parse` reads it.
+        name: as :func:`ustat_pg.registry.parse` reads it.
         factor: what it is multiplied by.
         whole: whether all advantages are; else it is the weight w alone, and the noise differs.
         apart: how far they are from that multiple, over the largest.

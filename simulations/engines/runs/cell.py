@@ -1,7 +1,7 @@
 """Cells of whole training runs: the quantities of the gap J* - J(θ) along the meta-algorithm.
 
 A :class:`Training` is a problem with group and batch size, a schedule and a number of steps.
-Estimators and steps belong to the quantities, so that baselines run on the same draws and
+Estimators and steps belong to the quantities, so that all run on the same draws and
 differences between them are paired.
 
 ``reference``, ``cpu`` and ``cuda`` draw the runs. ``exact`` takes the expectation over every outcome of every

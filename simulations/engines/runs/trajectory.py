@@ -20,7 +20,7 @@ Draws are addressed, see :mod:`ustat_pg.rng`, by the key of (seed, :attr:`Trajec
 
 With eₖ = exp(logitₖ - max) and Cₖ = e₁ + … + eₖ, a word w chooses the first arm k with
 w 2⁻³² C_K < Cₖ, in float64. Rewards and prompts are chosen by thresholds, made once on the host.
-Baseline, schedule, start and projection are not in the address: runs that differ in them share
+Estimator, schedule, start and projection are not in the address: runs that differ in them share
 their draws.
 """
 
@@ -61,7 +61,7 @@ class Trajectory:
         group_size: G >= 1; 2 for grpo and norm-weighted.
         steps: T, 1 to 2²⁰.
         schedule: the rates η₁ to η_T.
-        estimator: estimator with the name of a baseline; V and b* are those of the current θ.
+        estimator: one that the library knows by name; V and b* are those of the current θ.
         batch_size: B, 1 to 2¹⁰.
         design: iid, or epochs: each epoch takes all X prompts in a new random order, B a step; B
             divides X, and the prompts are equally likely.

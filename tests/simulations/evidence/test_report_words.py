@@ -328,7 +328,7 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path):
     assert frame["kind"].tolist() == ["exact", "simulation"] * 2
     assert frame["low"].tolist()[:2] == [0.3 - 1e-12, 0.299]
     assert frame[["group_size", "batch_size"]].iloc[0].tolist() == [4, 1]
-    assert frame["baseline"].unique().tolist() == ["grpo"]
+    assert frame["estimator"].unique().tolist() == ["grpo"]
     assert RUN.json(indent=None).count("\n") == 0
 
 

@@ -120,7 +120,7 @@ class OrderedCell(GradientCell):
                 here = numbers == number
                 places = np.argsort(~used[here], axis=-1, kind="stable")[..., :number]
                 group = np.take_along_axis(rewards[here], places, axis=-1)
-                weights = self._advantages(estimator.baseline, group)
+                weights = self._advantages(estimator.name, group)
                 # Engines take means over all that was drawn, estimates over what counts.
                 spread = np.zeros(rewards[here].shape)
                 np.put_along_axis(spread, places, weights * self.group_size / number, axis=-1)
@@ -217,9 +217,9 @@ class PlanCell(OrderedCell):
 
     def _advantages(self, name: str, rewards: Array) -> Array:
         family, _, outputs = name.partition(":")
-        if name == SEQUENTIAL.baseline and not self.problem.binary:
+        if name == SEQUENTIAL.name and not self.problem.binary:
             return np.asarray(two_stage(rewards, pilot=self._scheme.looks[0]))
-        if name == SEQUENTIAL.baseline:
+        if name == SEQUENTIAL.name:
             return np.asarray(sequential(rewards, plan=self._scheme))
         if family in _BALANCED:
             return np.asarray(balanced(rewards, outputs=int(outputs), divisor=_BALANCED[family]))
@@ -232,11 +232,11 @@ class PlanCell(OrderedCell):
             )
         sums = []
         for n, k in zip(self._scheme.stops.sizes, self._scheme.stops.successes, strict=True):
-            if estimator.baseline == SEQUENTIAL.baseline:
+            if estimator.name == SEQUENTIAL.name:
                 # Twice the mean of ½ (z - z') over pairs, of which none is above 1.
                 return 1.0
             group = np.repeat([1.0, 0.0], [k, n - k])
-            sums.append(np.abs(self._advantages(estimator.baseline, group)).mean())
+            sums.append(np.abs(self._advantages(estimator.name, group)).mean())
         return float(max(sums))
 
 
@@ -252,8 +252,8 @@ SEQUENTIAL = Estimator("sequential", function=_under_a_plan)
 """The estimator that is unbiased under the plan of the cell that it is measured on."""
 
 
-def of_plan(name: str) -> Estimator:
-    """The estimator of a plan's cell by name: sequential or two-stage, a balanced sub-sample, a baseline."""
-    if name.partition(":")[0] in ("sequential", "two-stage", *_BALANCED):
-        return Estimator(name.replace("two-stage", "sequential"), function=_under_a_plan)
-    return Estimator(name)
+def of_plan(estimator: str) -> Estimator:
+    """The estimator of a plan's cell by name: sequential, two-stage, a balanced sub-sample or any other."""
+    if estimator.partition(":")[0] in ("sequential", "two-stage", *_BALANCED):
+        return Estimator(estimator.replace("two-stage", "sequential"), function=_under_a_plan)
+    return Estimator(estimator)

@@ -1,7 +1,7 @@
 """Cells of gradients at fixed parameters, and the quantities of their estimates.
 
 A :class:`GradientCell` is a problem with a group size, a batch size and a design of prompts. Its
-quantities name estimators, so that baselines run on the same draws and differences between them
+quantities name estimators, so that all run on the same draws and differences between them
 are paired.
 """
 

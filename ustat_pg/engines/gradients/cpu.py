@@ -36,7 +36,7 @@ DESIGNS = {
 """The bodies' number of each design."""
 
 OF_MINIBATCHES = (kinds.NORM_WEIGHTED, kinds.STANDARDISED)
-"""Baselines that the body for one prompt does not know."""
+"""Estimators that the body for one prompt does not know."""
 
 
 def _search(probs: Array) -> bodies.Search:

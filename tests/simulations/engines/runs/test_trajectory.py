@@ -135,15 +135,15 @@ def test_one_step_has_the_mean_and_the_covariance_of_the_estimator(estimator):
     group = trajectory.group_size
     rate = trajectory.schedule.rates(1)[0]
     step = trajectory.run("cpu", seed=5, replications=200_000)[:, 0] - trajectory.start
-    factor = (group - 1) / group if estimator.baseline == "group-mean" else 1.0
+    factor = (group - 1) / group if estimator.name == "group-mean" else 1.0
     mean = rate * factor * PROBLEM.gradient()
     assert within(step, mean).all()
     if not estimator.record.closed_form:
         return
     # About the true mean: E[(θ₁ - E θ₁)(θ₁ - E θ₁)ᵀ] needs no correction.
     products = (step - mean)[:, :, None] * (step - mean)[:, None, :]
-    known = {"constant": estimator.constant} if estimator.baseline == "constant" else {}
-    form = "grpo" if estimator.baseline == "group-mean" else estimator.baseline
+    known = {"constant": estimator.constant} if estimator.name == "constant" else {}
+    form = "grpo" if estimator.name == "group-mean" else estimator.name
     sizes = group, trajectory.batch_size
     predicted = gradient_covariance(PROBLEM.moments(), form, *sizes, **known)
     assert within(products, (rate * factor) ** 2 * predicted).all()

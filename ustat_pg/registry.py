@@ -15,8 +15,8 @@ from .validation import InputError, integer, one_of
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """A baseline, all but its formulas.
+class Record:
+    """An estimator, all but its formulas.
 
     Arguments:
         name: the name in results.
@@ -62,10 +62,10 @@ class Baseline:
 LARGEST = 1e50
 """The largest number that a baseline subtracts: squares of its like are added up."""
 
-BASELINES = {
+ESTIMATORS = {
     record.name: record
     for record in (
-        Baseline(
+        Record(
             "vanilla",
             aliases=("reinforce",),
             of_prompt=True,
@@ -74,7 +74,7 @@ BASELINES = {
             of_pools=True,
             kernel="constant",
         ),
-        Baseline(
+        Record(
             "grpo",
             aliases=("rloo",),
             least_group=2,
@@ -84,7 +84,7 @@ BASELINES = {
             of_pools=True,
             kernel="grpo",
         ),
-        Baseline(
+        Record(
             "group-mean",
             aliases=("dr-grpo",),
             of_pairs=True,
@@ -93,7 +93,7 @@ BASELINES = {
             by_count=True,
             kernel="group-mean",
         ),
-        Baseline(
+        Record(
             "oracle",
             needs=("value",),
             of_prompt=True,
@@ -101,14 +101,14 @@ BASELINES = {
             of_pools=True,
             kernel="value",
         ),
-        Baseline(
+        Record(
             "constant",
             needs=("constant",),
             of_prompt=True,
             closed_form=True,
             kernel="constant",
         ),
-        Baseline(
+        Record(
             "minimum-variance",
             needs=("optimal_baseline",),
             of_prompt=True,
@@ -116,7 +116,7 @@ BASELINES = {
             of_pools=True,
             kernel="minimum-variance",
         ),
-        Baseline(
+        Record(
             "norm-weighted",
             needs=("squared_norms",),
             least_group=2,
@@ -124,62 +124,62 @@ BASELINES = {
             of_pools=True,
             kernel="norm-weighted",
         ),
-        Baseline("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
-        Baseline("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
-        Baseline("bayes", parameters=("successes", "failures"), by_count=True),
-        Baseline(
+        Record("critic", needs=("predicted_value",), of_prompt=True, closed_form=True),
+        Record("shrinkage", parameters=("amount", "mean_value"), least_group=2, by_count=True),
+        Record("bayes", parameters=("successes", "failures"), by_count=True),
+        Record(
             "best",
             needs=("best_table",),
             by_count=True,
         ),
-        Baseline("count-table", parameters=("values", "..."), by_count=True),
-        Baseline("loo-table", parameters=("values", "..."), by_count=True),
-        Baseline(
+        Record("count-table", parameters=("values", "..."), by_count=True),
+        Record("loo-table", parameters=("values", "..."), by_count=True),
+        Record(
             "shrunk-norm-weighted",
             needs=("squared_norms",),
             parameters=("prior_weight", "mean_value"),
         ),
-        Baseline(
+        Record(
             "std",
             standardised=True,
             by_count=True,
             function="standardised",
             kernel="standardised",
         ),
-        Baseline("std-ddof1", standardised=True, by_count=True, function="unbiased_std"),
-        Baseline(
+        Record("std-ddof1", standardised=True, by_count=True, function="unbiased_std"),
+        Record(
             "others-std",
             aliases=("nemo",),
             least_group=2,
             by_count=True,
             function="others_standardised",
         ),
-        Baseline("maxrl", by_count=True),
-        Baseline("pass-at-k", parameters=("k",), by_count=True),
+        Record("maxrl", by_count=True),
+        Record("pass-at-k", parameters=("k",), by_count=True),
     )
 }
 """The records by name."""
 
-ALIASES = {alias: record.name for record in BASELINES.values() for alias in record.aliases}
+ALIASES = {alias: record.name for record in ESTIMATORS.values() for alias in record.aliases}
 """Names in use for the same estimator, and the name in results."""
 
 
-def parse(name: str) -> tuple[Baseline, dict[str, Any]]:
-    """The record of a baseline by a name or an alias, and the numbers that the name carries.
+def parse(name: str) -> tuple[Record, dict[str, Any]]:
+    """The record of an estimator by a name or an alias, and the numbers that the name carries.
 
     >>> record, numbers = parse("bayes:1,0.5")
     >>> record.name, numbers
     ('bayes', {'successes': 1, 'failures': 0.5})
     """
     family, _, text = name.partition(":") if isinstance(name, str) else (name, "", "")
-    one_of("baseline", family, [*BASELINES, *ALIASES])
-    record = BASELINES[ALIASES.get(family, family)]
+    one_of("estimator", family, [*ESTIMATORS, *ALIASES])
+    record = ESTIMATORS[ALIASES.get(family, family)]
     keys, texts = record.parameters, text.split(",") if text else []
     if keys[-1:] == ("...",) and texts:
         return record, {keys[0]: tuple(_number(name, number) for number in texts)}
     if len(texts) != len(keys):
         spelling = f"{record.name}:{','.join(keys)}" if keys else record.name
-        raise InputError(f"baseline {name!r}: it is written {spelling}")
+        raise InputError(f"estimator {name!r}: it is written {spelling}")
     return record, {key: _number(name, number) for key, number in zip(keys, texts, strict=True)}
 
 
@@ -187,24 +187,24 @@ def _number(name: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise InputError(f"baseline {name!r}: {text!r} is not a number") from None
+        raise InputError(f"estimator {name!r}: {text!r} is not a number") from None
     if abs(value) > LARGEST:
-        raise InputError(f"baseline {name!r}: {text!r} is beyond {LARGEST:g}")
+        raise InputError(f"estimator {name!r}: {text!r} is beyond {LARGEST:g}")
     # Beyond 2^53 a float no longer tells neighbouring whole numbers apart.
     return int(value) if value.is_integer() and abs(value) < 2**53 else value
 
 
-def baseline(name: str) -> Baseline:
-    """The record of the baseline with this name or alias.
+def record_of(name: str) -> Record:
+    """The record of the estimator with this name or alias.
 
-    >>> baseline("rloo").name
+    >>> record_of("rloo").name
     'grpo'
     """
     return parse(name)[0]
 
 
 def require_group(name: str, group_size: int) -> None:
-    """Refuse a group that the baseline cannot take."""
-    least = baseline(name).least_group
+    """Refuse a group that the estimator cannot take."""
+    least = record_of(name).least_group
     if integer("group size", group_size) < least:
         raise InputError(f"{name} needs a group of at least {least}: group size is {group_size}")

@@ -1,4 +1,4 @@
-"""Records of the baselines, held against the functions that they speak of."""
+"""Records of the estimators, held against the functions that they speak of."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ import pytest
 
 from tests.support.estimators import spelled
 from tests.support.refusals import refuses
-from ustat_pg.baselines import ALIASES, BASELINES, baseline, parse, require_group
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.engines.base import RUNNABLE
-from ustat_pg.estimators import BASELINES as FUNCTIONS
-from ustat_pg.estimators import advantages
+from ustat_pg.estimators import FUNCTIONS, advantages
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit, random_problem
+from ustat_pg.registry import ALIASES, ESTIMATORS, parse, record_of, require_group
 
 BINARY = SoftmaxBandit.bernoulli([0.7, 0.2, 0.1], [1, 0, 0])
 
-each = pytest.mark.parametrize("record", BASELINES.values(), ids=BASELINES)
+each = pytest.mark.parametrize("record", ESTIMATORS.values(), ids=ESTIMATORS)
 REWARDS = np.random.default_rng(0).normal(size=(50, 4))
 GIVEN = {
     "constant": 0.3,
@@ -32,7 +31,7 @@ GIVEN = {
 OF_OUTPUTS = ("squared_norms", "best_table")
 """What is given output by output."""
 TABLES = ("best", "count-table", "loo-table")
-"""Baselines that are made of a table, and take rewards 0 and 1 alone."""
+"""Estimators that are made of a table, and take rewards 0 and 1 alone."""
 
 
 def rewards_for(record):
@@ -55,7 +54,7 @@ def subtracted(record, rewards):
 
 
 def test_each_record_has_a_function_and_each_function_a_record():
-    assert set(BASELINES) == set(FUNCTIONS)
+    assert set(ESTIMATORS) == set(FUNCTIONS)
 
 
 @each
@@ -141,9 +140,9 @@ def test_aliases_lead_to_their_records():
         "nemo": "others-std",
     }
     for alias, name in ALIASES.items():
-        assert baseline(alias) is baseline(name) is BASELINES[name]
+        assert record_of(alias) is record_of(name) is ESTIMATORS[name]
     for unknown in ("RLOO", "", None, 3):
-        refuses("is unknown.* choose one of vanilla, grpo", baseline, unknown)
+        refuses("is unknown.* choose one of vanilla, grpo", record_of, unknown)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +156,8 @@ def test_aliases_lead_to_their_records():
     ],
 )
 def test_a_name_carries_numbers(name, numbers):
-    assert parse(name) == (BASELINES[name.partition(":")[0]], numbers)
-    assert baseline(name) is parse(name)[0]
+    assert parse(name) == (ESTIMATORS[name.partition(":")[0]], numbers)
+    assert record_of(name) is parse(name)[0]
 
 
 @pytest.mark.parametrize(
