@@ -1,7 +1,7 @@
-"""Training small transformers with torch's own optimizers, baseline by baseline: one run, one CSV row.
+"""Training small transformers with torch's own optimizers, estimator by estimator: one run, one CSV row.
 
 ``python examples/train_tokens.py`` trains addition of two digits in base 4 with plain SGD, Adam and Muon,
-each with several baselines and group sizes at one budget, and draws what ``theory/networks.md`` shows. A
+each with several estimators and group sizes at one budget, and draws what ``theory/networks.md`` shows. A
 run is finished or it is not there: call it again to go on. It needs torch and Matplotlib.
 """
 
@@ -37,13 +37,13 @@ PROBED = (0, 10, 20, 40, 60)
 """Steps at which runs of grpo at G = 4 are looked at."""
 
 GROUP_SIZE = 4
-"""G at which baselines are compared."""
+"""G at which estimators are compared."""
 
 CELLS = (
     ("vanilla", 4), ("oracle", 4), ("grpo", 4), ("group-mean", 4), ("std", 4), ("table", 4),
     ("grpo", 2), ("grpo", 8), ("grpo", 16),
 )  # fmt: skip
-"""Baselines and group sizes; ``table`` is the leave-one-out table that a run learns on its way."""
+"""Estimators and group sizes; ``table`` is the leave-one-out table that a run learns on its way."""
 
 RATES = {
     "sgd": (0.8, 0.4, 0.1, 0.8, 0.1, 0.1, 0.4, 0.2, 0.2),
@@ -65,14 +65,14 @@ class Run:
 
     Arguments:
         optimizer: sgd, adam or muon.
-        baseline, group_size: the estimator; a step has BUDGET/G prompts.
+        estimator, group_size: its name and G; a step has BUDGET/G prompts.
         rate: its learning rate.
         steps: their number.
         seed: seed of its prompts and outputs.
     """
 
     optimizer: str
-    baseline: str
+    estimator: str
     group_size: int
     rate: float
     steps: int
@@ -81,7 +81,7 @@ class Run:
     @property
     def probed(self) -> bool:
         """Whether the run is looked at on its way."""
-        return (self.baseline, self.group_size) == ("grpo", GROUP_SIZE)
+        return (self.estimator, self.group_size) == ("grpo", GROUP_SIZE)
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,12 @@ def train(run: Run) -> Iterator[tuple[int, np.ndarray]]:
         prompts = torch.randint(len(every), (BUDGET // run.group_size,), generator=random)
         drawn = torch.multinomial(probs[prompts], run.group_size, True, generator=random)
         won = rewards[prompts].gather(1, drawn)
-        if run.baseline == "table":
+        if run.estimator == "table":
             weights = torch.tensor(table.advantages(won.numpy()))
-        elif run.baseline == "oracle":
+        elif run.estimator == "oracle":
             weights = advantages("oracle", won, value=(probs * rewards).sum(1)[prompts])
         else:
-            weights = advantages(run.baseline, won)
+            weights = advantages(run.estimator, won)
         loss = -(weights * log_probs[prompts].gather(1, drawn)).mean()
         for optimizer in stepping:
             optimizer.zero_grad()
@@ -185,10 +185,10 @@ def look(step: int, theta: np.ndarray, whole: bool) -> Look:
 def runs(seeds: int, steps: int = STEPS) -> list[Run]:
     """All of them, seed by seed, so that an interrupted study has a little of everything."""
     return [
-        Run(optimizer, baseline, group_size, rate, steps, seed)
+        Run(optimizer, estimator, group_size, rate, steps, seed)
         for seed in range(seeds)
         for optimizer, rates in RATES.items()
-        for (baseline, group_size), rate in zip(CELLS, rates, strict=True)
+        for (estimator, group_size), rate in zip(CELLS, rates, strict=True)
     ]
 
 
@@ -223,7 +223,7 @@ NAMES["table"] = "table"
 
 
 def draw(frame: Any, target: Path) -> None:
-    """Above the return by baseline and by group size, below the runs of grpo on their way."""
+    """Above the return by estimator and by group size, below the runs of grpo on their way."""
     import matplotlib.pyplot as plt
 
     plt.rcParams |= {
@@ -236,7 +236,7 @@ def draw(frame: Any, target: Path) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(7.2, 4.6), layout="constrained")
     last = frame[frame["step"] == frame["steps"]]
     for axis, (optimizer, title) in zip(axes[0], OPTIMIZERS.items(), strict=True):
-        runs = last[last["optimizer"] == optimizer].groupby(["baseline", "group_size"])["value"]
+        runs = last[last["optimizer"] == optimizer].groupby(["estimator", "group_size"])["value"]
         mean, error = runs.mean(), 1.96 * runs.sem().fillna(0)
         by_name = [(name, GROUP_SIZE) for name in NAMES]
         by_size = [("grpo", size) for size in sorted({size for _, size in CELLS})]
