@@ -170,7 +170,7 @@ def cut(entry: BanditEntry) -> Iterator[Check]:
         yield entry.check(
             f"{what}: error of {TABLE}",
             mean_of(cell, SquaredError(estimator)),
-            equal(gradient_mse(moments, other.spec, LARGE).mse, scale=size(cell, limit)),
+            equal(gradient_mse(moments, other.estimator, LARGE).mse, scale=size(cell, limit)),
         )
     off = np.abs(rates(problem) - 0.5)
     places, estimator = (int(off.argmax()), int(off.argmin())), cut_off(TABLE, LARGE, TIGHT)

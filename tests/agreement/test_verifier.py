@@ -172,7 +172,7 @@ def test_advantages_that_are_cut_off_are_another_table(size, limit):
             assert factor == limit * (2 - p ** (size - 1) - (1 - p) ** (size - 1))
         assert table.weight(float(p)) == pytest.approx(float(factor), rel=1e-12)
         spread = (square - np.outer(mean, mean)).astype(float)
-        found = gradient_covariance(PROBLEM.restrict([x]), table.spec, size)
+        found = gradient_covariance(PROBLEM.restrict([x]), table.estimator, size)
         np.testing.assert_allclose(found, spread, atol=1e-14)
 
 

@@ -32,6 +32,6 @@ def test_each_rival_is_off_by_a_clear_share_on_every_generated_problem(seed):
 @pytest.mark.parametrize("limit", [0.2, 1.0, 9.0])
 def test_an_estimator_whose_advantages_are_cut_off_is_the_estimator_cut_off(limit):
     rewards = np.random.default_rng(0).integers(2, size=(200, 8)).astype(float)
-    found = advantages(cut_off("std-ddof1", 8, limit).baseline, rewards)
+    found = advantages(cut_off("std-ddof1", 8, limit).name, rewards)
     expected = np.clip(advantages("std-ddof1", rewards), -limit, limit)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-15)
