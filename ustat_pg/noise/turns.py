@@ -463,8 +463,8 @@ def _row(name: str, size: int, parts: Means, first: Means) -> PooledTurns:
         over_first=log_ratio(
             both, first.apply(lambda columns: columns @ np.transpose(noise_and_signal))
         ),
-        multiple=_told(parts, lambda c: c[..., 3] / c[..., 4], [target]),
-        cosine=_told(
+        multiple=_over_lengths(parts, lambda c: c[..., 3] / c[..., 4], [target]),
+        cosine=_over_lengths(
             parts,
             lambda c: c[..., 3] / np.sqrt(c[..., 2] * c[..., 4]),
             [signal, target],
@@ -474,7 +474,7 @@ def _row(name: str, size: int, parts: Means, first: Means) -> PooledTurns:
     )
 
 
-def _told(
+def _over_lengths(
     parts: Means,
     function: Callable[[Array], Array],
     lengths: Sequence[Estimate],
@@ -492,7 +492,7 @@ def _told(
         # The unbiased estimator itself, or a multiple of it.
         return replace(found, low=found.value, high=found.value, reason=None)
     if any(not each.low > 0 for each in lengths):
-        reason = "a gradient is not told from 0"
+        reason = "a gradient is not distinguishable from 0"
         return replace(found, low=-most, high=most, reason=reason)
     value, low, high = (max(-most, min(most, end)) for end in (found.value, *found.interval))
     return replace(found, value=value, low=low, high=high)
