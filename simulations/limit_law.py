@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import norm
 
-from ustat_pg.distributions import WeightedChi2
+from ustat_pg.distributions import WeightedChi2, sup_distance
 from ustat_pg.engines import Estimator
-from ustat_pg.predictions import gap_transform, sup_distance
+from ustat_pg.predictions import gap_transform
 
 from .engines import Decay, GapTransform
 from .evidence import Check, Extrapolation, Interval, LawDistance, Linear, Pit, Statement, equal

@@ -24,8 +24,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ustat_pg.distributions import sup_distance
 from ustat_pg.engines import Estimator
-from ustat_pg.predictions import gap_transform, sup_distance
+from ustat_pg.predictions import gap_transform
 
 from .engines import Decay, GapTransform
 from .engines.runs.cell import BINS

@@ -10,9 +10,9 @@ from math import log
 import numpy as np
 from scipy.stats import norm
 
-from ustat_pg.distributions import WeightedChi2
+from ustat_pg.distributions import MixtureLaw, WeightedChi2, sup_distance
 from ustat_pg.engines import Quantity
-from ustat_pg.predictions import MixtureLaw, conditional_transform, gap_transform, sup_distance
+from ustat_pg.predictions import conditional_transform, gap_transform
 
 from ..engines import Decay, GapTransform, Training
 from ..engines.runs.cell import BINS

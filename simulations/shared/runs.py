@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.distributions import WeightedChi2
+from ustat_pg.distributions import WeightedChi2, sup_distance
 from ustat_pg.engines import Estimator
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
@@ -21,7 +21,6 @@ from ustat_pg.predictions import (
     gradient_covariance,
     linear_gap,
     mean_gap,
-    sup_distance,
 )
 from ustat_pg.problems import SoftmaxBandit
 

@@ -27,9 +27,9 @@ from simulations.evidence.results import plain
 from simulations.problems import Suite, mse_of
 from simulations.problems.landscapes import triple
 from simulations.shared.runs import ball, covariance_of
-from ustat_pg.distributions import WeightedChi2
+from ustat_pg.distributions import WeightedChi2, sup_distance
 from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.predictions import finite_weights, gradient_mse, sup_distance
+from ustat_pg.predictions import finite_weights, gradient_mse
 
 SKEWED = Suite().skewed.problem
 GRADIENTS = (

@@ -5,6 +5,7 @@ They look like SciPy's frozen distributions.
 
 from __future__ import annotations
 
+from .laws import MixtureLaw, sup_distance
 from .weighted_chi2 import WeightedChi2
 
-__all__ = ["WeightedChi2"]
+__all__ = ["MixtureLaw", "WeightedChi2", "sup_distance"]

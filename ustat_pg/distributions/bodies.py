@@ -1,4 +1,4 @@
-"""The compiled bodies of :class:`~ustat_pg.distributions.WeightedChi2`: one point, loops, panels.
+"""The compiled bodies of :class:`~ustat_pg.distributions.WeightedChi2`: one point, and loops over points.
 
 Everything is in units where the greatest weight is 1 and Y = Q / (2 w_max) = Σ μₖ Gamma(mₖ/2), with
 M(z) = E exp(z Y) = Π (1 - μₖ z)^{-mₖ/2}. With ζ = z y and a path through a saddle point ζ₀,
@@ -26,15 +26,12 @@ stands far above very many: 1e-8, and the tail alone, let errors of 1e-10 pass.
 LANES = 8
 """Nodes side by side; a constant, so that loops over them become vector instructions."""
 
-DEGREE = 23
-
 _ANGLE = np.deg2rad(42.0)
 _COT = 1.0 / np.tan(_ANGLE)
 _L = np.log(1e17)
 _SMALL = 1e-18
 _NODES = 1024
 
-_PANEL = 5e-14
 _CANCEL = 30.0
 _STEPS = 200
 _TINY = 1e-300
@@ -317,7 +314,7 @@ def _point(y, upper, mu, inverse, gap, count, q, scratch):
 
 
 @body
-def _points(points, middle, upper, mu, inverse, gap, count, q, scratch, values):
+def on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, values):
     """Fill ``values`` (2, n) as :func:`_point` would, all on the path of the point ``middle``.
 
     The products over the weights are then formed once for all points.
@@ -419,54 +416,6 @@ def log_tails(x, top, mean, mu, inverse, gap, count, out):
         if not error <= worst:
             worst = error
     return worst
-
-
-@body
-def panel(low, high, upper, top, mu, inverse, gap, count):
-    """Chebyshev coefficients (2, 24) of both logarithms between two points, and the error left.
-
-    In the upper tail they are functions of x, in the lower of log x, where they are nearly linear.
-    Arguments are in units of x; ``low`` and ``high`` are logarithms in the lower tail.
-    """
-    q = np.empty(len(mu))
-    scratch = np.empty((ROWS, LANES))
-    nodes = DEGREE + 1
-    values = np.empty((2, nodes))
-    points = np.empty(nodes)
-    for i in range(nodes):
-        v = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (i + 0.5) / nodes)
-        points[i] = (v if upper else np.exp(v)) / 2.0 / top
-    v = 0.5 * (low + high)
-    middle = (v if upper else np.exp(v)) / 2.0 / top
-    error = _points(points, middle, upper, mu, inverse, gap, count, q, scratch, values)
-    worst = 0.0 if error <= AGREE else np.inf
-    coefficients = np.zeros((2, nodes))
-    for row in range(2):
-        for k in range(nodes):
-            total = 0.0
-            for i in range(nodes):
-                total += values[row, i] * np.cos(np.pi * k * (i + 0.5) / nodes)
-            coefficients[row, k] = total * (1.0 if k == 0 else 2.0) / nodes
-        largest = np.abs(values[row]).max()
-        left = max(abs(coefficients[row, nodes - 1]), abs(coefficients[row, nodes - 2]))
-        # The values' own rounding grows with their size.
-        worst = max(worst, left / (_PANEL + 4e-16 * largest))
-    return coefficients, worst <= 1.0
-
-
-@body
-def interpolate(x, low, high, upper, coefficients, out):
-    """Fill ``out`` (3, n) at points x (n,) of a panel, as :func:`log_tails` does."""
-    for i in range(len(x)):
-        v = x[i] if upper else np.log(x[i])
-        u = (2.0 * v - low - high) / (high - low)
-        b1 = b2 = c1 = c2 = 0.0
-        for k in range(DEGREE, 0, -1):
-            b1, b2 = coefficients[0, k] + 2.0 * u * b1 - b2, b1
-            c1, c2 = coefficients[1, k] + 2.0 * u * c1 - c2, c1
-        out[0, i] = coefficients[0, 0] + u * b1 - b2
-        out[1, i] = coefficients[1, 0] + u * c1 - c2
-        out[2, i] = 1.0 if upper else 0.0
 
 
 @body

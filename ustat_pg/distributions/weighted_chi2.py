@@ -173,6 +173,8 @@ class WeightedChi2(Shown):
         self, x: FloatArray, out: FloatArray, upper: bool, index: int, depth: int, part: int
     ) -> None:
         """Fill ``out`` (3, n) at the sorted points of one panel."""
+        from . import panels
+
         if len(x) < PANEL_POINTS:
             if len(x):
                 out[...] = self._direct(x)
@@ -180,11 +182,11 @@ class WeightedChi2(Shown):
         key = (upper, index, depth, part)
         low, high = self._panel(*key)
         if key not in self._panels:
-            made, good = _bodies().panel(low, high, upper, self._top, *self._parameters)
+            made, good = panels.panel(low, high, upper, self._top, *self._parameters)
             self._panels[key] = made if good else None
         coefficients = self._panels[key]
         if coefficients is not None:
-            _bodies().interpolate(x, low, high, upper, coefficients, out)
+            panels.interpolate(x, low, high, upper, coefficients, out)
         elif depth == DEEPEST:
             out[...] = self._direct(x)
         else:

@@ -19,6 +19,8 @@ from .count_tables import best_table as best_table
 from .count_tables import count_table as count_table
 from .count_tables import frac_reward_zero_std as frac_reward_zero_std
 from .count_tables import mean_gradient as mean_gradient
+from .covariance import covariance_parts as covariance_parts
+from .covariance import gap_group_size as gap_group_size
 from .covariance import gradient_covariance as gradient_covariance
 from .critics import critic_error_at_par as critic_error_at_par
 from .critics import critic_excess as critic_excess
@@ -29,8 +31,6 @@ from .downsampling import DownsampledPrediction as DownsampledPrediction
 from .downsampling import downsampled_mse as downsampled_mse
 from .downsampling import kept_successes as kept_successes
 from .group_size import MseConstants as MseConstants
-from .group_size import covariance_parts as covariance_parts
-from .group_size import gap_group_size as gap_group_size
 from .group_size import group_size_advice as group_size_advice
 from .group_size import mse_constants as mse_constants
 from .group_size import optimal_group_size as optimal_group_size
@@ -39,7 +39,6 @@ from .group_size import paper_group_size as paper_group_size
 from .lengths import aggregated_mean as aggregated_mean
 from .lengths import length_curl as length_curl
 from .lengths import token_mean_bias as token_mean_bias
-from .limit_law import MixtureLaw as MixtureLaw
 from .limit_law import conditional_transform as conditional_transform
 from .limit_law import finite_covariance as finite_covariance
 from .limit_law import finite_law as finite_law
@@ -50,7 +49,6 @@ from .limit_law import limit_weights as limit_weights
 from .limit_law import matrix_correlation as matrix_correlation
 from .limit_law import mean_gap as mean_gap
 from .limit_law import stationary_covariance as stationary_covariance
-from .limit_law import sup_distance as sup_distance
 from .limit_law import weight_derivatives as weight_derivatives
 from .limit_law import weight_form as weight_form
 from .mse import MsePrediction as MsePrediction

@@ -5,15 +5,20 @@ Its trace is the mean squared error of :mod:`ustat_pg.predictions.mse`, less the
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..moments import Moments, takes_problems
-from ..validation import integer
+from ..validation import InputError, integer
 from .count_tables import CountTable, count_table, require_binary
 from .mse import Counts, baseline_values, each_size, prompt_factor, with_closed_form
 
 Array = NDArray[np.float64]
+
+_NO_DIRECTION = 1e-28
+"""A tr D C1 below this share of tr D C3 counts as 0: a squared rounding error of a gradient."""
 
 
 @takes_problems
@@ -97,3 +102,73 @@ def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_
         between = between + probability * outer
         mean = mean + probability * weight * context.gradient
     return factor * (between - np.outer(mean, mean)) + within / batch_size
+
+
+@takes_problems
+def covariance_parts(
+    moments: Moments, basis: ArrayLike | None = None
+) -> tuple[Array, Array, Array]:
+    """The matrices behind c1, c2 and c3 (Proposition 3, minibatch): Cov = (C1 + C2/G + C3/(G(G-1)))/B.
+
+    C1 = Cov_X g(X), C2 = E Σ(X), C3 = E[σ² F + g gᵀ].
+
+    Arguments:
+        moments: moments with matrices.
+        basis: U (d, r); the parts are then Uᵀ C U, in the directions of its columns.
+
+    Returns:
+        three matrices (d, d), or (r, r) with a basis.
+
+    >>> from ustat_pg.problems import SoftmaxBandit
+    >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
+    >>> covariance_parts(coin.moments())[2].tolist()
+    [[0.125, -0.125], [-0.125, 0.125]]
+    """
+    frame = None if basis is None else np.asarray(basis)
+    gradients = []
+    single = pair = np.zeros(())
+    for probability, variance, known in zip(
+        moments.context_probs, moments.reward_variance, moments.matrices(), strict=True
+    ):
+        gradient, squared, fisher = known.gradient, known.squared_advantage, known.fisher
+        if frame is not None:
+            gradient = frame.T @ gradient
+            squared, fisher = (frame.T @ part @ frame for part in (squared, fisher))
+        outer = np.outer(gradient, gradient)
+        gradients.append(gradient)
+        single = single + probability * (squared - outer)
+        pair = pair + probability * (variance * fisher + outer)
+    # About their mean, so that gradients that are all alike leave nothing.
+    spread = np.array(gradients) - moments.context_probs @ np.array(gradients)
+    return (spread * moments.context_probs[:, None]).T @ spread, single, pair
+
+
+def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c: float) -> float:
+    """The G that minimises the asymptotic mean gap at a budget (Theorem 8, limit_law) [exact].
+
+    With rates c/t, T E gap_T → tr(D Σ_g), D = diag(c² λ/(2(2cλ - 1))), whose least value at BG = K
+    is at G* = 1 + √(tr D C3 / tr D C1). Directions of small curvature count more than in the MSE,
+    so it depends on c, unless Λ is a multiple of the identity; as c grows D/c tends to I/4 and G*
+    to that of the MSE in these directions, 1 + √(tr C3 / tr C1).
+
+    Arguments:
+        first, third: C1 and C3 of :func:`covariance_parts` in the eigenbasis, (r, r).
+        curvatures: λ > 0 of -∇²J on it, (r,).
+        c: number with 2cλ > 1 for every λ.
+
+    Returns:
+        G*, infinite where tr D C1 = 0.
+
+    >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
+    2.61
+    """
+    bends = np.asarray(curvatures)
+    if 2 * c * bends.min() <= 1:
+        raise InputError(
+            f"c is {c}: it must exceed 1/(2λ) = {1 / (2 * bends.min()):g}, λ the least curvature"
+        )
+    weights = c * bends / (2 * c * bends - 1)
+    between, pair = (
+        float(weights @ np.maximum(np.asarray(matrix).diagonal(), 0.0)) for matrix in (first, third)
+    )
+    return 1 + math.sqrt(pair / between) if between > _NO_DIRECTION * pair else math.inf

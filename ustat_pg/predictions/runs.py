@@ -16,8 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..moments import Moments, takes_problems
 from ..validation import InputError, finite_array, integer
-from .covariance import gradient_covariance
-from .group_size import covariance_parts
+from .covariance import covariance_parts, gradient_covariance
 from .limit_law import mean_gap
 
 Array = NDArray[np.float64]

@@ -1,0 +1,60 @@
+"""The compiled bodies of panels: Chebyshev polynomials that stand for many points."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..compiled import body
+from .bodies import AGREE, LANES, ROWS, on_one_path
+
+DEGREE = 23
+
+_PANEL = 5e-14
+
+
+@body
+def panel(low, high, upper, top, mu, inverse, gap, count):
+    """Chebyshev coefficients (2, 24) of both logarithms between two points, and the error left.
+
+    In the upper tail they are functions of x, in the lower of log x, where they are nearly linear.
+    Arguments are in units of x; ``low`` and ``high`` are logarithms in the lower tail.
+    """
+    q = np.empty(len(mu))
+    scratch = np.empty((ROWS, LANES))
+    nodes = DEGREE + 1
+    values = np.empty((2, nodes))
+    points = np.empty(nodes)
+    for i in range(nodes):
+        v = 0.5 * (low + high) + 0.5 * (high - low) * np.cos(np.pi * (i + 0.5) / nodes)
+        points[i] = (v if upper else np.exp(v)) / 2.0 / top
+    v = 0.5 * (low + high)
+    middle = (v if upper else np.exp(v)) / 2.0 / top
+    error = on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, values)
+    worst = 0.0 if error <= AGREE else np.inf
+    coefficients = np.zeros((2, nodes))
+    for row in range(2):
+        for k in range(nodes):
+            total = 0.0
+            for i in range(nodes):
+                total += values[row, i] * np.cos(np.pi * k * (i + 0.5) / nodes)
+            coefficients[row, k] = total * (1.0 if k == 0 else 2.0) / nodes
+        largest = np.abs(values[row]).max()
+        left = max(abs(coefficients[row, nodes - 1]), abs(coefficients[row, nodes - 2]))
+        # The values' own rounding grows with their size.
+        worst = max(worst, left / (_PANEL + 4e-16 * largest))
+    return coefficients, worst <= 1.0
+
+
+@body
+def interpolate(x, low, high, upper, coefficients, out):
+    """Fill ``out`` (3, n) at points x (n,) of a panel, as :func:`log_tails` does."""
+    for i in range(len(x)):
+        v = x[i] if upper else np.log(x[i])
+        u = (2.0 * v - low - high) / (high - low)
+        b1 = b2 = c1 = c2 = 0.0
+        for k in range(DEGREE, 0, -1):
+            b1, b2 = coefficients[0, k] + 2.0 * u * b1 - b2, b1
+            c1, c2 = coefficients[1, k] + 2.0 * u * c1 - c2, c1
+        out[0, i] = coefficients[0, 0] + u * b1 - b2
+        out[1, i] = coefficients[1, 0] + u * c1 - c2
+        out[2, i] = 1.0 if upper else 0.0
