@@ -315,7 +315,7 @@ def _point(y, upper, mu, inverse, gap, count, q, scratch):
 
 @body
 def on_one_path(points, middle, upper, mu, inverse, gap, count, q, scratch, values):
-    """Fill ``values`` (2, n) as :func:`_point` would, all on the path of the point ``middle``.
+    """Fill ``values`` (2, n) as ``_point`` would, all on the path of the point ``middle``.
 
     The products over the weights are then formed once for all points.
 

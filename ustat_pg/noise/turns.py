@@ -71,7 +71,7 @@ class EpisodePool:
         InputError: shapes that do not fit, or a number that is not finite.
 
     >>> pool = EpisodePool([[1.0], [0.0]] * 3, np.ones((6, 1)), [[[0.5]], [[-0.5]]] * 3)
-    >>> pool.count, len(pool.numbers)
+    >>> len(pool), len(pool.numbers)
     (6, 1)
     """
 
@@ -163,8 +163,7 @@ class EpisodePool:
         scores[inside] = vectors * np.sqrt(np.maximum(values, 0.0))
         return cls(rewards, reached, scores, states, prompts)
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         """The number of episodes."""
         return len(self.rewards)
 
@@ -172,7 +171,7 @@ class EpisodePool:
     def numbers(self) -> list[NDArray[np.int64]]:
         """The numbers of each prompt's episodes."""
         if self.prompts is None:
-            return [np.arange(self.count)]
+            return [np.arange(len(self))]
         _, places = np.unique(self.prompts, return_inverse=True)
         order = np.argsort(places, kind="stable")
         return np.split(order, np.cumsum(np.bincount(places))[:-1])
@@ -330,7 +329,7 @@ def turns_of_pool(
             parts = _moments(drawn, made, unbiased)
             first = first or parts
             rows.append(_row(name, size, parts, first))
-    return TurnsOfPool(len(prompts), pool.count, tuple(rows))
+    return TurnsOfPool(len(prompts), len(pool), tuple(rows))
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -399,7 +398,7 @@ class _Prompt:
 
 
 Made = tuple[Array, Array]
-"""What :meth:`_Prompt.gradients` gives of a prompt."""
+"""The gradients of a prompt's groups: in its own coordinates, and their mean."""
 
 
 def _moments(drawn: Sequence[_Groups], made: Sequence[Made], unbiased: Sequence[Made]) -> Means:
