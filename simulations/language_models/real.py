@@ -83,8 +83,8 @@ FULL = Size(dict.fromkeys((0, 2, 8), (2, 4, 8, 16)), 24, 128, 0.2, 0.2, closely=
 SIZES = {
     "smoke": Size({0: (2,)}, 4, 96, 0.8, 0.2, plain=False),
     # Most groups of the weakest have equal rewards, and the strongest's prompts are long: larger groups of
-    # these would take an hour.
-    "quick": Size({0: (2,), 2: (2, 8), 8: (2,)}, 4, 96, 0.8, 0.3),
+    # these would take an hour, and so would an order of errors that are nearer to each other.
+    "quick": Size({0: (2,), 2: (2, 8), 8: (2,)}, 4, 96, 0.8, 0.4),
     "full": FULL,
     "card": FULL,
 }
