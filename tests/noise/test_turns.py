@@ -264,12 +264,12 @@ def test_intervals_hold_the_exact_values(name, prompts, count, size):
         assert np.mean(hits) >= rate - 3 * np.sqrt(rate * (1 - rate) / pools), (what, np.mean(hits))
 
 
-def test_where_no_gradient_is_told_from_0_no_direction_is_said():
+def test_where_no_gradient_is_distinguishable_from_0_no_direction_is_said():
     listed = load_episodes("ustat:tool").episodes
     drawn = np.random.default_rng(0).choice(len(listed.probs), 8, p=listed.probs)
     (row,) = turns_of_pool(pool_of(listed, drawn), 2, "summed").rows
     assert row.cosine.interval == (-1.0, 1.0)
-    assert row.cosine.reason == "a gradient is not told from 0"
+    assert row.cosine.reason == "a gradient is not distinguishable from 0"
 
 
 # ---- what is shown, and what is refused
