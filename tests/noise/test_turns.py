@@ -185,17 +185,6 @@ def test_one_prompt_is_a_plain_loop_over_groups_and_pairs_of_them(name, scheme):
         assert getattr(row, what).se == pytest.approx(se, abs=1e-12), what
 
 
-def test_a_gram_matrix_in_place_of_scores_gives_the_same():
-    listed = load_episodes("ustat:walk").episodes
-    drawn = np.random.default_rng(0).choice(len(listed.probs), 24, p=listed.probs)
-    pool = pool_of(listed, drawn, np.repeat(["x", "y", "z"], 8))
-    gram = np.einsum("itk,juk->itju", pool.scores, pool.scores)
-    same = EpisodePool.from_gram(pool.rewards, pool.reached, gram, prompts=pool.prompts)
-    one, other = (turns_of_pool(each, [2, 4]).to_frame() for each in (pool, same))
-    np.testing.assert_allclose(one.value, other.value, atol=1e-9)
-    np.testing.assert_allclose(one.se, other.se, atol=1e-9)
-
-
 def test_a_function_is_asked_as_a_scheme_is():
     listed = load_episodes("ustat:tool").episodes
     pool = pool_of(listed, np.arange(16) % len(listed.probs))
@@ -328,15 +317,3 @@ def test_a_pool_that_does_not_fit_is_refused(changes, says):
 )
 def test_what_cannot_be_answered_is_refused(arguments, says):
     refuses(re.escape(says), turns_of_pool, small(), **{"group_sizes": 2} | arguments)
-
-
-@pytest.mark.parametrize(
-    ("gram", "says"),
-    [
-        (np.ones((8, 2, 8)), "gram has shape (8, 2, 8): it must be (E, T, E, T)"),
-        (-np.eye(16).reshape(8, 2, 8, 2), "gram is no matrix of inner products"),
-        (np.triu(np.ones((16, 16))).reshape(8, 2, 8, 2), "gram is no matrix of inner products"),
-    ],
-)
-def test_what_is_no_gram_matrix_is_refused(gram, says):
-    refuses(re.escape(says), EpisodePool.from_gram, np.ones((8, 2)), np.ones((8, 2)), gram)

@@ -23,7 +23,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .. import rng
 from ..estimate import Estimate
@@ -43,10 +43,6 @@ LEAST_EPISODES = 4
 
 GROUPS = 512
 """Groups of a prompt, unless another bound is given: all of them where they are no more."""
-
-_NEGATIVE = 1e-6
-"""Negative eigenvalue of a Gram matrix, over the largest, that is a rounding, of single precision too."""
-
 
 _ROUNDING = 1e-12
 """The error of a ratio that is the same in every pool."""
@@ -120,48 +116,6 @@ class EpisodePool:
             raise InputError(
                 f"a prompt has {fewest} episodes: every prompt needs at least {LEAST_EPISODES}"
             )
-
-    @classmethod
-    def from_gram(
-        cls,
-        rewards: ArrayLike,
-        reached: ArrayLike,
-        gram: ArrayLike,
-        states: ArrayLike | None = None,
-        prompts: ArrayLike | None = None,
-    ) -> EpisodePool:
-        """A pool of which inner products are known, and no scores.
-
-        Arguments:
-            rewards, reached, states, prompts: those of a pool.
-            gram: ⟨s_it, s_ju⟩ of each episode's turn with each other, those of other prompts too,
-                (E, T, E, T).
-
-        >>> scores = np.array([[[0.5]], [[-0.5]]] * 3)
-        >>> gram = np.einsum("itk,juk->itju", scores, scores)
-        >>> pool = EpisodePool.from_gram([[1.0], [0.0]] * 3, np.ones((6, 1)), gram)
-        >>> np.allclose(np.einsum("itk,juk->itju", pool.scores, pool.scores), gram)
-        True
-        """
-        inside = finite_array("reached", reached, 2) > 0
-        products = np.asarray(gram, dtype=np.float64)
-        if products.shape != 2 * inside.shape:
-            raise InputError(
-                f"gram has shape {products.shape}: it must be (E, T, E, T), {2 * inside.shape}"
-            )
-        own = finite_array("gram", products[inside][:, inside])
-        values, vectors = np.linalg.eigh((own + own.T) / 2)
-        if values[0] < -_NEGATIVE * values[-1] or not np.allclose(
-            own, own.T, atol=1e-5 * values[-1]
-        ):
-            raise InputError(
-                f"gram is no matrix of inner products: it must be symmetric, and its least eigenvalue is "
-                f"{values[0]:.3g} where the largest is {values[-1]:.3g}"
-            )
-        # Vectors with these inner products; which ones does not matter.
-        scores = np.zeros((*inside.shape, len(own)))
-        scores[inside] = vectors * np.sqrt(np.maximum(values, 0.0))
-        return cls(rewards, reached, scores, states, prompts)
 
     def __len__(self) -> int:
         """The number of episodes."""
