@@ -276,8 +276,8 @@ def test_results_print_themselves():
     )
     lines = str(found).splitlines()
     assert lines[0] == "8 episodes of 1 prompt"
-    assert lines[1].split()[:4] == ["G", "scheme", "noise", "noise"]
-    assert len(lines) == 6
+    assert lines[2].split()[:4] == ["G", "scheme", "noise", "noise"]
+    assert len(lines) == 8
     assert found.to_dict()["rows"][0]["scheme"] == "episode"
     frame = found.to_frame()
     assert list(frame.columns[:5]) == ["name", "value", "se", "low", "high"]

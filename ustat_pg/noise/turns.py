@@ -185,19 +185,17 @@ class TurnsOfPool(Shown):
     rows: tuple[PooledTurns, ...]
 
     def __str__(self) -> str:
+        from tabulate import tabulate
+
         shown = "noise", "noise_to_signal", "over_first", "multiple", "cosine"
         head = ["G", "scheme", *(name.replace("_", " ") for name in shown)]
-        table = [
+        lines = [
             [str(row.group_size), row.scheme, *(str(getattr(row, name)) for name in shown)]
             for row in self.rows
         ]
-        widths = [max(map(len, column)) for column in zip(head, *table, strict=True)]
-        lines = [
-            "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-            for line in (head, *table)
-        ]
         parts = "prompt" if self.prompts == 1 else "prompts"
-        return "\n".join([f"{self.episodes} episodes of {self.prompts} {parts}", *lines])
+        table = tabulate(lines, head, disable_numparse=True)
+        return f"{self.episodes} episodes of {self.prompts} {parts}\n\n{table}"
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each group size, scheme and estimate: name, value, se, low, high and reason."""
