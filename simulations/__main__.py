@@ -476,6 +476,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
 
     signal.signal(signal.SIGTERM, _stop)
+    # Torch's large arrays in huge pages: a backward pass makes and drops a gradient as large as the model.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     return guarded("simulations", command)
 
 

@@ -183,7 +183,7 @@ def strengths(suite: Suite) -> list[Strength]:
 
 @cache
 def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None) -> list[Strength]:
-    from ustat_pg.llm.models import load_model, weights_digest
+    from ustat_pg.llm.models import load_model, tokenise, weights_digest
     from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.scoring import score_pool
 
@@ -198,7 +198,8 @@ def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None
         store = None if out is None else out / "rollouts.jsonl"
         rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)
         pool = score_pool(model, rollouts, out=out, config={"task": task.name, "seed": seed})
-        cell = GroupCell(name, weights, text, how.prompts, group_sizes)
+        length = float(np.mean([len(tokenise(model, prompt)) for prompt in task.prompts]))
+        cell = GroupCell(name, weights, text, how.prompts, length, group_sizes)
         made.append(Strength(f"{shots} examples", text, pool, cell, how))
     return made
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.metadata import version
+from inspect import signature
 from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_WORK = 2**19
-"""Outputs of a bandit that take the time of one completion and its part of three backward passes."""
+_WORK = 2**18
+"""Outputs of a bandit that take the time of a token in a group's forward and backward passes."""
 
 _BLOCK = 2
 """Replications in a block."""
@@ -69,6 +70,7 @@ class GroupCell(ModelCell):
         weights: a digest of its weights.
         task: the task, as :func:`~ustat_pg.llm.tasks.load_task` takes it.
         prompts: number of its prompts, drawn once for all.
+        length: number of a prompt's tokens, on average, which a replication's cost goes by.
         group_sizes: sizes of the groups, increasing; there are two of each size at every prompt.
         values: number of other rollouts that an oracle knows V from, of which there are two samples.
         device: where torch computes.
@@ -78,6 +80,7 @@ class GroupCell(ModelCell):
     weights: str
     task: str
     prompts: int
+    length: float
     group_sizes: tuple[int, ...] = (2, 4)
     values: int = 6
     device: str = "cpu"
@@ -103,9 +106,9 @@ class GroupCell(ModelCell):
     @property
     def outputs(self) -> int:
         """The cost of a replication, in outputs of a bandit."""
-        # A prompt and its part of a gradient cost as much as a dozen completions.
-        passes = sum(2 * size + 12 for size in self.group_sizes)
-        return self.prompts * passes * _WORK
+        answer = task_of(self.task, self.prompts).max_new_tokens
+        tokens = sum(self.length + 2 * size * answer for size in self.group_sizes)
+        return round(self.prompts * tokens * _WORK)
 
     def pilot(self, replications: int) -> int:
         """A few blocks: errors are skewed, and one block would not see it."""
@@ -210,7 +213,9 @@ def squared_norm(model: Any, loss: Any) -> float:
 
 
 def require_packed(language_model: LanguageModel, task: Task) -> None:
-    """Refuse a model whose attention is not that of one causal mask: answers could not share a prompt."""
+    """Refuse a model whose attention is not that of one causal mask: answers could not share a prompt; or
+    which computes the logits of every token, the prompt's too.
+    """
     import torch
 
     from ustat_pg.llm.models import tokenise
@@ -218,6 +223,10 @@ def require_packed(language_model: LanguageModel, task: Task) -> None:
     ids = tokenise(language_model, task.prompts[0])
     answers = [ids[-2:], ids[:3], ids[-1:]]
     model = language_model.model
+    if "logits_to_keep" not in signature(model.forward).parameters:
+        raise InputError(
+            f"{language_model.name} has no logits_to_keep: its passes would compute a prompt's logits too"
+        )
     with torch.no_grad():
         packed = log_probs(model, ids, answers).cpu()
         for answer, log in zip(answers, packed, strict=True):
@@ -254,7 +263,8 @@ def log_probs(model: Any, prompt: Sequence[int], answers: Sequence[Sequence[int]
         position_ids=positions[None].to(device),
         attention_mask=mask[None, None].to(device),
         use_cache=False,
-    ).logits[0, before.to(device)]
+        logits_to_keep=before.to(device),
+    ).logits[0]
     logs = torch.log_softmax(logits.float(), dim=-1)
     chosen = logs.gather(1, tokens[rows, None].to(device))[:, 0]
     return torch.zeros(len(answers), device=device).index_add(0, owners[rows].to(device), chosen)

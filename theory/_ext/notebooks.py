@@ -181,4 +181,4 @@ def link(app: Sphinx, document: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", read)
     app.connect("doctree-read", link)
-    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
