@@ -75,7 +75,8 @@ def settle(
     designed, shown, failed = designs(stems, suite)
     run = run_claims(designed, options, store, cluster).with_failed(failed)
     # Each alone, as it would be asked alone: what a block holds is the same to the last bit.
-    points = tidy([run_points(claim, options, store, cluster) for claim in shown])
+    drawn = {name: number for plan in run.plans for name, number in plan.replications.items()}
+    points = tidy([run_points(claim, options, store, cluster, drawn) for claim in shown])
     return Settled(run, points)
 
 

@@ -72,20 +72,30 @@ def _interval(evidence: Evidence) -> Interval:
 
 
 def measurements_of(
-    points: Sequence[Point], options: Options
+    points: Sequence[Point], options: Options, drawn: Mapping[str, int] | None = None
 ) -> tuple[Measurements, dict[str, int]]:
-    """What is measured for points, and the replications of each cell."""
+    """What is measured for points, and the replications of each cell: where draws are so dear that verdicts
+    take several looks, at least those that verdicts have ``drawn``, by cell.
+    """
     functionals = [point.functional for point in points if point.functional is not None]
     wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
     measured = Measurements(functionals, options, enumerated=wanted)
-    return measured, {
+    replications = {
         name: int(cell.shown(options.drawn.point_blocks) * block_of(cell))
         for name, cell in measured.cells.items()
     }
+    for name, number in (drawn or {}).items():
+        if name in replications and measured.cells[name].looks > 1:
+            replications[name] = max(replications[name], number)
+    return measured, replications
 
 
 def run_points(
-    points: Sequence[Point], options: Options, store: Store, executor: Executor | None = None
+    points: Sequence[Point],
+    options: Options,
+    store: Store,
+    executor: Executor | None = None,
+    drawn: Mapping[str, int] | None = None,
 ) -> pd.DataFrame:
     """Measure what the store lacks; the points as a tidy frame.
 
@@ -94,6 +104,7 @@ def run_points(
         options: size (how many blocks each point gets), engine, seed, workers.
         store: where finished blocks are.
         executor: runs the blocks, in place of threads.
+        drawn: the replications of verdicts, by cell.
 
     Returns:
         one row for each point: figure, series, its coordinates, prediction, exact, estimate,
@@ -101,11 +112,11 @@ def run_points(
     """
     import pandas as pd
 
-    measured, replications = measurements_of(points, options)
+    measured, replications = measurements_of(points, options, drawn)
     with environment(options, executor) as pool:
         work = Work(store, options, pool)
         work.run([*measured.exact_tasks.values(), *measured.tasks(replications)], "curves")
-        known, drawn = measured.exact(work), measured.drawn(work, replications)
+        known, sums = measured.exact(work), measured.drawn(work, replications)
     rows = []
     for point in points:
         row: dict[str, Any] = {"figure": point.figure, "series": point.series, **point.at}
@@ -113,9 +124,9 @@ def run_points(
         if point.functional is not None:
             if point.enumerate and measured.why_not_exact(point.functional) is None:
                 row["exact"] = point.functional.exact(known)
-            if drawn:
+            if sums:
                 # Its interval is for verdicts: figures show one of their own.
-                evidence = point.functional.evidence(drawn, ALPHA, drawn)
+                evidence = point.functional.evidence(sums, ALPHA, sums)
                 interval = _interval(evidence)
                 row |= {"low": interval.low, "high": interval.high}
                 kept = ("estimate", "standard_error", "replications")

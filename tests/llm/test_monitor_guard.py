@@ -31,6 +31,8 @@ MODES = {
     "layers": {"per_completion": True},
     "adam": {"metric": "adam"},
 }
+STEPS = 3
+"""Enough for a checkpoint and a record of two steps."""
 LEAST = 10**4
 """Numbers that a step holds of its micro-batches at least."""
 
@@ -56,7 +58,7 @@ class Hanging(TrainerCallback):
 
 def run(small, task, folder, monitor, **settings):
     hanging = Hanging()
-    plain = {"max_steps": 5, "per_device_train_batch_size": 4, "save_strategy": "steps",
+    plain = {"max_steps": STEPS, "per_device_train_batch_size": 4, "save_strategy": "steps",
              "save_steps": 2, "optim": "adamw_torch", **FROZEN}  # fmt: skip
     trainer = trl_trainer(
         fresh(small), task, folder, callbacks=[monitor, hanging], **(plain | settings)
@@ -106,7 +108,7 @@ def test_an_error_in_anything_that_others_call_is_one_warning(
             trainer, _ = run(small, task, tmp_path, monitor)
         off = [str(w.message) for w in told if "noise is off" in str(w.message)]
         assert off == [f"noise is off, the training goes on: OutOfMemoryError: {name} took all"]
-        assert trainer.state.global_step == 5
+        assert trainer.state.global_step == STEPS
         assert not any(p._backward_hooks for p in trainer.model.parameters())
         assert not any(m._forward_hooks for m in trainer.model.modules()), name
         if name != "_stop":

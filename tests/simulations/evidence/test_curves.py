@@ -52,6 +52,15 @@ def test_a_point_is_what_the_engine_measures(problem, tmp_path):
     assert not row.low < row.prediction * 1.05 < row.high
 
 
+def test_where_draws_are_dear_a_point_has_all_that_verdicts_drew(problem, tmp_path, monkeypatch):
+    name, few = GradientCell(problem, 3).name, int(SIZES["smoke"].point_blocks * LARGEST_BLOCK)
+    drawn = {name: 3 * few, "a cell of no point": few}
+    for looks, wanted in ((1, few), (4, 3 * few)):
+        monkeypatch.setattr(GradientCell, "looks", looks)
+        frame = run_points(points(problem), Options("smoke"), Store(tmp_path), drawn=drawn)
+        assert frame.replications.iloc[0] == wanted
+
+
 def test_what_is_not_there_is_missing_and_not_zero(problem, tmp_path):
     frame = run_points(points(problem, False), Options("smoke"), Store(tmp_path))
     assert frame.estimate.isna().tolist() == [False, True, False]
