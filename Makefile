@@ -53,7 +53,7 @@ wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in
 	.venv/bin/python -m twine check --strict dist/*
 	USTAT_WHEEL=$$(echo $$PWD/dist/*.whl) .venv/bin/python -m pytest -m "" tests/architecture/test_wheel.py
 
-SPHINX = .venv/bin/python -m sphinx -T -q -W --keep-going -E -b html -d build/doctrees theory build/theory
+SPHINX = .venv/bin/python -m sphinx -T -q -W --keep-going -E -j auto -b html -d build/doctrees theory build/theory
 
 theory: .venv/theory  ## the site of executable pages, in build/theory; 3 min, or 6 where TRL is installed
 	$(SPHINX)

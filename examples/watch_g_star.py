@@ -79,6 +79,9 @@ def draw(records: list[dict[str, Any]], file: Path) -> None:
     axes.plot(steps, [r["noise/g_star"] for r in known], marker=".")
     axes.axhline(GROUP, color="0.4", linewidth=0.8, linestyle="--", label="in use")
     axes.set(yscale="log", ylim=(1, 64), xlabel="step", ylabel="best group size")
+    axes.set_yticks([1, 2, 4, 8, 16, 32, 64], labels=["1", "2", "4", "8", "16", "32", "64"])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(file, metadata={"Date": None})
 

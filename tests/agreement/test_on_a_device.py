@@ -153,7 +153,7 @@ def shaped():
     """Cells of every form, whatever a thread block has."""
     for kind in ("plain", "shared-linear", "linear"):
         for name, shapes in SHAPES.items():
-            yield f"{kind}/{name}", GradientCell(random_problem(1, kind), 12, 3), shapes
+            yield f"{kind}/{name}", GradientCell(random_problem(1, kind), 6, 2), shapes
 
 
 PATH = Trajectory(smooth(3, 5, 2, 2), 3, STEPS, Constant(0.5), snapshots=(0, 5, STEPS))
@@ -169,7 +169,7 @@ def all_jobs():
     for number, trajectory in enumerate(trajectories()):
         jobs["path", number] = Job(partial(run, "cuda", trajectory))
     for name, cell, shapes in shaped():
-        call = partial(measure, "cuda", cell, laws.quantities_for(12))
+        call = partial(measure, "cuda", cell, laws.quantities_for(6))
         jobs["shape", name] = Job(call, shapes=shapes)
     for name, options in CHUNKS.items():
         jobs["path chunks", name] = Job(partial(run, "cuda", PATH, 7), **options)
@@ -258,7 +258,7 @@ def test_built_in_constants_change_no_path(answers):
 def test_no_shape_of_a_thread_block_changes_a_number(answers):
     result = of_kind(answers, "shape")
     for name, cell, _ in shaped():
-        quantities = laws.quantities_for(12)
+        quantities = laws.quantities_for(6)
         laws.same_sums(result[name], measure("cpu", cell, quantities), cell, quantities)
 
 
