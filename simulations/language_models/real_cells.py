@@ -213,8 +213,8 @@ def squared_norm(model: Any, loss: Any) -> float:
 
 
 def require_packed(language_model: LanguageModel, task: Task) -> None:
-    """Refuse a model whose attention is not that of one causal mask: answers could not share a prompt; or
-    which computes the logits of every token, the prompt's too.
+    """Refuse a model whose attention is not that of one causal mask, so that answers could not share a
+    prompt, or which cannot be asked for the logits of some tokens alone.
     """
     import torch
 
@@ -225,7 +225,8 @@ def require_packed(language_model: LanguageModel, task: Task) -> None:
     model = language_model.model
     if "logits_to_keep" not in signature(model.forward).parameters:
         raise InputError(
-            f"{language_model.name} has no logits_to_keep: its passes would compute a prompt's logits too"
+            f"{language_model.name} takes no logits_to_keep, by which models of transformers compute the "
+            "logits of answers alone: this claim's passes need it"
         )
     with torch.no_grad():
         packed = log_probs(model, ids, answers).cpu()

@@ -73,6 +73,22 @@ def test_errors_of_groups_are_those_of_their_completions_gradients():
     assert errors == pytest.approx(by_hand, rel=1e-4)
 
 
+def test_a_model_whose_answers_cannot_share_a_prompt_is_refused(monkeypatch):
+    language_model, task = load_model(MEMBER), load_task(MEMBER, limit=1)
+    model, whole = language_model.model, language_model.model.forward
+    real_cells.require_packed(language_model, task)
+
+    def without_masks(*given, attention_mask=None, logits_to_keep=0, **named):
+        return whole(*given, logits_to_keep=logits_to_keep, **named)
+
+    monkeypatch.setattr(model, "forward", without_masks)
+    refuses(
+        "attends otherwise than by one causal mask", real_cells.require_packed, language_model, task
+    )
+    monkeypatch.setattr(model, "forward", lambda **named: whole(**named))
+    refuses("takes no logits_to_keep", real_cells.require_packed, language_model, task)
+
+
 def test_a_pool_without_some_rollouts_is_that_of_the_others(strength):
     """By inner products alone: all errors of all baselines."""
     one, _, _ = strength
