@@ -32,7 +32,7 @@ figures: .venv/core  ## draw again from the stored results; 30 s
 report: .venv/core  ## one self-contained page of the stored run; 10 s
 	.venv/bin/python -m figures results/$(SIZE) --report
 
-test: .venv/dev  ## the whole suite; 20 to 24 min
+test: .venv/dev  ## the whole suite; 18 to 24 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
