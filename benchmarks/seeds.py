@@ -1,9 +1,10 @@
 """Verdicts on fresh seeds, counted: ``python -m benchmarks.seeds --seeds N [--first N] [--size S]
-[--engine exact] [--on KIND]``.
+[--engine exact] [--on KIND] [--write]``.
 
 Each seed is a whole run of ``verify``, its figures apart: it draws its own problems and, where it
 simulates, replications. A seed that is done is a line of a file in ``results/seeds``, so that the same
 command goes on where it was stopped; lines of other code are passed over. What it prints is Markdown.
+``--write`` puts the count into the table of ``seeds.md``, where all counts are of one code.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,12 +39,20 @@ from ustat_pg.validation import InputError, integer
 
 FOLDER = Path("results/seeds")
 
+PAGE = Path(__file__).with_suffix(".md")
+TABLE = re.compile(r"(?<=<!-- counts -->\n).*(?=<!-- end -->)", re.DOTALL)
+HEADS = (
+    "run", "commit", "code", "seeds", "results", "wrong formulas", "REFUTED", "INCONCLUSIVE",
+    "rivals left", "could not run", "not as it should be, 95% bound", "processor minutes",
+)  # fmt: skip
+"""Of the page's table, with a row for each kind of run."""
+
 NUMBERS = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 """What differs between one seed's names of checks and another's."""
 
 Record = dict[str, Any]
 """What came of a seed: verdicts by claim, the checks that were not confirmed, the rivals that were not
-refuted; or why it could not be run.
+refuted, of how many; or why it could not be run.
 """
 
 
@@ -80,6 +90,7 @@ def one_seed(seed: int, size: str, engine: str, on: str) -> Record:
     stems = ON_NETWORKS if on != "bandit" else STEMS
     began = process_time()
     record: Record = {"seed": seed, "claims": {}, "checks": [], "rivals": [], "refused": None}
+    record["asked"] = 0
     options = Options(size, engine, seed, 1)
     try:
         made, _, failed = designs(stems, Suite(size, seed, on), figures=False)
@@ -100,6 +111,7 @@ def one_seed(seed: int, size: str, engine: str, on: str) -> Record:
             for findings in check.findings.values():
                 if findings.verdict != Verdict.CONFIRMED:
                     record["checks"].append([claim.stem, check.name, findings.verdict.value])
+        record["asked"] += len(claim.rivals)
         for rival in claim.rivals:
             if rival.verdict != RivalVerdict.REFUTED:
                 record["rivals"].append([claim.stem, rival.name, rival.verdict.value])
@@ -151,6 +163,45 @@ def tables(records: Sequence[Record]) -> Iterator[str]:
         yield "\n".join(lines)
 
 
+def row(records: Sequence[Record], how: tuple[str, str, str], version: str) -> list[str]:
+    """The page's row of a count."""
+    size, engine, on = how
+    run = f"{size}, {'enumeration' if engine == 'exact' else 'both kinds of evidence'}"
+    run += "" if on == "bandit" else f", on {on}"
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=PAGE.parent, capture_output=True, text=True
+    )
+    ran = [record for record in records if record["refused"] is None]
+    verdicts = [set(record["claims"].values()) for record in ran]
+    counts = (
+        max((len(record["claims"]) for record in ran), default=0),
+        max((record["asked"] for record in ran), default=0),
+        *(sum(word in of for of in verdicts) for word in ("REFUTED", "INCONCLUSIVE")),
+        sum(bool(record["rivals"]) for record in ran),
+        len(records) - len(ran),
+    )
+    seeds = f"{len(records)} ({records[0]['seed']} on)"
+    bound = f"{upper(sum(map(off, records)), len(records)):.3f}"
+    minutes = f"{sum(record['seconds'] for record in records) / 60:.1f}"
+    return [run, commit.stdout.strip(), version, seeds, *map(str, counts), bound, minutes]
+
+
+def with_row(page: str, new: Sequence[str]) -> str:
+    """A page with a row in place of that of the same run; rows of other code go."""
+    rows = counted(page)
+    kept = [old for old in rows if old["code"] == new[2] and old["run"] != new[0]]
+    lines = [HEADS, ["---"] * len(HEADS), *(old.values() for old in kept), new]
+    text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return TABLE.sub(lambda _: text, page)
+
+
+def counted(page: str) -> list[dict[str, str]]:
+    """The rows of a page."""
+    (table,) = TABLE.findall(page)
+    rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:])
+    return [dict(zip(HEADS, cells, strict=True)) for cells in rows]
+
+
 def _lines(records: Iterable[Record]) -> Iterator[str]:
     """A line for each kind of check or rival, with its seeds."""
     where: dict[tuple[str, str, str], list[int]] = {}
@@ -189,6 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--engine", choices=("cpu", "exact"), default="cpu")
     parser.add_argument("--on", choices=("bandit", "tokens", "transformer"), default="bandit")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--write", action="store_true", help=f"put the count into {PAGE.name}")
     given = parser.parse_args(arguments)
     for name, least in (("seeds", 1), ("first", 0), ("workers", 1)):
         integer(f"--{name}", getattr(given, name), least)
@@ -215,6 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"code {version}, {minutes:.1f} processor minutes; {machine('numpy', 'scipy', 'numba')}\n"
     )
     print("\n\n".join(tables(chosen)))
+    if given.write:
+        page = with_row(PAGE.read_text(encoding="utf-8"), row(chosen, how, version))
+        PAGE.write_text(page, encoding="utf-8")
     return int(any(map(off, chosen)))
 
 

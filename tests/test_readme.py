@@ -29,6 +29,19 @@ def blocks(page, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
+def test_no_sentence_counts_results_or_wrong_formulas(page):
+    """A count is written by the program that counted, in README's table and benchmarks/seeds.md."""
+    text = re.sub(
+        r"<!-- (verdicts|counts) -->.*?<!-- end -->",
+        "",
+        (ROOT / page).read_text("utf-8"),
+        flags=re.S,
+    )
+    counted = r"\b(?:all|the|of) \d+ (?:results|claims|rivals|wrong formulas|confirmed)\b"
+    assert re.findall(counted, text) == []
+
+
 def missing_paths(folder, text):
     """The files and folders that a text links to, or names in backticks, and that are not there."""
     links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,8 @@ from functools import partial
 import pytest
 
 from benchmarks import configs, gpu, mse_kernel, pass_rates, seeds, trajectories, weighted_chi2
+from simulations import ON_NETWORKS, STEMS
+from tests.support.readme import printed_table
 
 
 def test_mse_kernel(monkeypatch, capsys):
@@ -119,6 +122,47 @@ def test_seeds_are_counted_and_go_on_where_they_were_stopped(tmp_path, monkeypat
     monkeypatch.setattr(seeds, "one_seed", lambda *how: refused)
     assert seeds.main([*words, "--seeds", "1", "--first", "3"]) == 1
     assert "1 of 1 seeds could not be run." in capsys.readouterr().out
+
+
+def test_the_page_holds_a_count_of_each_kind_of_run_on_one_code(tmp_path, monkeypatch, capsys):
+    page = tmp_path / "seeds.md"
+    page.write_text("# Seeds\n\n<!-- counts -->\n<!-- end -->\n\nMore.\n")
+    monkeypatch.setattr(seeds, "PAGE", page)
+    monkeypatch.setattr(seeds, "FOLDER", tmp_path)
+    bad = {"claims": {"mse": "REFUTED"}, "checks": [], "rivals": [["mse", "x", "SURVIVED"]]}
+    made = {"claims": {"mse": "CONFIRMED"}, "checks": [], "rivals": []}
+
+    def one_seed(seed, *how):
+        return {
+            "seed": seed,
+            "refused": None,
+            "asked": 9,
+            "seconds": 30.0,
+            **(made if seed else bad),
+        }
+
+    monkeypatch.setattr(seeds, "one_seed", one_seed)
+    for words in ([], ["--engine", "exact"], ["--engine", "exact", "--on", "tokens"], []):
+        seeds.main([*words, "--seeds", "4", "--first", "0", "--workers", "1", "--write"])
+    runs = ["smoke, enumeration", "smoke, enumeration, on tokens", "smoke, both kinds of evidence"]
+    rows = seeds.counted(page.read_text())
+    assert [row["run"] for row in rows] == runs
+    assert list(rows[0].values())[3:10] == ["4 (0 on)", "1", "9", "1", "0", "1", "0"]
+    assert rows[0]["processor minutes"] == "2.0"
+    assert page.read_text().endswith("<!-- end -->\n\nMore.\n")
+    monkeypatch.setattr(seeds, "code", lambda: "another")
+    seeds.main(["--seeds", "1", "--first", "1", "--workers", "1", "--write"])
+    assert [row["code"] for row in seeds.counted(page.read_text())] == ["another"]
+
+
+def test_the_record_is_of_today_s_results_and_of_one_code():
+    rows = seeds.counted(seeds.PAGE.read_text("utf-8"))
+    assert len({row["code"] for row in rows}) == 1
+    table = re.findall(r"\| CONFIRMED \| .*, (\d+) of \d+ \|", printed_table())
+    for row in rows:
+        on_bandits = " on " not in row["run"]
+        assert int(row["results"]) == len(STEMS if on_bandits else ON_NETWORKS)
+        assert not on_bandits or int(row["wrong formulas"]) == sum(map(int, table))
 
 
 def test_noise(monkeypatch, capsys):
