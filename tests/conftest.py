@@ -55,23 +55,11 @@ POWER = (
 (``simulations/mutants``) that nothing fast refuses.
 """
 
-OTHERS = [
-    "torch",
-    "transformers",
-    "trl",
-    "datasets",
-    "peft",
-    "accelerate",
-    "tokenizers",
-    "safetensors",
-    "math_verify",
-    "gguf",
-    "distributed",
-    "sphinx",
-    "myst_nb",
-    "selenium",
+OTHERS = (
+    *("torch", "transformers", "trl", "datasets", "peft", "accelerate", "tokenizers"),
+    *("safetensors", "math_verify", "gguf", "distributed", "sphinx", "myst_nb", "selenium"),
     "py_mini_racer",
-]
+)
 """What neither the core nor the extra ``tests`` installs."""
 
 SHARED = {}
@@ -240,7 +228,7 @@ class Everywhere:
 
 
 def stale(seconds, known):
-    """What SLOW lacks of the functions that ran, a line each.
+    """What SLOW lacks of the functions that ran and are not marked slow, a line each.
 
     The machine's speed is by those that are in it.
     """
@@ -260,13 +248,18 @@ def pytest_sessionfinish(session):
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = config.stash[LEFT]
         return
-    seconds, known = measured(config.stash[REPORTS]), slow()
+    reports, known = config.stash[REPORTS], slow()
+    seconds = measured(reports)
     if config.getoption("measure"):
         unseen = {name: took for name, took in known.items() if name not in seconds}
         found = {name: took for name, took in seconds.items() if took > SECONDS}
         lines = (f"{took:6.1f} {name}\n" for name, took in sorted((unseen | found).items()))
         SLOW.write_text("".join(lines), encoding="utf-8")
-    elif lines := stale(seconds, known):
+        return
+    # Some files are slow as a whole.
+    marked = {each.nodeid.partition("[")[0] for each in reports if "slow" in each.keywords}
+    fast = {name: took for name, took in seconds.items() if name not in marked - known.keys()}
+    if lines := stale(fast, known):
         config.stash[STALE] = lines
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
