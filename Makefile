@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-fast test-tool wheel lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-all wheel lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,19 +32,12 @@ figures: .venv/core  ## draw again from the stored results; 30 s
 report: .venv/core  ## one self-contained page of the stored run; 10 s
 	.venv/bin/python -m figures results/$(SIZE) --report
 
-test: .venv/dev  ## the whole suite; 18 to 24 min
+# Nothing but the core and the extra tests is asked, whatever else is installed.
+test: .venv/tool  ## every claim by enumeration, and the tests of the core: nearly all that refuses an error; 4 min
+	.venv/bin/python -m pytest -n 2 --dist worksteal --core
+
+test-all: .venv/dev  ## the whole suite, with torch, language models, the site, and claims by simulation; 15 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
-
-test-fast: .venv/dev  ## what is not slow, for daily work; 3 min
-	.venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
-
-# What asks claims, models, torch or pages: its tests run where all is installed.
-PROOF = agreement architecture benchmarks examples figures llm noise power simulations theory \
-  test_pages.py test_readme.py policies/models.py testing/registered.py
-
-test-tool: .venv/tool  ## the tests of the tool on a core without torch, for any Python from 3.11 on; 5 min
-	.venv/bin/python -m pytest -n auto --dist worksteal -m "not slow" --doctest-ignore-import-errors \
-	  $(PROOF:%=--ignore=tests/%) $(PROOF:%=--ignore=ustat_pg/%)
 
 wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in a clean environment; 1 min
 	rm -rf dist

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import subprocess
+import sys
 import time
+import traceback
 from collections import Counter
+from importlib.machinery import PathFinder
 from pathlib import Path
+from statistics import median
 
 import pytest
 from hypothesis import settings
+from numba.core import event
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -23,30 +30,121 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
 
 
+ROOT = Path(__file__).resolve().parents[1]
+
 SLOW = Path(__file__).with_name("slow.txt")
-"""The test functions that take more than SECONDS, with all their cases and their part of shared fixtures."""
+"""The test functions that take more than SECONDS, with all their cases and their part of shared fixtures: the
+processor seconds of each, and its name.
+"""
 
 SECONDS = 1.0
 
+TIMES = 4.0
+"""A function that is not in SLOW may take so many times SECONDS, at the speed of the machine."""
+
+POWER = (
+    *("tests/agreement/test_gradients.py", "tests/agreement/test_whole_runs.py"),
+    *("tests/distributions/test_weighted_chi2.py", "tests/engines/gradients/"),
+    *("tests/power/test_false_alarms.py", "tests/predictions/test_large_groups.py"),
+    *("tests/predictions/test_lengths.py", "tests/test_independent", "tests/test_rng.py"),
+    "tests/simulations/evidence/test_laws.py::test_an_interval_holds_the_truth",
+    "tests/simulations/evidence/test_planted.py::test_a_sound_program_passes_its_controls",
+    "tests/simulations/test_main.py::test_every_claim_is_confirmed_and_every_rival_refuted",
+)
+"""Slow functions, by how their names begin, that ``make test`` asks all the same: they refuse planted errors
+(``simulations/mutants``) that nothing fast refuses.
+"""
+
+OTHERS = (
+    *("torch", "transformers", "trl", "datasets", "peft", "accelerate", "tokenizers"),
+    *("safetensors", "math_verify", "gguf", "distributed", "sphinx", "myst_nb", "selenium"),
+    "py_mini_racer",
+)
+"""What neither the core nor the extra ``tests`` installs."""
+
 SHARED = {}
 """Seconds that a fixture took which several tests share, by name."""
+
+COMPILING = event.TimingListener()
+"""Numba's seconds: what a cold cache costs is no test's own."""
+
+REPORTS, LEFT, STALE = pytest.StashKey[list](), pytest.StashKey[int](), pytest.StashKey[list]()
+"""The reports of the run, how many tests are left to others, and what SLOW lacks."""
 
 
 def pytest_addoption(parser):
     text = f"measure which tests are slow and write them to tests/{SLOW.name}"
     parser.addoption("--measure", action="store_true", help=text)
+    text = "what is not slow or is marked power, as where the core and the extra tests alone are installed"
+    parser.addoption("--core", action="store_true", help=text)
 
 
+def pytest_configure(config):
+    event.register("numba:compile", COMPILING)
+    config.stash[REPORTS], config.stash[LEFT], config.stash[STALE] = [], 0, []
+    config.pluginmanager.register(Everywhere(config.stash[REPORTS]))
+    if config.getoption("core"):
+        config.option.markexpr = "not slow or power"
+        true = PathFinder.find_spec
+
+        def find_spec(name, path=None, target=None):
+            return None if name.partition(".")[0] in OTHERS else true(name, path, target)
+
+        PathFinder.find_spec = find_spec
+
+
+def slow():
+    """The functions in SLOW, with their seconds."""
+    lines = map(str.split, SLOW.read_text(encoding="utf-8").splitlines())
+    return {name: float(took) for took, name in lines}
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    slow = set(SLOW.read_text(encoding="utf-8").split())
+    known = slow()
     for item in items:
-        if item.nodeid.partition("[")[0] in slow:
+        if item.nodeid.partition("[")[0] in known:
             item.add_marker("slow")
+            if item.nodeid.startswith(POWER):
+                item.add_marker("power")
+    # One worker makes the run that these read, while the others go on with the rest.
+    items.sort(key=lambda item: "whole_run" not in getattr(item, "fixturenames", ()))
+
+
+def pytest_deselected(items):
+    items[0].config.stash[LEFT] += len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    left = getattr(node, "workeroutput", {}).get("left", 0)
+    node.config.stash[LEFT] = max(node.config.stash[LEFT], left)
+
+
+@pytest.fixture(scope="session")
+def whole_run(tmp_path_factory, pytestconfig):
+    """The folder of a run of every claim at size smoke, which all workers share: ``make test`` enumerates."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    engine = "exact" if pytestconfig.getoption("core") else "cpu"
+    words = ["verify", "--size", "smoke", "--engine", engine, "--workers", "1"]
+    with (base / "whole_run.txt").open("a+") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        if not log.tell():
+            words = [sys.executable, "-m", "simulations", *words, "--out", str(base / "whole_run")]
+            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+            print(done.returncode, done.stderr, sep="\n", file=log, flush=True)
+        log.seek(0)
+        status, _, said = log.read().partition("\n")
+    assert status == "0", said
+    return base / "whole_run"
 
 
 def spent():
-    """Processor seconds of this process and of those it waited for: nearly the same on a busy machine."""
-    return sum(os.times()[:4])
+    """Processor seconds of this process and of those it waited for, less Numba's: nearly the same on a busy
+    machine.
+    """
+    return sum(os.times()[:4]) - (COMPILING.duration if COMPILING.done else 0.0)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -99,11 +197,81 @@ def measured(reports):
     }
 
 
-def pytest_terminal_summary(terminalreporter, config):
-    """Keep which tests are slow."""
+class Everywhere:
+    """Hooks for doctests too, which stand in folders where this file is not read."""
+
+    def __init__(self, reports):
+        self.reports = reports
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector):
+        """A file that cannot be imported without what is not installed is skipped."""
+        report = yield
+        error, modules = report.call.excinfo and report.call.excinfo.value, []
+        while error is not None:
+            frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+            modules += [f.f_globals["__name__"] for f in frames if f.f_code.co_name == "<module>"]
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if (missing or "").partition(".")[0] in OTHERS:
+                report.outcome = "skipped"
+                report.longrepr = (str(collector.path), 0, f"{missing} is not installed")
+                # pytest leaves them half made, for other files to import.
+                for name in modules:
+                    sys.modules.pop(name, None)
+                break
+            error = error.__cause__ or error.__context__
+        return report
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" and report.passed:
+            self.reports.append(report)
+
+
+def stale(seconds, known):
+    """What SLOW lacks of the functions that ran and are not marked slow, a line each.
+
+    The machine's speed is by those that are in it.
+    """
+    speed = median([took / known[name] for name, took in seconds.items() if name in known] or [1.0])
+    most = TIMES * SECONDS * max(speed, 1.0)
+    return [
+        f"{name} took {took:.1f} processor seconds, {most:.1f} are allowed"
+        for name, took in sorted(seconds.items())
+        if name not in known and took > most
+    ]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    """A slow function that SLOW does not name fails the run; ``--measure`` writes it there."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left"] = config.stash[LEFT]
+        return
+    reports, known = config.stash[REPORTS], slow()
+    seconds = measured(reports)
     if config.getoption("measure"):
-        reports = (each for result in terminalreporter.stats.values() for each in result)
-        seconds = measured(each for each in reports if getattr(each, "when", "") == "call")
-        unseen = set(SLOW.read_text(encoding="utf-8").split()) - set(seconds)
-        slow = {name for name, took in seconds.items() if took > SECONDS}
-        SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | slow)), encoding="utf-8")
+        unseen = {name: took for name, took in known.items() if name not in seconds}
+        found = {name: took for name, took in seconds.items() if took > SECONDS}
+        lines = (f"{took:6.1f} {name}\n" for name, took in sorted((unseen | found).items()))
+        SLOW.write_text("".join(lines), encoding="utf-8")
+        return
+    # Some files are slow as a whole.
+    marked = {each.nodeid.partition("[")[0] for each in reports if "slow" in each.keywords}
+    fast = {name: took for name, took in seconds.items() if name not in marked - known.keys()}
+    if lines := stale(fast, known):
+        config.stash[STALE] = lines
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """What SLOW lacks, and what this run leaves out."""
+    for line in config.stash[STALE]:
+        terminalreporter.write_line(
+            f"tests/{SLOW.name} is stale: {line} (pytest --measure)", red=True
+        )
+    if config.getoption("core"):
+        terminalreporter.write_line(
+            f"Left to make test-all: {config.stash[LEFT]} slow tests, claims by simulation, and what needs "
+            "torch, a browser or the site."
+        )

@@ -1,4 +1,4 @@
-"""Philox against published vectors; its four faces; addresses; shuffles; thresholds."""
+"""Philox against published vectors; its faces; addresses; shuffles; thresholds."""
 
 from __future__ import annotations
 
@@ -34,10 +34,37 @@ def compiled_face(counters, key, out):
         out[n] = np.array(draws.philox(c[0], c[1], c[2], c[3], key[0], key[1]))
 
 
-def compiled(counters, key):
+@njit
+def addressed_face(counters, key, out):
+    """By the number of a replication."""
+    for n in range(len(counters)):
+        c = counters[n]
+        out[n] = np.array(draws.words_at(c[0], c[1], c[2] | (c[3] << 32), key))
+
+
+@njit
+def narrow_face(counters, key, out):
+    """As kernels have it."""
+    narrow = np.uint32(key[0]), np.uint32(key[1])
+    for n in range(len(counters)):
+        c = counters[n]
+        words = draws.words_of_32(c[0], c[1], np.uint32(c[2]), np.uint32(c[3]), narrow)
+        for k in range(4):
+            out[n, k] = words[k]
+
+
+def compiled(counters, key, face=compiled_face):
     out = np.empty((len(counters), 4), np.int64)
-    compiled_face(np.array(counters, np.int64), np.array(key, np.int64), out)
+    face(np.array(counters, np.int64), np.array(key, np.int64), out)
     return out.tolist()
+
+
+def addressed(counters, key):
+    return compiled(counters, key, addressed_face)
+
+
+def narrow(counters, key):
+    return compiled(counters, key, narrow_face)
 
 
 def whole(counters, key):
@@ -62,7 +89,7 @@ def test_published_vectors(name):
     assert whole([counter], key) == [expected]
 
 
-@pytest.mark.parametrize("face", [arrays, tensors, compiled])
+@pytest.mark.parametrize("face", [arrays, tensors, compiled, addressed, narrow])
 @given(COUNTERS, st.tuples(WORD, WORD))
 def test_every_face_is_one_function(face, counters, key):
     assert face(counters, key) == whole(counters, key)

@@ -20,7 +20,7 @@ from ustat_pg._version import __version__
 from ustat_pg.reading import read_json
 from ustat_pg.validation import MOST_WORKERS, InputError, integer, one_of
 
-from .errors import ENGINES, RECORDS, ROOT, PlantedError, errors, pattern
+from .errors import ENGINES, RECORDS, ROOT, SUITE, PlantedError, errors, pattern
 
 __all__ = ["add_arguments", "run", "untouched"]
 
@@ -47,8 +47,11 @@ def add_arguments(commands: Any, stems: Sequence[str]) -> None:
     option("--only", metavar="NAME", default="", help="errors whose name or file holds this text")
     part = "the K-th of N parts, spread over all layers"
     option("--sample", metavar="K/N", default="1/1", help=part)
-    exact = "exact: enumerate alone, and leave out errors in what only simulation calls"
-    option("--engine", choices=ENGINES, default="cpu", help=exact)
+    exact = (
+        "exact: enumerate alone, and leave out errors in what only simulation calls; test: enumerate, then "
+        "ask the tests that make test has for the file"
+    )
+    option("--engine", choices=(*ENGINES, SUITE), default="cpu", help=exact)
     listed = "say what would be planted, and which public functions nothing touches; run nothing"
     option("--list", action="store_true", help=listed)
     option("--workers", "-n", type=int, default=os.cpu_count() or 1, help="processes")

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ENGINES", "KINDS", "RECORDS", "ROOT", "PlantedError", "errors", "pattern", "planted"]
+__all__ = [
+    *("ENGINES", "KINDS", "RECORDS", "ROOT", "SUITE", "PlantedError"),
+    *("errors", "pattern", "planted"),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +34,26 @@ KINDS = {
 
 ENGINES = ("exact", "cpu")
 """Enumeration alone, then enumeration and simulation."""
+
+SUITE = "test"
+"""What ``make test`` asks: enumeration, then the files of tests below."""
+
+EVIDENCE = "tests/simulations/evidence"
+TESTS = {
+    "ustat_pg/rng": "tests/test_rng.py",
+    "ustat_pg/engines/base": "tests/engines/test_base.py tests/agreement/test_gradients.py",
+    "ustat_pg/engines/draws": "tests/test_rng.py tests/agreement/test_gradients.py",
+    "ustat_pg/engines": "tests/engines/gradients/test_cpu.py tests/agreement/test_gradients.py",
+    "ustat_pg/distributions": "tests/distributions/test_weighted_chi2.py",
+    "simulations/engines/runs": "tests/agreement/test_whole_runs.py tests/simulations/engines/runs",
+    "simulations/engines": "tests/engines/test_base.py tests/simulations/engines",
+    "simulations/evidence": (
+        f"{EVIDENCE}/test_functionals.py {EVIDENCE}/test_checks.py {EVIDENCE}/test_results.py "
+        f"{EVIDENCE}/test_controls.py {EVIDENCE}/test_planted.py {EVIDENCE} tests/power/test_false_alarms.py"
+    ),
+    "simulations": "tests/simulations/test_designs.py tests/simulations/test_claims.py",
+}
+"""Tests of what claims see by draws alone, by how a file's name begins."""
 
 ROOMS = ("engines", "evidence", "interior_problems")
 """Rooms of the experiments that are not claims."""
@@ -93,6 +116,12 @@ class PlantedError:
     def engines(self) -> tuple[str, ...]:
         """The ways in which claims are run, in turn, until one refutes."""
         return ENGINES[1:] if self.file.startswith(SIMULATED) else ENGINES
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """The files of :data:`TESTS`."""
+        found = (text for start, text in TESTS.items() if self.file.startswith(start))
+        return tuple(next(found, "").split())
 
     @property
     def source(self) -> str:

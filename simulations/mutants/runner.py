@@ -25,7 +25,7 @@ from tempfile import TemporaryDirectory
 from types import CodeType
 from typing import Any
 
-from .errors import ROOT, PlantedError
+from .errors import ENGINES, ROOT, SUITE, PlantedError
 
 __all__ = ["ask", "plant", "run_errors", "source_of"]
 
@@ -68,8 +68,13 @@ def run_errors(
     pool = ThreadPoolExecutor(workers)
     futures = {}
     for error in errors:
-        ways = error.engines[: error.engines.index(engine) + 1]
-        futures[pool.submit(ask, error, error.stems, size, ways)] = error
+        stems, ways = error.stems, error.engines
+        if engine == SUITE:
+            enumerated = stems if ENGINES[0] in ways else ()
+            stems, ways = (*enumerated, *error.tests) or stems, (engine,)
+        else:
+            ways = ways[: ways.index(engine) + 1]
+        futures[pool.submit(ask, error, stems, size, ways)] = error
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()
@@ -142,8 +147,9 @@ def run_apart(
     answers: list[Answer] = []
     for engine, stem in product(engines, stems):
         try:
-            tested = stem.endswith(".py")
-            answer = _tested(stem) if tested else _verdict(stem, size, engine, blocks)
+            tested = stem.startswith("tests/")
+            by = ENGINES[0] if engine == SUITE else engine
+            answer = _tested(stem) if tested else _verdict(stem, size, by, blocks)
         except Exception as stop:
             answer = {"verdict": "ERROR", "check": f"{type(stop).__name__}: {stop}"}
         answers.append({"stem": stem, "engine": engine, **answer})
@@ -163,7 +169,8 @@ def _tested(file: str) -> Answer:
 
     failed = Failures()
     with redirect_stdout(StringIO()):
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", str(ROOT / file)], [failed])
+        words = ["-x", "-q", "-p", "no:cacheprovider", "--core", str(ROOT / file)]
+        code = pytest.main(words, [failed])
     if code == pytest.ExitCode.OK:
         return {"verdict": "CONFIRMED"}
     if failed:

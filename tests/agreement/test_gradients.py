@@ -13,6 +13,7 @@ from simulations import Suite, claim
 from simulations.evidence import Options, RivalVerdict, Store, Verdict, run_claims
 from simulations.problems import Entry
 from tests.support import laws
+from tests.support.estimators import EACH
 from tests.support.laws import COMPARED, SUBJECTS, errors_of
 from tests.support.problems import (
     FORMS,
@@ -99,6 +100,15 @@ def test_the_same_numbers(subject, problem):
     problem = named(problem)
     for cell in laws.cells(problem, (1, 2, 5), (1, problem.contexts)):
         laws.same_numbers(subject, cell)
+
+
+BY_COUNT = [each for each in EACH if each.record.by_count and not each.record.kernel]
+
+
+@pytest.mark.parametrize("estimator", BY_COUNT, ids=lambda estimator: estimator.label)
+def test_the_same_numbers_by_a_table_of_counts(estimator):
+    cell = GradientCell(random_problem(1, "binary", contexts=2), 4, 2)
+    laws.same_numbers(SUBJECTS["cpu"], cell, [SquaredError(estimator)], replications=60)
 
 
 @pairs([name for name in COMPARED if name == "autograd"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -31,11 +33,25 @@ def compared(*ways):
     )
 
 
-@compared("cpu")
-@each_estimator
-@pytest.mark.parametrize("layout", laws.LAYOUTS)
-def test_the_same_draws_make_the_same_path(layout, estimator, subject, bent):
+THIRTY = [
+    pytest.param(layout, estimator, turn % 3 == 0, id=f"{layout}-{estimator.label}-{turn % 3 == 0}")
+    for (i, layout), (j, estimator) in product(enumerate(laws.LAYOUTS), enumerate(RUN_ESTIMATORS))
+    if (turn := i + j) % 3 < 2
+]
+"""A third of all cases: every layout and every estimator on linear and on bent logits."""
+
+
+@pytest.mark.parametrize(("layout", "estimator", "bent"), THIRTY)
+def test_the_same_draws_make_the_same_path(layout, estimator, bent):
+    subject = SUBJECTS["cpu"]
     laws.same_path(subject, path(layout, estimator, subject.steps, bent=bent))
+
+
+def test_the_thirty_hold_every_pair_that_a_body_may_treat_apart():
+    cases = [case.values for case in THIRTY]
+    assert {(layout, bent) for layout, _, bent in cases} == {*product(laws.LAYOUTS, (False, True))}
+    pairs = {(estimator.label, bent) for _, estimator, bent in cases}
+    assert pairs == {(e.label, bent) for e in RUN_ESTIMATORS for bent in (False, True)}
 
 
 @compared(*SUBJECTS)

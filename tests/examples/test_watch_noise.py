@@ -19,4 +19,6 @@ def test_a_run_is_watched_and_drawn(tmp_path):
     assert len(records) == 11
     assert "noise/signal_low" in records[-1]
     names["draw"](records, tmp_path / "noise.svg")
-    assert (tmp_path / "noise.svg").read_text().count("<path") > 20
+    whole = (tmp_path / "noise.svg").read_bytes()
+    names["draw"]([*records[:-1], records[-1] | {"reward": 9.0}], tmp_path / "noise.svg")
+    assert (tmp_path / "noise.svg").read_bytes() != whole

@@ -11,7 +11,7 @@ from ustat_pg.llm.commands import errors_of_pool
 from ustat_pg.llm.estimates import constants, noise_to_signal, summary
 from ustat_pg.llm.pool import ScoredPool
 
-TIMES = 250
+TIMES = 120
 
 
 @pytest.mark.parametrize(

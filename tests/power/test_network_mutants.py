@@ -29,7 +29,7 @@ WRONG = {
     "one prompt for all": ("outcome[:, :1], outcome[:, 1:]", "0 * outcome[:, :1], outcome[:, 1:]"),
 }  # fmt: skip
 
-ON_TRANSFORMERS = ("group mean for grpo", "without noise")
+ON_TRANSFORMERS = ("group mean for grpo",)
 PLANTED = [*(("tokens", name) for name in WRONG), *(("transformer", n) for n in ON_TRANSFORMERS)]
 
 

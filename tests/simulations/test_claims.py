@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulations import Suite, curves
+from simulations import Suite, claim, curves, processes
 from simulations.engines import Decay, Training
-from simulations.evidence import Options, Store, run_points
+from simulations.evidence import Options, Store, options, run_points
+from simulations.evidence.options import SIZES, Size
 from simulations.figures.limit_law import STARTS, STEPS
 from simulations.shared.runs import covariance_of, moments_of
 from simulations.shared.weights import constants, scale
@@ -116,3 +117,24 @@ def test_each_problem_has_the_form_that_it_is_there_for(seed):
         result = form(entry)
         assert abs(np.trace(result)) < 1e-12
         assert np.abs(result).max() > 0.2
+
+
+def test_figures_are_handed_what_verdicts_drew(tmp_path, monkeypatch):
+    """Of dear cells they then show it: ``test_curves``."""
+    handed, true = [], processes.run_points
+
+    def kept(points, options, store, cluster, drawn):
+        handed.append(drawn)
+        return true([], options, store)
+
+    monkeypatch.setattr(processes, "run_points", kept)
+    monkeypatch.setitem(SIZES, "smoke", Size(2048, 0.125))
+    monkeypatch.setattr(options, "LARGEST_BLOCK", 1024)
+    suite = Suite("smoke")
+    done = processes.settle(["oracle"], suite, Options("smoke", workers=1), tmp_path)
+    (drawn,), (result,) = handed, done.run.claims
+    asked = {check.name: check.functional.cells for check in claim("oracle", suite).checks}
+    for check in result.checks:
+        number = sum(drawn[name] for name in {cell.name for cell in asked[check.name]})
+        assert check.findings["simulation"].replications == number
+    assert min(drawn.values()) > 0

@@ -163,6 +163,22 @@ def test_the_process_plants_an_error_and_changes_no_file():
     assert (ROOT / "ustat_pg/designs.py").read_text() == before
 
 
+def test_make_test_asks_enumeration_and_the_tests_of_the_file(monkeypatch):
+    """What draws alone refute in the record has tests to ask, all of which are there."""
+    record = json.loads((ROOT / "theory/mutants.json").read_text("utf-8"))
+    drawn = command.refuted(record, "cpu") - command.refuted(record, "exact")
+    planted = [error for name, error in errors().items() if name in drawn]
+    assert len(planted) > 50
+    monkeypatch.setattr(runner, "ask", lambda error, stems, size, engines: (stems, engines))
+    for error, (stems, engines) in runner.run_errors(planted, "smoke", "test", 1):
+        assert engines == ("test",)
+        files = [stem for stem in stems if stem.startswith("tests/")]
+        assert files
+        assert all((ROOT / file).exists() for file in files)
+        enumerated = error.stems if "exact" in error.engines else ()
+        assert stems == (*enumerated, *files)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stem", "by"),

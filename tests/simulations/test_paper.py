@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulations import ON_LANGUAGE_MODELS
 from simulations.paper import RESULTS, stem_of
-from tests.support.commands import ROOT
 from tests.support.refusals import refuses
 
 
@@ -14,15 +12,6 @@ def test_every_result_goes_by_its_stem_and_its_label():
     for stem, result in RESULTS.items():
         for name in (stem, stem.upper(), result.label, result.label.lower().replace(" ", "")):
             assert stem_of(name) == stem
-
-
-def test_a_result_is_read_in_one_sitting():
-    """CONTRIBUTING says so: 300 lines for a claim, its figure or a second subject of it."""
-    room = ROOT / "simulations"
-    files = [room / f"{stem}.py" for stem in RESULTS if stem not in ON_LANGUAGE_MODELS]
-    files += [*(room / "figures").glob("*.py"), *(room / "parts").glob("*.py")]
-    lines = {path.name: len(path.read_text("utf-8").splitlines()) for path in files}
-    assert {name: count for name, count in lines.items() if count > 300} == {}
 
 
 @pytest.mark.parametrize(

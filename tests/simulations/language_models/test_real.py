@@ -14,9 +14,8 @@ import torch
 
 from simulations import Suite, claim, curves
 from simulations.__main__ import main
-from simulations.evidence import Options, Verdict, decide
+from simulations.evidence import Verdict, decide
 from simulations.language_models import real, real_cells
-from simulations.processes import settle
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
 from ustat_pg.llm.models import load_model, tokenise
@@ -125,17 +124,6 @@ def test_the_true_formulas_are_not_refuted_and_wrong_ones_are(strength):
     assert {real.NO_SECOND, real.FLAT, real.SQUARE, real.FIRST_ORDER} <= set(built.rivals)
     assert {check.origin for check in built.checks} == {"real"}
     assert {point.at["panel"] for point in points} == {one.name}
-
-
-def test_a_figure_shows_all_groups_that_verdicts_drew(tmp_path, monkeypatch):
-    monkeypatch.setattr(real, "TASK", MEMBER)
-    monkeypatch.setitem(real.SIZES, "smoke", real.Size({2: (2,)}, 4, 48, 0.8, 0.2))
-    suite = Suite("smoke", on="language-model", folder=tmp_path, model=MEMBER)
-    settled = settle(["gradient_mse_lm"], suite, Options("smoke"), tmp_path / "blocks")
-    (result,) = settled.run.claims
-    drawn = {check.findings["simulation"].replications for check in result.checks}
-    assert set(settled.points["replications"].dropna()) == drawn
-    assert min(drawn) >= real_cells.GroupCell.least
 
 
 def test_a_model_that_is_always_right_or_wrong_is_said(strength, monkeypatch):
