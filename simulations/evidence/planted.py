@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from math import isfinite, log, nan, sqrt
 from typing import Any
 
@@ -113,8 +114,7 @@ def run_controls(
     """
     controls: dict[str, Callable[[], Iterator[str]]] = {
         "planted effects": lambda: _planted(options, executor),
-        "no numbers": lambda: _no_numbers(options, executor),
-        "verdicts": _verdicts,
+        "verdicts": lambda: chain(_verdicts(), _no_numbers(options, executor)),
         "false alarms": lambda: _false_alarms(claims),
     }
     if options.simulates:

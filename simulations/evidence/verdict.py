@@ -177,11 +177,12 @@ def at_most(
         bound: the upper bound.
         prediction: the quantity's own value; refuted if it is above the bound. The difference is the
             slack.
-        rivals: tighter bounds by name.
+        rivals: tighter bounds by name; those that are no number are left out.
     """
     if not isfinite(bound) or not isfinite(prediction):
         return _no_number(rivals or ())
-    tighter = {name: Interval(-inf, value) for name, value in (rivals or {}).items()}
+    known = {name: value for name, value in (rivals or {}).items() if not isnan(value)}
+    tighter = {name: Interval(-inf, value) for name, value in known.items()}
     slack = bound - prediction
     region = Interval(-inf, bound + ROUNDING * abs(bound))
     return Statement(prediction, region, tighter, abs(bound), max(slack / 2, 0.0))

@@ -12,6 +12,7 @@ from simulations.evidence import (
     Evidence,
     Forecast,
     Interval,
+    NearlyNormal,
     at_most,
     attained,
     decide,
@@ -43,8 +44,23 @@ def test_nothing_drawn_says_nothing_and_a_sure_value_everything():
     assert Forecast(2.0, 1.0, 0.0, inf).half_width(10, 0.05) == inf
 
 
+@pytest.mark.parametrize("kind", [Forecast, NearlyNormal])
+@pytest.mark.parametrize(("mean", "variance"), [(nan, 1.0), (inf, 1.0), (0.5, nan), (0.5, inf)])
+def test_a_sample_that_is_no_number_bounds_nothing(kind, mean, variance):
+    assert kind(0.5, 0.25, 0.0, 1.0).interval(9, mean, variance, 0.05) == Interval(-inf, inf)
+
+
 def test_no_number_of_replications_narrows_what_has_no_range():
     assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
+
+
+@pytest.mark.parametrize("margin", [nan, 0.0, -1.0])
+def test_no_number_of_replications_gives_no_width(margin):
+    assert replications_needed(margin, Forecast(0.5, 0.25, 0.0, 1.0), 1e-6) == MOST
+
+
+def test_a_pilot_that_is_no_number_plans_as_much_as_can_be():
+    assert replications_needed(0.1, Forecast(nan, nan, 0.0, 1.0), 1e-6) == MOST
 
 
 @pytest.mark.parametrize("margin", np.geomspace(0.08, 0.6, 15))
@@ -118,6 +134,62 @@ def test_a_prediction_at_odds_with_its_own_statement_is_refuted_whatever_is_foun
     assert not claim.coherent
     assert decide(claim, Evidence.enumerated(value, claim), ()).verdict == "REFUTED"
     assert decide(claim, seen(value, 0.01)).verdict == "REFUTED"
+
+
+NO_NUMBER = (nan, inf, -inf)
+
+
+@pytest.mark.parametrize("claim", [CLAIM, PRINTED, ROUNDED, ORDER, BOUND, BETWEEN])
+@pytest.mark.parametrize("value", NO_NUMBER)
+def test_a_value_that_is_no_number_leaves_every_statement_and_rival_open(claim, value):
+    unlimited = replace(claim, margin=inf)
+    for evidence in (
+        Evidence.enumerated(value, claim),
+        Evidence.between(value, 0.9, 1.1, 0.01, 1000, 1e-5),
+        Evidence.unknown(1000, 1e-5),
+    ):
+        assert evidence.interval == Interval(-inf, inf)
+        assert evidence.smallest_discrepancy == inf
+        for asked in (claim, unlimited):
+            decision = decide(asked, evidence, ())
+            assert decision.verdict == "INCONCLUSIVE"
+            assert set(decision.rivals.values()) <= {"SURVIVED"}
+    with pytest.raises(ValueError, match=f"an estimate of {value} in"):
+        Evidence(value, Interval(0.9, 1.1))
+
+
+def test_an_end_that_is_no_number_bounds_nothing():
+    assert Evidence.between(1.0, nan, 1.1).interval == Interval(-inf, 1.1)
+    assert Evidence.between(1.0, 0.9, nan).interval == Interval(0.9, inf)
+    assert Evidence.between(1.0, 0.9, 1.1, 0.2, 5, alpha=0.1) == Evidence(
+        1.0, Interval(0.9, 1.1), 0.2, 5, 0.1
+    )
+    with pytest.raises(ValueError, match="interval from"):
+        Evidence.between(1.0, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("claim", [equal(1.0), PRINTED, ORDER, BOUND, BETWEEN])
+def test_nothing_is_decided_where_all_may_be_rounding(claim):
+    """A quantity that is divided by a length of 0 may be off by anything."""
+    lost = replace(claim, floor=inf)
+    for value in (claim.prediction, 3 * claim.prediction):
+        assert decide(lost, Evidence.enumerated(value, lost), ()).verdict == "INCONCLUSIVE"
+        assert decide(lost, seen(value, 1e-3), ()).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rivals: equal(1.0, rivals),
+        lambda rivals: at_most(1.0, 0.6, rivals),
+        lambda rivals: attained(1.0, 0.99, rivals),
+    ],
+)
+@pytest.mark.parametrize("value", [nan, inf])
+def test_a_rival_that_is_no_number_is_never_refuted(made, value):
+    claim = made({"none": value})
+    for evidence in (Evidence.enumerated(claim.prediction, claim), seen(claim.prediction, 1e-3)):
+        assert decide(claim, evidence).rivals.get("none") in (None, "NOT DISTINGUISHABLE")
 
 
 def test_what_rounding_makes_of_nothing_is_not_positive():

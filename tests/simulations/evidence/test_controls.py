@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import sqrt
+from math import isfinite, sqrt
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from simulations.evidence import (
     Below,
+    Check,
     ChiSquares,
+    Claim,
+    Evidence,
     Interval,
     Options,
     RivalVerdict,
     TransformOf,
     Verdict,
+    equal,
+    measurements,
+    plan,
     planted,
+    results,
+    runner,
 )
 from tests.support.claims import claim_of_runs, small_claim
+from tests.support.refusals import refuses
 from ustat_pg.engines import MomentSums
+from ustat_pg.validation import InputError
 
 EXACT, DRAWN = Options("smoke", "exact"), Options("smoke", "cpu")
 
@@ -116,16 +127,189 @@ def test_effects_that_are_let_pass_are_told(said, monkeypatch):
 @pytest.mark.parametrize(("share", "told"), [(0.99, False), (1.01, True)])
 def test_false_alarms_are_added_up(said, monkeypatch, share, told):
     claims = (small_claim(), small_claim())
-    each = share * 1e-3 / sum(planted.erring_of(claim) for claim in claims)
-    monkeypatch.setattr(planted, "alpha_of", lambda claim: each)
+    each = share * 1e-3 / sum(plan.erring_of(claim) for claim in claims)
+    monkeypatch.setattr(plan, "alpha_of", lambda claim: each)
     text = said(claims=claims)["false alarms"]
     assert bool(text) == told
     assert not told or text == ("the checks may err at 0.001 together, which must not exceed 0.001")
 
 
-def test_a_control_that_raises_has_not_held(said, monkeypatch):
-    monkeypatch.setattr(planted, "_verdicts", lambda: 1 / 0)
-    assert said()["verdicts"] == "ZeroDivisionError: division by zero"
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("no"), RuntimeError("no"), AttributeError("no")]
+)
+def test_a_control_that_raises_has_not_held(said, monkeypatch, error):
+    def fails(claims):
+        raise error
+
+    monkeypatch.setattr(planted, "_false_alarms", fails)
+    assert said()["false alarms"] == f"{type(error).__name__}: no"
+
+
+def test_what_a_user_is_to_be_told_is_no_failure_of_a_control(said, monkeypatch):
+    monkeypatch.setattr(planted, "_false_alarms", lambda claims: refuse())
+    refuses("the connection was lost", said)
+
+
+def refuse():
+    raise InputError("the connection was lost")
+
+
+def test_a_control_that_never_settles_has_not_held(said, monkeypatch):
+    """No number of draws gives an interval that narrow; enumeration does."""
+    true = planted._claim
+
+    def never(effect):
+        claim = true(effect)
+        checks = tuple(
+            replace(check, states=replace(check.statement, margin=1e-12)) for check in claim.checks
+        )
+        return replace(claim, checks=checks)
+
+    monkeypatch.setattr(planted, "_claim", never)
+    monkeypatch.setattr(planted, "_intervals", lambda: iter(()))
+    assert said()["planted effects"] == ""
+    text = said(DRAWN)["planted effects"]
+    assert "a mean that is off by 0 is INCONCLUSIVE" in text
+    assert "a claim that is off by 0 is INCONCLUSIVE" in text
+
+
+# What makes a decider lenient, one at a time.
+
+
+def not_enumerated(patch):
+    """A value that is no number is taken for one that cannot be enumerated."""
+    true = runner._settle
+
+    def settle(*arguments):
+        result = true(*arguments)
+        if result.exact is None or isfinite(result.exact.estimate):
+            return result
+        return evolve(result, exact=None, not_enumerated="it did not settle")
+
+    patch.setattr(runner, "_settle", settle)
+
+
+def confirmed(patch):
+    """A value that is no number is confirmed."""
+    true = runner.decide
+
+    def lenient(statement, evidence, *rest):
+        decision = true(statement, evidence, *rest)
+        sound = isfinite(evidence.estimate)
+        return decision if sound else replace(decision, verdict=Verdict.CONFIRMED)
+
+    patch.setattr(runner, "decide", lenient)
+
+
+def some_interval(kind):
+    """What may be 0 is divided by, or has a logarithm."""
+
+    def plant(patch):
+        true = kind.evidence
+
+        def narrow(self, *arguments):
+            found = true(self, *arguments)
+            if isfinite(found.interval.low):
+                return found
+            return Evidence(1.0, Interval(0.9, 1.1), 0.02, 1000, 0.05)
+
+        patch.setattr(kind, "evidence", narrow)
+
+    return plant
+
+
+def first_verdict(patch):
+    """A rival that is refuted somewhere is refuted."""
+    patch.setattr(results, "EVERYWHERE", results.ON_ONE_ORIGIN)
+
+
+def real_data(patch):
+    """What real data cannot tell counts."""
+    patch.setattr(
+        results, "_rival", lambda name, *rest, true=results._rival: true(name, *unreal(*rest))
+    )
+
+
+def unreal(checks, kinds):
+    return [
+        evolve(check, origin=check.origin.replace("real", "elsewhere")) for check in checks
+    ], kinds
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (not_enumerated, "a claim with a mean that is no number is CONFIRMED"),
+        (not_enumerated, "a claim with a ratio that is no number is CONFIRMED"),
+        (not_enumerated, "a claim with a slope that is no number is CONFIRMED"),
+        (confirmed, "a claim with a mean that is no number is CONFIRMED"),
+        (some_interval(planted.Ratio), "a ratio of what may be 0 is at least 0.9"),
+        (some_interval(planted.LogSlope), "a slope of what may be 0 is at least 0.9"),
+        (first_verdict, "with a rival near on one origin a claim is CONFIRMED, its rival REFUTED"),
+        (real_data, "with a rival near on real data a claim is INCONCLUSIVE, its rival SURVIVED"),
+    ],
+)
+def test_a_lenient_decider_is_told(said, monkeypatch, plant, told):
+    plant(monkeypatch)
+    assert told in said()["verdicts"]
+
+
+@pytest.mark.parametrize("times", [0.999, 1.001])
+def test_a_ratio_whose_interval_is_too_narrow_or_too_wide_is_told(monkeypatch, times):
+    true = planted.Ratio.evidence
+
+    def other(self, *arguments):
+        found = true(self, *arguments)
+        middle, half = found.estimate, times * found.interval.half_width
+        return replace(found, interval=Interval(middle - half, middle + half))
+
+    monkeypatch.setattr(planted.Ratio, "evidence", other)
+    lines = list(planted._intervals())
+    assert len(lines) == 3
+    assert all(line.endswith("which its mean's does not give") for line in lines)
+
+
+@pytest.mark.parametrize("origin", planted.ORIGINS)
+def test_a_rival_that_is_planned_for_where_it_should_not_be_is_told(monkeypatch, origin):
+    assert list(planted._plans(DRAWN)) == []
+    true = planted.make_plan
+
+    def turned(*arguments):
+        plan = true(*arguments)
+        plan.required[origin] = () if plan.required[origin] else (planted.PLANT,)
+        return plan
+
+    monkeypatch.setattr(planted, "make_plan", turned)
+    dear = "planned for" if origin == "real" else "planned for nowhere"
+    assert list(planted._plans(DRAWN)) == [
+        f"a rival 0.02 off on {origin} problems is planned for nowhere",
+        f"a rival 1e-06 off on {origin} problems is {dear}",
+    ]
+
+
+def test_pilots_that_verdicts_read_are_told(monkeypatch):
+    monkeypatch.setattr(measurements, "PILOT_FIRST", 2**61)
+    (line,) = planted._plans(DRAWN)
+    assert line == f"pilots draw from replication {2**61} on, which verdicts read too"
+
+
+def test_looks_that_do_not_end_or_do_not_share_are_told(monkeypatch):
+    looked = planted.mean_of(planted._Looked(planted.COIN, 1), planted.ERROR)
+    check = Check("looked at", "made-up", looked, equal(planted.MEAN))
+    claim = Claim("mse", (), (check,), family=1)
+    assert list(planted._false_alarms([claim])) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "looks_of", lambda claim: 1)
+        (line,) = planted._false_alarms([claim])
+    assert line == "the checks may err at 0.003 together, which must not exceed 0.001"
+    for again, told in (
+        (lambda self, undecided: True, "4 looks of 3 are taken, the last at 1 times"),
+        (lambda self, undecided: False, "1 looks of 3 are taken, the last at 1 times"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(plan.Plan, "look_again", again)
+            (line,) = planted._false_alarms([claim])
+        assert line.startswith(told)
 
 
 class Bits:

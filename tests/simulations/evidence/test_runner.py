@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from math import inf, nan
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
+from simulations.engines import Constant, Gap, Training
 from simulations.evidence import (
     Check,
     Claim,
     Interrupted,
+    Linear,
+    LogSlope,
     Options,
+    Ratio,
     RivalVerdict,
     Store,
     Verdict,
@@ -22,10 +28,12 @@ from simulations.evidence import (
     run_claims,
 )
 from simulations.evidence.report import exit_code, remarks
+from simulations.evidence.store import Memory
 from simulations.problems import mse_of
+from simulations.problems.landscapes import triple
 from tests.support.claims import claim_of_runs, claims_of, small_claim
 from tests.support.refusals import refuses
-from ustat_pg.engines import GradientCell
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
@@ -139,6 +147,84 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     assert run.claims[0].verdict == Verdict.INCONCLUSIVE
     assert run.claims[0].evidence("simulation") == Verdict.CONFIRMED
     assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
+
+
+class Lost(Linear):
+    """A mean whose enumeration gives no number."""
+
+    value = nan
+
+    def exact(self, sums):
+        return self.value
+
+
+class Infinite(Lost):
+    value = -inf
+
+
+@pytest.mark.parametrize("kind", [Lost, Infinite])
+@pytest.mark.parametrize("engine", ["exact", "reference"])
+def test_a_value_that_is_no_number_leaves_its_claim_open(kind, engine):
+    claim = small_claim()
+    check = claim.checks[0]
+    lost = replace(check, name="lost", asks=kind(check.functional.cell, check.functional.weights))
+    asked = replace(claim, checks=(*claim.checks, lost))
+    how = Options("smoke", engine)
+    (result,) = run_claims([asked], how, Memory()).claims
+    *others, found = result.checks
+    assert result.evidence("exact") == result.verdict == Verdict.INCONCLUSIVE
+    assert (found.exact.verdict, found.not_enumerated) == (Verdict.INCONCLUSIVE, None)
+    assert {each.exact.verdict for each in others} == {Verdict.CONFIRMED}
+    assert exit_code([result]) == 3
+    assert "mse: lost is INCONCLUSIVE by exact: no number, predicted" in remarks([result], ())[0]
+
+
+class Unsettled(Training):
+    """Runs of which an enumeration is uncertain at the first step."""
+
+    def _measure(self, engine, quantities, block):
+        sums = super()._measure(engine, quantities, block)
+        if engine == "exact":
+            sums.mean[[quantity.step == 1 for quantity in quantities]] = nan
+        return sums
+
+
+class Settled(Unsettled):
+    """The same, of a kind of cell that finds every mean."""
+
+    settles = True
+
+
+@pytest.mark.parametrize("kind", [Unsettled, Settled])
+def test_what_a_cell_says_is_uncertain_is_not_enumerated_and_nothing_else(kind):
+    cell = kind(triple(), 2, 2, Constant(0.3))
+    first, last = (mean_of(cell, Gap(Estimator("grpo"), step)) for step in (1, 2))
+    checks = [
+        Check(name, "made-up", asked, equal(value))
+        for name, asked, value in (
+            ("first", first, 1.0),
+            ("last", last, float(last.exact(exact_sums(cell)))),
+            ("slope", LogSlope((0.0, 1.0), (first, last), (1.0, 1.0)), 1.0),
+            # A formula that has no value where all that it reads is known.
+            ("no ratio", Ratio(last, Linear(cell, ((last.quantities[0], 0.0),))), 1.0),
+        )
+    ]
+    options = Options("smoke", "exact")
+    (result,) = run_claims([Claim("mse", (), tuple(checks))], options, Memory()).claims
+    said = "backward induction did not settle on the finest grid that is feasible"
+    found = {each.name: each for each in result.checks}
+    for name in ("first", "slope"):
+        open_ = found[name].exact
+        assert found[name].not_enumerated == (None if cell.settles else said)
+        assert (open_ and open_.verdict) == (Verdict.INCONCLUSIVE if cell.settles else None)
+    assert found["last"].exact.verdict == Verdict.CONFIRMED
+    assert found["no ratio"].exact.verdict == Verdict.INCONCLUSIVE
+    assert result.verdict == Verdict.INCONCLUSIVE
+
+
+def exact_sums(cell):
+    asked = tuple(Gap(Estimator("grpo"), step) for step in (1, 2))
+    return {cell.name: (asked, cell.measure("exact", asked))}
 
 
 def test_the_plan_is_what_the_run_does(tmp_path):
