@@ -40,8 +40,9 @@ CLAIMS = (small_claim(),)
 
 @pytest.fixture
 def said(monkeypatch):
-    """What controls say, by name; draws are controlled elsewhere."""
+    """What controls say, by name; draws and intervals are controlled elsewhere."""
     monkeypatch.setattr(planted, "_drawn", lambda *_: iter(()))
+    monkeypatch.setattr(planted, "_intervals", lambda: iter(()))
 
     def of(options=EXACT, claims=CLAIMS):
         controls = planted.run_controls(claims, options)
@@ -64,6 +65,9 @@ def test_the_coin_is_what_enumeration_says():
     assert exact.mean[0] == pytest.approx(planted.MEAN, rel=1e-12)
     other = (1 - p) * planted.HIGH + p * planted.LOW
     assert pytest.approx(planted.MEAN / other) == planted.EXCHANGED
+    known = {planted.CELL.name: ((planted.ERROR,), exact)}
+    assert planted.RATIO.exact(known) == pytest.approx(planted.EXCHANGED)
+    assert planted.RATIO.denominator.exact(known) == pytest.approx(planted.RATIO.size)
     sums = planted._tossed(800)[planted.CELL.name][1]
     values = np.repeat([planted.HIGH, planted.LOW], [800, 1200])
     expected = MomentSums.of(values[:, None])
@@ -166,7 +170,6 @@ def test_a_control_that_never_settles_has_not_held(said, monkeypatch):
         return replace(claim, checks=checks)
 
     monkeypatch.setattr(planted, "_claim", never)
-    monkeypatch.setattr(planted, "_intervals", lambda: iter(()))
     assert said()["planted effects"] == ""
     text = said(DRAWN)["planted effects"]
     assert "a mean that is off by 0 is INCONCLUSIVE" in text
@@ -310,6 +313,14 @@ def test_looks_that_do_not_end_or_do_not_share_are_told(monkeypatch):
             patch.setattr(plan.Plan, "look_again", again)
             (line,) = planted._false_alarms([claim])
         assert line.startswith(told)
+
+
+def test_draws_are_controlled_from_end_to_end(monkeypatch):
+    """Without the claims' own runs."""
+    assert list(planted._drawn((), DRAWN, None)) == []
+    true = ChiSquares.name.fget
+    monkeypatch.setattr(ChiSquares, "name", property(lambda self: true(replace(self, number=0))))
+    assert list(planted._drawn((), DRAWN, None)) == ["two cells share their draws"]
 
 
 class Bits:
