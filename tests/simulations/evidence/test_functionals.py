@@ -397,6 +397,36 @@ def test_an_excess_of_laws():
     assert 2 * band(n, ALPHA / 2) <= 0.1 - 2 / BINS < 2 * band(n - 1, ALPHA / 2)
 
 
+def test_laws_have_no_exact_value_and_say_what_they_read():
+    """The rounding is the cdf's own."""
+    runs = law(np.full(BINS, 1), np.full(BINS, 1))
+    for functional, read in (
+        (LawDistance(CELL, PIT), (PIT,)),
+        (LawExcess(CELL, PIT, OTHER), (PIT, OTHER)),
+        (LawShare(CELL, PIT, 0.5), (PIT,)),
+    ):
+        assert (functional.cells, functional.quantities) == ((CELL,), read)
+        assert functional.rounding == 1e-9
+        with pytest.raises(NotImplementedError):
+            functional.exact(runs)
+        for margin in (0.0, -1.0, nan):
+            # Between the edges of a bin nothing is known.
+            assert functional.needed(runs, margin, ALPHA, 0.5) == MOST
+
+
+@pytest.mark.parametrize(("count", "n"), [((0.0, 1), 1), ((0.999, 1), 1), ((0.0, 4), 4)])
+def test_laws_of_few_runs_reach_no_farther_than_a_law_can(count, n):
+    sums = law(histogram(count), histogram((0.5, n)))
+    for functional in (
+        LawDistance(CELL, PIT),
+        LawExcess(CELL, PIT, OTHER),
+        LawShare(CELL, PIT, 0.5),
+    ):
+        proof = functional.evidence(sums, ALPHA, sums)
+        assert 0.0 <= proof.interval.low <= proof.estimate <= proof.interval.high <= 1.0
+        assert (proof.replications, proof.alpha) == (n, ALPHA)
+
+
 def test_a_share_below_a_quantile():
     sums = law(histogram((0.1, 250), (0.3, 150), (0.7, 600)))
     share = LawShare(CELL, PIT, 0.5)
