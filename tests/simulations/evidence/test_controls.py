@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isfinite, sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from attrs import evolve
 
+from simulations.engines import Constant, Gap, Training
 from simulations.evidence import (
     Below,
     Check,
@@ -27,9 +29,10 @@ from simulations.evidence import (
     results,
     runner,
 )
+from simulations.problems.landscapes import triple
 from tests.support.claims import claim_of_runs, small_claim
 from tests.support.refusals import refuses
-from ustat_pg.engines import MomentSums
+from ustat_pg.engines import Estimator, MomentSums
 from ustat_pg.validation import InputError
 
 EXACT, DRAWN = Options("smoke", "exact"), Options("smoke", "cpu")
@@ -374,6 +377,51 @@ def test_draws_of_their_own_are_told_from_shared_ones(told):
     quantities = TransformOf((1.0,), 1.0), Below((2.0, 1.0), 0.1)
     lines = list(planted._addresses(ChiSquares(), quantities, Draws(ALIKE[told])))
     assert any(told in line for line in lines) if told else lines == []
+
+
+class Noted(Draws):
+    """Draws of few replications, that notes which were asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def sums(self, blocks):
+        (block,) = blocks
+        self.asked.append((block.first, block.replications, block.seed))
+        return super().sums([replace(block, replications=min(block.replications, 8))])
+
+
+@pytest.mark.parametrize(("together", "last"), [(1, 2**62), (8, 2**62)])
+def test_draws_are_compared_at_every_power_of_two_and_in_both_halves_of_a_seed(together, last):
+    work = Noted()
+    list(planted._addresses(ChiSquares(), (TransformOf((1.0,), 1.0),), work, together))
+    starts = [0, *(2**k for k in range(63) if together <= 2**k <= last)]
+    alone = [*((start, together, 0) for start in starts), (0, together, 1), (0, together, 2**32)]
+    spread = [(256 * k, 256, 0) for k in range(64)]
+    assert work.asked == [*alone, *spread, (0, 512, 0)]
+
+
+def test_the_least_runs_of_a_prompt_a_step_and_of_several_are_drawn(monkeypatch):
+    """Of 100 outputs at least."""
+    chosen = []
+    monkeypatch.setattr(
+        planted,
+        "_addresses",
+        lambda cell, quantities, work, together: chosen.append((cell, together)) or (),
+    )
+    made = {
+        (steps, batch): Training(triple(), 2, steps, Constant(0.1), batch_size=batch)
+        for steps, batch in ((49, 1), (50, 1), (51, 1), (24, 2), (25, 2), (26, 2))
+    }
+    checks = [
+        SimpleNamespace(functional=planted.mean_of(cell, Gap(Estimator("grpo"), steps)))
+        for (steps, _), cell in reversed(made.items())
+    ]
+    claim = SimpleNamespace(checks=[SimpleNamespace(functional=planted.ONCE), *checks])
+    assert list(planted._runs([claim], Draws())) == []
+    assert chosen == [(made[50, 1], 8), (made[25, 2], 8)]
+    assert list(planted._runs([], Draws())) == []
 
 
 @pytest.mark.parametrize("moved", [0, 1, -1])

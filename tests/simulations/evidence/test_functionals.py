@@ -123,7 +123,7 @@ def test_a_ratio_is_that_of_means_and_its_interval_what_its_excess_allows():
     off = rows[:, 0] - proof.estimate * (2 * rows[:, 1] + 0.05)
     assert proof.standard_error == pytest.approx(off.std(ddof=1) / 20 / bottom)
     rounding = ONE.rounding(FIRST) + 20 * ONE.rounding(SECOND)
-    assert ratio.rounding == pytest.approx(rounding / 0.27, abs=2e-12)
+    assert ratio.rounding == pytest.approx(1e-14 + rounding / 0.27, rel=1e-9)
     # In another unit it is so many times as large, and so are its ends.
     for unit in (1e-5, 1e5):
         scaled = replace(ratio, numerator=Linear(ONE, ((FIRST, unit),))).evidence(SUMS, ALPHA, SUMS)
@@ -261,7 +261,7 @@ def test_a_slope_is_that_of_least_squares_and_its_ends_those_of_the_corners():
         abs(w) * point.rounding / value
         for w, point, value in zip(weights, points, slope.predicted, strict=True)
     )
-    assert slope.rounding == pytest.approx(rounding, abs=2e-12)
+    assert slope.rounding == pytest.approx(1e-14 + rounding, rel=1e-9)
     # Each point gets so much of the margin that the whole moves by no more.
     share = 0.3 / sum(map(abs, weights))
     relative = 0.95 * (1 - np.exp(-share))
