@@ -13,6 +13,7 @@ from simulations.evidence import (
     Forecast,
     Interval,
     NearlyNormal,
+    Statement,
     allotted_alpha,
     at_most,
     attained,
@@ -300,6 +301,11 @@ def test_a_statement_allows_what_it_says_and_rounding(claim, low, high, scale):
     assert ends == pytest.approx([low, high], rel=1e-13)
     assert (claim.scale, claim.tolerance) == (scale, pytest.approx(1e-9 * scale))
     assert replace(claim, floor=0.5).tolerance == 0.5
+
+
+def test_a_statement_of_nothing_more_has_the_unit_1_and_asks_for_no_width():
+    bare = Statement(1.5, INSIDE)
+    assert (bare.scale, bare.margin, bare.floor, bare.rivals) == (1.0, inf, 0.0, {})
 
 
 def test_rivals_say_where_they_would_have_it():
