@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, log, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from ustat_pg.engines import Cell, MomentSums, Quantity
 from ustat_pg.validation import InputError
 
-from .intervals import Forecast, Interval, NearlyNormal
+from .intervals import Forecast, NearlyNormal
 from .planning import MOST, replications_needed
 from .verdict import Evidence
 
@@ -104,7 +104,7 @@ class Known(Functional):
         return self.value
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        return Evidence(self.value, Interval(self.value, self.value))
+        return Evidence.between(self.value, self.value, self.value)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         return 0
@@ -179,11 +179,11 @@ class Linear(Functional):
         """Count, mean and variance of one replication."""
         labels, block = sums[self.cell.name]
         place = {quantity: i for i, quantity in enumerate(labels)}
-        vector = np.zeros(len(labels))
-        for quantity, weight in self.weights:
-            vector[place[quantity]] += weight
-        variance = float(vector @ block.covariance @ vector)
-        return block.n, self.constant + float(vector @ block.mean), max(variance, 0.0)
+        # Those that are read: another quantity of the block may be no number.
+        places = [place[quantity] for quantity, _ in self.weights]
+        vector = np.array([weight for _, weight in self.weights])
+        variance = float(vector @ block.covariance[np.ix_(places, places)] @ vector)
+        return block.n, self.constant + float(vector @ block.mean[places]), max(variance, 0.0)
 
     def exact(self, sums: Sums) -> float:
         return self.moments(sums)[1]
@@ -191,7 +191,7 @@ class Linear(Functional):
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, mean, variance = self.moments(sums)
         interval = self.forecast(pilots).interval(n, mean, variance, alpha)
-        return Evidence(mean, interval, sqrt(variance / n), n, alpha)
+        return Evidence.between(mean, interval.low, interval.high, sqrt(variance / n), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         return replications_needed(margin, self.forecast(sums), alpha)
@@ -223,7 +223,7 @@ class EverySample(Linear):
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, mean, _ = self.moments(sums)
-        return Evidence(mean, Interval(mean, mean), replications=n, rounding=self.limit)
+        return Evidence.between(mean, mean, mean, replications=n, rounding=self.limit)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         return self.cell.block
@@ -274,12 +274,11 @@ class Ratio(Functional):
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """The ratios that a test of their excess does not reject (Fieller 1954)."""
-        bottom = self.denominator.evidence(sums, alpha, pilots)
+        bottom, ratio = self.denominator.evidence(sums, alpha, pilots), self.exact(sums)
         n = bottom.replications
-        if bottom.interval.low <= 0:
+        if bottom.interval.low <= 0 or not isfinite(ratio):
             # A denominator that may be 0 bounds no ratio.
-            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
-        ratio = self.exact(sums)
+            return Evidence.unknown(n, alpha)
 
         def beyond(value: float) -> float:
             """How far 0 lies outside the interval of the excess: positive where the value is rejected."""
@@ -296,7 +295,7 @@ class Ratio(Functional):
 
         low, high = (ratio, ratio) if beyond(ratio) >= 0 else (end(-1.0), end(1.0))
         error = self._excess(ratio).evidence(sums, alpha, pilots).standard_error
-        return Evidence(ratio, Interval(low, high), error / bottom.estimate, n, alpha)
+        return Evidence.between(ratio, low, high, error / bottom.estimate, n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         bottom = self.denominator.exact(sums)
@@ -348,7 +347,7 @@ class LogSlope(OfPoints):
         parts = self.together(sums, alpha, pilots)
         n = sum(part.replications for part in parts)
         if not all(part.estimate > 0 for part in parts):
-            return Evidence(float("nan"), Interval(-inf, inf), inf, n, alpha)
+            return Evidence.unknown(n, alpha)
         low = high = variance = 0.0
         for weight, part in zip(self._weights, parts, strict=True):
             if weight == 0:
@@ -359,7 +358,7 @@ class LogSlope(OfPoints):
             high += weight * (top if weight > 0 else bottom)
             variance += (weight * part.standard_error / part.estimate) ** 2
         estimate = float(self._weights @ np.log([part.estimate for part in parts]))
-        return Evidence(estimate, Interval(float(low), float(high)), sqrt(variance), n, alpha)
+        return Evidence.between(estimate, float(low), float(high), sqrt(variance), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         share = margin / float(np.abs(self._weights).sum())
@@ -404,7 +403,7 @@ class Extrapolation(OfPoints):
             low, high = low + min(ends), high + max(ends)
             variance += (share * part.standard_error) ** 2
         n = sum(part.replications for part in proof)
-        return Evidence(estimate, Interval(low, high), sqrt(variance), n, alpha)
+        return Evidence.between(estimate, low, high, sqrt(variance), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         half_width, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
@@ -444,6 +443,8 @@ class Eigenvalue(OfPoints):
         return int((sqrt(8 * len(self.matrices[0]) + 1) - 1) / 2)
 
     def _value(self, entries: Sequence[float]) -> float:
+        if not np.isfinite(entries).all():
+            return float("nan")
         total = 0.0
         for sign, lower in zip(
             self.signs, np.asarray(entries).reshape(len(self.matrices), -1), strict=True
@@ -458,8 +459,7 @@ class Eigenvalue(OfPoints):
         return self._size([entry.rounding for entry in self.measured])
 
     def exact(self, sums: Sums) -> float:
-        values = [entry.exact(sums) for entry in self.measured]
-        return self._value(values) if np.isfinite(values).all() else float("nan")
+        return self._value([entry.exact(sums) for entry in self.measured])
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         proof = self.together(sums, alpha, pilots)
@@ -468,8 +468,8 @@ class Eigenvalue(OfPoints):
         centre = self._value([(part.interval.low + part.interval.high) / 2 for part in proof])
         estimate = self._value([part.estimate for part in proof])
         error = self._size([part.standard_error for part in proof])
-        interval = Interval(min(centre - half, estimate), max(centre + half, estimate))
-        return Evidence(estimate, interval, error, proof[0].replications, alpha)
+        ends = min(centre - half, estimate), max(centre + half, estimate)
+        return Evidence.between(estimate, *ends, error, proof[0].replications, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         half_width = margin / self._size([1.0] * len(self.measured))

@@ -7,7 +7,7 @@ here (1e-5 and less) would lie. They are bounded, so an interval can hold at eve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log, log1p, sqrt
+from math import inf, isfinite, log, log1p, sqrt
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Interval:
     def half_width(self) -> float:
         """Half the length."""
         return (self.high - self.low) / 2
+
+
+ANYWHERE = Interval(-inf, inf)
+"""The interval of what nothing is known of."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,9 @@ class Forecast:
         >>> Forecast(0.0, 0.0, 0.0, 80.0).interval(9_000, 0.002, 0.02, 5e-7).low
         0.0
         """
-        if n < 1:
-            return Interval(-inf, inf)
-        square = variance * (n - 1) / n + (mean - self.mean) ** 2
+        square = variance * (n - 1) / n + (mean - self.mean) ** 2 if n > 0 else inf
+        if not isfinite(square):
+            return ANYWHERE
         below, above = self._reaches(n, square, alpha)
         # Rounding may put a mean beyond its range.
         return Interval(

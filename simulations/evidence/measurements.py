@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from math import isnan
 
 from ustat_pg.engines import Cell, InfeasibleError, Quantity
 
@@ -87,6 +88,26 @@ class Measurements:
             ),
             None,
         )
+
+    @staticmethod
+    def why_not_settled(functional: Functional, exact: Sums) -> str | None:
+        """Why a functional has no exact value though its means are enumerated, or None: a cell says of one
+        that it is uncertain.
+
+        Arguments:
+            functional: one that can be enumerated.
+            exact: the enumerated means of each cell.
+        """
+        uncertain = any(
+            isnan(mean) and quantity in part.quantities
+            for part in functional.parts
+            for cell in part.cells
+            if not cell.settles
+            for quantity, mean in zip(exact[cell.name][0], exact[cell.name][1].mean, strict=True)
+        )
+        if uncertain:
+            return "backward induction did not settle on the finest grid that is feasible"
+        return None
 
     @cached_property
     def exact_tasks(self) -> dict[str, Block]:

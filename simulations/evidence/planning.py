@@ -45,7 +45,7 @@ def replications_needed(margin: float, forecast: Forecast, alpha: float) -> int:
     if forecast.half_width(2, alpha) <= margin:
         return 2
     low, high = 2, 4
-    while forecast.half_width(high, alpha) > margin:
+    while not forecast.half_width(high, alpha) <= margin:
         low, high = high, 4 * high
         if high > MOST:
             return MOST

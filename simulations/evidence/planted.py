@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import reduce
-from math import log, sqrt
+from itertools import chain
+from math import isfinite, log, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,21 @@ from .blocks import Block
 from .chi_squares import ChiSquares, TransformOf
 from .claim import Check, Claim
 from .findings import KINDS, ORIGINS, CheckResult, Findings
-from .functionals import Eigenvalue, EverySample, Functional, Linear, LogSlope, Ratio, mean_of
+from .functionals import (
+    Eigenvalue,
+    EverySample,
+    Functional,
+    Linear,
+    LogSlope,
+    Ratio,
+    Sums,
+    mean_of,
+)
 from .intervals import Forecast, Interval
 from .measurements import Measurements
 from .options import Options
 from .pits import Pit
-from .plan import alpha_of, erring_of, make_plan
+from .plan import Plan, make_plan
 from .planning import MOST, replications_needed
 from .results import ClaimResult, Control
 from .runner import run_claims
@@ -48,6 +58,9 @@ FALSE_ALARMS = 1e-3
 
 ALPHA, TOSSES = 0.05, 2_000
 """Rate and sample size at which an interval's own rate is worked out."""
+
+FAR = round(2.5 * sqrt(TOSSES))
+"""Heads beyond which, from their mean, fewer than one in a million runs lie."""
 
 UNLIKELY = 1e-9
 """Probability below which draws are not taken for independent ones."""
@@ -71,6 +84,21 @@ ONCE = mean_of(CELL, ERROR)
 RATIO = Ratio(ONCE, Linear(CELL, ((ERROR, -1.0),), HIGH + LOW), HIGH + LOW - MEAN)
 """The error over what it would be with heads and tails exchanged."""
 EXCHANGED = MEAN / (HIGH + LOW - MEAN)
+MAY_BE_NOTHING = Linear(CELL, ((ERROR, 1.0),), -0.99 * MEAN)
+"""A mean above 0 whose interval after so many tosses holds 0."""
+
+
+class _Lost(Linear):
+    """A mean that draws find and an enumeration does not."""
+
+    def exact(self, sums: Sums) -> float:
+        return nan
+
+
+class _Looked(GradientCell):
+    """The coin at several looks."""
+
+    looks = 3
 
 
 def run_controls(
@@ -86,7 +114,7 @@ def run_controls(
     """
     controls: dict[str, Callable[[], Iterator[str]]] = {
         "planted effects": lambda: _planted(options, executor),
-        "verdicts": _verdicts,
+        "verdicts": lambda: chain(_verdicts(), _no_numbers(options, executor)),
         "false alarms": lambda: _false_alarms(claims),
     }
     if options.simulates:
@@ -100,7 +128,7 @@ def _control(name: str, failures: Callable[[], Iterator[str]]) -> Control:
         message = "; ".join(failures())
     except InputError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except Exception as error:
         # A control that cannot be run has not held.
         message = f"{type(error).__name__}: {error}"
     return Control(name, not message, message)
@@ -142,21 +170,58 @@ def _claim(effect: float) -> Claim:
     return Claim("mse", tuple(f"{PLANT} in the {name}" for name in table), tuple(made))
 
 
-def _verdicts() -> Iterator[str]:
-    """An undecided check makes its claim INCONCLUSIVE, and every rival is judged."""
-    sharp, wide = (Evidence(1.0, Interval(1 - h, 1 + h), h / 5, 1000, ALPHA) for h in (0.1, 1.2))
-    for what, value, evidence, wanted in (
-        ("a narrow interval", 2.0, [sharp], "CONFIRMED, its rival REFUTED"),
-        ("a wide interval", 2.0, [wide], "INCONCLUSIVE, its rival SURVIVED"),
-        ("a check left open", 2.0, [sharp, wide], "INCONCLUSIVE, its rival REFUTED"),
-        ("a rival in its place", 1.0, [sharp], "INCONCLUSIVE, its rival NOT DISTINGUISHABLE"),
+def _no_numbers(options: Options, executor: Executor | None) -> Iterator[str]:
+    """A claim whose other checks are confirmed stays open where one value is no number."""
+    true, how = _claim(0.0), replace(options, engine="exact", progress=False)
+    for what, functional in (
+        ("mean", _Lost(CELL, ((ERROR, 1.0),))),
+        ("ratio", Ratio(ONCE, Linear(CELL, ((ERROR, 0.0),)))),
+        ("slope", LogSlope((0.0, 1.0), (ONCE, Linear(CELL, ((ERROR, -1.0),))), (MEAN, MEAN))),
     ):
-        statement = equal(1.0, {PLANT: value})
-        by = [Findings.of(one, decide(statement, one)) for one in evidence]
-        results = [
-            CheckResult.of(str(place), "made-up", statement, dict.fromkeys(KINDS, proof), None)
-            for place, proof in enumerate(by)
-        ]
+        check = Check("no number", "made-up", functional, equal(1.0))
+        claim = replace(true, checks=(*true.checks, check))
+        verdict = run_claims([claim], how, Memory(), executor).claims[0].verdict
+        if verdict != Verdict.INCONCLUSIVE:
+            yield f"a claim with a {what} that is no number is {verdict.value}"
+    # The coin's mean is known, and what is divided by or has a logarithm may be nothing.
+    sums = _tossed(round(TOSSES * P))
+    slope = LogSlope((0.0, 1.0), (ONCE, MAY_BE_NOTHING), (MEAN, 0.01 * MEAN))
+    for what, ends in (
+        ("ratio", Ratio(ONCE, MAY_BE_NOTHING).evidence(sums, ALPHA, sums).interval),
+        ("slope", slope.evidence(sums, ALPHA, sums).interval),
+    ):
+        if isfinite(ends.low):
+            yield f"a {what} of what may be 0 is at least {ends.low:.3g}"
+
+
+def _verdicts() -> Iterator[str]:
+    """An undecided check makes its claim INCONCLUSIVE, and every rival is judged where it is told apart."""
+    sharp, wide = (Evidence(1.0, Interval(1 - h, 1 + h), h / 5, 1000, ALPHA) for h in (0.1, 1.2))
+    nothing = Evidence.between(nan, 0.9, 1.1, 0.02, 1000, ALPHA)
+    near, far = 1.05, 2.0
+    for what, found, wanted in (
+        ("a narrow interval", [(far, sharp)], "CONFIRMED, its rival REFUTED"),
+        ("a wide interval", [(far, wide)], "INCONCLUSIVE, its rival SURVIVED"),
+        ("a value that is no number", [(far, nothing)], "INCONCLUSIVE, its rival SURVIVED"),
+        ("a check left open", [(far, sharp), (far, wide)], "INCONCLUSIVE, its rival SURVIVED"),
+        ("a rival in its place", [(1.0, sharp)], "INCONCLUSIVE, its rival NOT DISTINGUISHABLE"),
+        (
+            "a rival near on one origin",
+            [(far, sharp), (near, sharp)],
+            "INCONCLUSIVE, its rival SURVIVED",
+        ),
+        (
+            "a rival near on real data",
+            [(far, sharp)] * 2 + [(near, sharp)],
+            "CONFIRMED, its rival REFUTED",
+        ),
+    ):
+        results = []
+        for origin, (value, evidence) in zip(ORIGINS, found, strict=False):
+            statement = equal(1.0, {PLANT: value})
+            decision = decide(statement, evidence, [PLANT] if value == far else ())
+            kinds = dict.fromkeys(KINDS, Findings.of(evidence, decision))
+            results.append(CheckResult.of(origin, origin, statement, kinds, None))
         claim = ClaimResult.of("mse", (PLANT,), results, simulates=True)
         outcome = f"{claim.verdict.value}, its rival {claim.rivals[0].verdict.value}"
         if outcome != wanted:
@@ -170,10 +235,22 @@ def _verdicts() -> Iterator[str]:
 
 
 def _false_alarms(claims: Sequence[Claim]) -> Iterator[str]:
-    """The rates of all checks add up to the suite's at most."""
-    spent = sum(alpha_of(claim) * erring_of(claim) for claim in claims)
+    """The rates of all checks at all looks add up to the suite's at most, and looks end."""
+    spent = sum(
+        Plan.of(claim).alpha * max((cell.looks for cell in check.functional.cells), default=1)
+        for claim in claims
+        for check in claim.checks
+        if check.functional.errs
+    )
     if spent > FALSE_ALARMS * (1 + 1e-9):
         yield f"the checks may err at {spent:.2g} together, which must not exceed {FALSE_ALARMS:g}"
+    check = Check("mean", "made-up", mean_of(_Looked(COIN, 1), ERROR), equal(MEAN))
+    plan, looks = Plan.of(Claim("mse", (), (check,)), replications={CELL.name: 1}), 1
+    while plan.look_again([check.name]) and looks <= _Looked.looks:
+        looks += 1
+    drawn = plan.replications[CELL.name]
+    if (looks, drawn) != (_Looked.looks, 2 ** (_Looked.looks - 1)):
+        yield f"{looks} looks of {_Looked.looks} are taken, the last at {drawn} times the first's draws"
 
 
 def _tossed(heads: int, tosses: int = TOSSES) -> dict[str, Any]:
@@ -187,18 +264,19 @@ def _intervals() -> Iterator[str]:
     """A true statement is refuted with probability alpha at most, whatever comes of the tosses; of a coin
     that was not expected, too. What is planned for a half-width gives it, as a hundredth less would not.
     """
-    centre, far = round(TOSSES * P), round(4 * sqrt(TOSSES))
-    heads = np.arange(centre - far, centre + far)
-    for what, functional, value in (("mean", ONCE, MEAN), ("ratio", RATIO, EXCHANGED)):
-        intervals = [
-            functional.evidence(_tossed(n), ALPHA, _tossed(centre)) for n in heads.tolist()
-        ]
-        refuted = [
-            decide(equal(value), interval).verdict == Verdict.REFUTED for interval in intervals
-        ]
-        rate = float(binom.pmf(heads, TOSSES, P) @ np.array(refuted))
-        if rate > ALPHA:
-            yield f"the interval of a {what} at the rate {ALPHA:g} misses with probability {rate:.2g}"
+    centre = round(TOSSES * P)
+    heads, pilot = np.arange(centre - FAR, centre + FAR), _tossed(centre)
+    intervals = [ONCE.evidence(_tossed(n), ALPHA, pilot) for n in heads.tolist()]
+    refuted = [decide(equal(MEAN), interval).verdict == Verdict.REFUTED for interval in intervals]
+    rate = float(binom.pmf(heads, TOSSES, P) @ np.array(refuted))
+    if rate > ALPHA:
+        yield f"the interval of a mean at the rate {ALPHA:g} misses with probability {rate:.2g}"
+    # A ratio whose two sides are of one mean grows with it, and so do the ends of its interval.
+    for place in (0, FAR, -1):
+        found = RATIO.evidence(_tossed(int(heads[place])), ALPHA, pilot).interval
+        ends, of_mean = ([one.low, one.high] for one in (found, intervals[place].interval))
+        if not np.allclose(ends, [end / (HIGH + LOW - end) for end in of_mean], rtol=1e-9, atol=0):
+            yield f"the interval of a ratio is {ends}, which its mean's does not give"
     n, means, margin = 30, np.array([0.03, 0.1, 0.5, 0.9, 0.97]), 0.01
     shares = (np.arange(n + 1) / n).tolist()
     for mean in (0.01, 0.99):
@@ -263,13 +341,15 @@ def _plans(options: Options) -> Iterator[str]:
     first = Measurements([ONCE], options).pilot_tasks[CELL.name].first
     if first < MOST:
         yield f"pilots draw from replication {first} on, which verdicts read too"
-    statement = equal(MEAN, {PLANT: (1 + PLANTED) * MEAN})
-    claim = Claim("mse", (PLANT,), tuple(Check(o, o, ONCE, statement) for o in ORIGINS))
-    plan = make_plan(claim, _tossed(400, 1000), replace(options, size="full"))
-    for origin, rivals in plan.required.items():
-        # On real data too much work is reported only, and this is little.
-        if PLANT not in rivals:
-            yield f"a rival on {origin} problems is planned for nowhere"
+    for effect, where in ((PLANTED, set(ORIGINS)), (SMALLEST, {*ORIGINS} - {"real"})):
+        statement = equal(MEAN, {PLANT: (1 + effect) * MEAN})
+        claim = Claim("mse", (PLANT,), tuple(Check(o, o, ONCE, statement) for o in ORIGINS))
+        plan = make_plan(claim, _tossed(400, 1000), replace(options, size="full"))
+        # On real data a rival that takes too much work is reported only.
+        planned = {origin for origin, rivals in plan.required.items() if PLANT in rivals}
+        for origin in sorted(planned ^ where):
+            found = "planned for" if origin in planned else "planned for nowhere"
+            yield f"a rival {effect:g} off on {origin} problems is {found}"
 
 
 def _sums(work: Work) -> Iterator[str]:

@@ -269,7 +269,8 @@ def _remarks(claim: ClaimResult) -> Iterator[str]:
                 yield f"{check.name} is REFUTED by its own formula: {_contradiction(check)}"
                 break
             estimate, ends = in_words(check, findings)
-            line = f"{check.name} is {findings.verdict} by {kind}: {estimate} in {ends}"
+            known = f"{estimate} in {ends}" if isfinite(findings.estimate) else "no number"
+            line = f"{check.name} is {findings.verdict} by {kind}: {known}"
             line += f", predicted {predicted(check)}"
             needed = findings.replications_needed
             if needed > findings.replications and needed < MOST:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from math import isnan
 
 from attrs import evolve
 
@@ -103,14 +102,11 @@ def _settle(
 ) -> CheckResult:
     """A check's evidence of either kind, and what follows from it."""
     functional, findings = check.functional, dict[str, Findings]()
-    reason = measured.why_not_exact(functional)
+    reason = measured.why_not_exact(functional) or measured.why_not_settled(functional, exact)
     if reason is None:
-        value = functional.exact(exact)
-        if isnan(value) and not all(cell.settles for cell in functional.cells):
-            reason = "backward induction did not settle on the finest grid that is feasible"
-        else:
-            evidence = Evidence.enumerated(value, check.statement)
-            findings["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
+        # Whatever else is no number is a finding, and leaves the check open.
+        evidence = Evidence.enumerated(functional.exact(exact), check.statement)
+        findings["exact"] = Findings.of(evidence, decide(check.statement, evidence, ()))
     required = plan.required.get(check.name, ())
     if measured.options.simulates:
         evidence = functional.evidence(drawn, plan.alpha, pilots)

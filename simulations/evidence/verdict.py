@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import inf, isfinite, nan
+from math import inf, isfinite, isnan, nan
+from typing import Any
 
 from scipy.stats import norm
 
-from .intervals import Interval
+from .intervals import ANYWHERE, Interval
 from .planning import MISS_RATE
 
 ROUNDING = 1e-9
@@ -126,8 +127,7 @@ class Statement:
 
 def _no_number(rivals: Collection[str]) -> Statement:
     """The statement of a formula that gives no number: not coherent, and no rival differs from it."""
-    anything = Interval(-inf, inf)
-    return Statement(nan, anything, dict.fromkeys(rivals, anything), 0.0)
+    return Statement(nan, ANYWHERE, dict.fromkeys(rivals, ANYWHERE), 0.0)
 
 
 def equal(
@@ -177,11 +177,12 @@ def at_most(
         bound: the upper bound.
         prediction: the quantity's own value; refuted if it is above the bound. The difference is the
             slack.
-        rivals: tighter bounds by name.
+        rivals: tighter bounds by name; those that are no number are left out.
     """
     if not isfinite(bound) or not isfinite(prediction):
         return _no_number(rivals or ())
-    tighter = {name: Interval(-inf, value) for name, value in (rivals or {}).items()}
+    known = {name: value for name, value in (rivals or {}).items() if not isnan(value)}
+    tighter = {name: Interval(-inf, value) for name, value in known.items()}
     slack = bound - prediction
     region = Interval(-inf, bound + ROUNDING * abs(bound))
     return Statement(prediction, region, tighter, abs(bound), max(slack / 2, 0.0))
@@ -230,6 +231,8 @@ class Evidence:
         replications: 0 where enumerated.
         alpha: the allotted false-alarm rate; 0 where enumerated.
         rounding: discrepancies up to this are indistinguishable from rounding.
+
+    An estimate that is no number has the whole line for its interval.
     """
 
     estimate: float
@@ -239,13 +242,34 @@ class Evidence:
     alpha: float = 0.0
     rounding: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not isfinite(self.estimate) and self.interval != ANYWHERE:
+            raise ValueError(f"an estimate of {self.estimate} in {self.interval}")
+
+    @classmethod
+    def between(cls, estimate: float, low: float, high: float, *rest: Any, **more: Any) -> Evidence:
+        """Evidence with an interval between two ends; an end that is no number bounds nothing.
+
+        Arguments:
+            estimate: its value.
+            low, high: the ends.
+            rest, more: the other fields.
+        """
+        if not isfinite(estimate):
+            return cls(nan, ANYWHERE, *rest, **more)
+        interval = Interval(-inf if isnan(low) else low, inf if isnan(high) else high)
+        return cls(estimate, interval, *rest, **more)
+
+    @classmethod
+    def unknown(cls, replications: int, alpha: float) -> Evidence:
+        """Evidence that says nothing."""
+        return cls(nan, ANYWHERE, inf, replications, alpha)
+
     @classmethod
     def enumerated(cls, value: float, statement: Statement) -> Evidence:
         """Evidence without sampling error, with the rounding that the statement allows."""
-        if not isfinite(value):
-            return cls(value, Interval(-inf, inf))
         slack = statement.tolerance
-        return cls(value, Interval(value - slack, value + slack), rounding=slack)
+        return cls.between(value, value - slack, value + slack, rounding=slack)
 
     @property
     def smallest_discrepancy(self) -> float:
@@ -284,14 +308,12 @@ def decide(
             verdicts[name] = RivalVerdict.SURVIVED
         else:
             verdicts[name] = RivalVerdict.REFUTED
-    if not statement.coherent:
-        return Decision(Verdict.REFUTED, verdicts)
     allowed = statement.region.widened(statement.floor)
-    if not isfinite(evidence.estimate) or not evidence.interval.meets(allowed):
-        # An estimate that is not a number speaks for nothing.
-        sound = isfinite(evidence.estimate)
-        return Decision(Verdict.REFUTED if sound else Verdict.INCONCLUSIVE, verdicts)
-    enough = (
+    if not statement.coherent or not evidence.interval.meets(allowed):
+        return Decision(Verdict.REFUTED, verdicts)
+    # An estimate or a rounding error that is no number speaks for nothing.
+    sound = isfinite(evidence.estimate) and isfinite(statement.tolerance)
+    enough = sound and (
         evidence.interval.half_width
         <= max(PLAN_ERROR * statement.margin_for(required), 2 * statement.tolerance)
         if statement.two_sided

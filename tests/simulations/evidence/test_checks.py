@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf, log, nan, sqrt
 
 import numpy as np
 import pytest
@@ -12,6 +12,9 @@ from simulations.evidence import (
     Evidence,
     Forecast,
     Interval,
+    NearlyNormal,
+    Statement,
+    allotted_alpha,
     at_most,
     attained,
     decide,
@@ -43,8 +46,23 @@ def test_nothing_drawn_says_nothing_and_a_sure_value_everything():
     assert Forecast(2.0, 1.0, 0.0, inf).half_width(10, 0.05) == inf
 
 
+@pytest.mark.parametrize("kind", [Forecast, NearlyNormal])
+@pytest.mark.parametrize(("mean", "variance"), [(nan, 1.0), (inf, 1.0), (0.5, nan), (0.5, inf)])
+def test_a_sample_that_is_no_number_bounds_nothing(kind, mean, variance):
+    assert kind(0.5, 0.25, 0.0, 1.0).interval(9, mean, variance, 0.05) == Interval(-inf, inf)
+
+
 def test_no_number_of_replications_narrows_what_has_no_range():
     assert replications_needed(0.1, Forecast(0.0, 1.0, 0.0, inf), 1e-6) == MOST
+
+
+@pytest.mark.parametrize("margin", [nan, 0.0, -1.0])
+def test_no_number_of_replications_gives_no_width(margin):
+    assert replications_needed(margin, Forecast(0.5, 0.25, 0.0, 1.0), 1e-6) == MOST
+
+
+def test_a_pilot_that_is_no_number_plans_as_much_as_can_be():
+    assert replications_needed(0.1, Forecast(nan, nan, 0.0, 1.0), 1e-6) == MOST
 
 
 @pytest.mark.parametrize("margin", np.geomspace(0.08, 0.6, 15))
@@ -120,6 +138,62 @@ def test_a_prediction_at_odds_with_its_own_statement_is_refuted_whatever_is_foun
     assert decide(claim, seen(value, 0.01)).verdict == "REFUTED"
 
 
+NO_NUMBER = (nan, inf, -inf)
+
+
+@pytest.mark.parametrize("claim", [CLAIM, PRINTED, ROUNDED, ORDER, BOUND, BETWEEN])
+@pytest.mark.parametrize("value", NO_NUMBER)
+def test_a_value_that_is_no_number_leaves_every_statement_and_rival_open(claim, value):
+    unlimited = replace(claim, margin=inf)
+    for evidence in (
+        Evidence.enumerated(value, claim),
+        Evidence.between(value, 0.9, 1.1, 0.01, 1000, 1e-5),
+        Evidence.unknown(1000, 1e-5),
+    ):
+        assert evidence.interval == Interval(-inf, inf)
+        assert evidence.smallest_discrepancy == inf
+        for asked in (claim, unlimited):
+            decision = decide(asked, evidence, ())
+            assert decision.verdict == "INCONCLUSIVE"
+            assert set(decision.rivals.values()) <= {"SURVIVED"}
+    with pytest.raises(ValueError, match=f"an estimate of {value} in"):
+        Evidence(value, Interval(0.9, 1.1))
+
+
+def test_an_end_that_is_no_number_bounds_nothing():
+    assert Evidence.between(1.0, nan, 1.1).interval == Interval(-inf, 1.1)
+    assert Evidence.between(1.0, 0.9, nan).interval == Interval(0.9, inf)
+    assert Evidence.between(1.0, 0.9, 1.1, 0.2, 5, alpha=0.1) == Evidence(
+        1.0, Interval(0.9, 1.1), 0.2, 5, 0.1
+    )
+    with pytest.raises(ValueError, match="interval from"):
+        Evidence.between(1.0, 2.0, 1.0)
+
+
+@pytest.mark.parametrize("claim", [equal(1.0), PRINTED, ORDER, BOUND, BETWEEN])
+def test_nothing_is_decided_where_all_may_be_rounding(claim):
+    """A quantity that is divided by a length of 0 may be off by anything."""
+    lost = replace(claim, floor=inf)
+    for value in (claim.prediction, 3 * claim.prediction):
+        assert decide(lost, Evidence.enumerated(value, lost), ()).verdict == "INCONCLUSIVE"
+        assert decide(lost, seen(value, 1e-3), ()).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rivals: equal(1.0, rivals),
+        lambda rivals: at_most(1.0, 0.6, rivals),
+        lambda rivals: attained(1.0, 0.99, rivals),
+    ],
+)
+@pytest.mark.parametrize("value", [nan, inf])
+def test_a_rival_that_is_no_number_is_never_refuted(made, value):
+    claim = made({"none": value})
+    for evidence in (Evidence.enumerated(claim.prediction, claim), seen(claim.prediction, 1e-3)):
+        assert decide(claim, evidence).rivals.get("none") in (None, "NOT DISTINGUISHABLE")
+
+
 def test_what_rounding_makes_of_nothing_is_not_positive():
     for value, verdict in ((0.0, "REFUTED"), (0.5e-9, "REFUTED"), (1.1e-9, "CONFIRMED")):
         assert decide(ORDER, Evidence.enumerated(value, ORDER), ()).verdict == verdict
@@ -189,6 +263,141 @@ def test_the_interval_asked_for_is_half_the_region_or_half_the_way_to_a_rival():
     near = equal(2.0, {"near": 1.6}, digits=0.1)
     assert near.margin_for(["near"]) == pytest.approx(0.15)
     assert near.gap("near") == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "margin"),
+    [
+        (equal(2.0), 0.2),
+        (equal(-2.0), 0.2),
+        (equal(2.0, scale=5.0, relative_margin=0.02), 0.1),
+        (equal(2.0, relative_margin=0.001, digits=0.01), 0.01),
+        (positive(0.5, ["no gain"], scale=1.0), 0.25),
+        (at_most(1.0, 0.6), 0.2),
+        (at_most(1.0, 1.2), 0.0),
+        (attained(-2.0, 1.96, ratio=1.25), 2.0 * (1 - 1 / 1.25) / 2),
+        (attained(2.0, 1.96, ratio=1.25, relative_margin=0.3), 0.6),
+    ],
+)
+def test_half_widths_are_asked_for_in_the_units_of_a_statement(claim, margin):
+    assert claim.margin == pytest.approx(margin)
+    assert claim.margin_for(()) == claim.margin
+
+
+@pytest.mark.parametrize(
+    ("claim", "low", "high", "scale"),
+    [
+        (equal(2.0), 2.0 - 2e-9, 2.0 + 2e-9, 2.0),
+        (equal(2.0, scale=5.0), 2.0 - 5e-9, 2.0 + 5e-9, 5.0),
+        (equal(2.0, digits=0.25), 1.75, 2.25, 2.0),
+        (positive(0.5, [], scale=3.0), 6e-9, inf, 3.0),
+        (at_most(-1.0, -1.5), -inf, -1.0 + 1e-9, 1.0),
+        (attained(2.0, 1.96, ratio=1.25), 1.6, 2.0 + 2e-9, 2.0),
+        (attained(-2.0, -2.0, ratio=1.25), -2.0, -2.0 + 2e-9, 2.0),
+    ],
+)
+def test_a_statement_allows_what_it_says_and_rounding(claim, low, high, scale):
+    ends = [claim.region.low, claim.region.high]
+    assert ends == pytest.approx([low, high], rel=1e-13)
+    assert (claim.scale, claim.tolerance) == (scale, pytest.approx(1e-9 * scale))
+    assert replace(claim, floor=0.5).tolerance == 0.5
+
+
+def test_a_statement_of_nothing_more_has_the_unit_1_and_asks_for_no_width():
+    bare = Statement(1.5, INSIDE)
+    assert (bare.scale, bare.margin, bare.floor, bare.rivals) == (1.0, inf, 0.0, {})
+
+
+def test_rivals_say_where_they_would_have_it():
+    near = {"near": 1.5}
+    assert equal(1.0, near, digits=0.25).rivals == {"near": Interval(1.25, 1.75)}
+    assert positive(1.0, near, scale=1.0).rivals == {"near": Interval(-inf, 0.0)}
+    assert at_most(2.0, 1.0, near).rivals == {"near": Interval(-inf, 1.5)}
+    assert attained(2.0, 1.9, near, ratio=1.5).rivals == {"near": Interval(1.0, 1.5 + 1.5e-9)}
+
+
+@pytest.mark.parametrize(
+    ("half", "error", "rounding", "seen"),
+    [(0.2, 0.1, 0.0, 0.2 + 0.1 * 3.0902323), (0.2, 0.0, 0.3, 0.3), (0.0, 0.0, 0.0, 0.0)],
+)
+def test_what_evidence_sees_is_its_half_width_and_what_an_estimate_may_miss(
+    half, error, rounding, seen
+):
+    evidence = Evidence(1.0, Interval(1 - half, 1 + half), error, 10, 0.1, rounding)
+    assert evidence.smallest_discrepancy == pytest.approx(seen)
+
+
+INSIDE = Interval(1.0, 2.0)
+
+
+def test_intervals_touch_at_their_ends():
+    assert [INSIDE.contains(value) for value in (0.9, 1.0, 2.0, 2.1)] == [False, True, True, False]
+    assert [INSIDE.distance(value) for value in (0.5, 1.0, 1.5, 2.0, 3.0)] == [0.5, 0, 0, 0, 1.0]
+    others = (Interval(0.0, 1.0), Interval(2.0, 3.0), Interval(0.0, 0.9), Interval(2.1, 3.0))
+    assert [INSIDE.meets(other) for other in others] == [True, True, False, False]
+    wider = (Interval(1.0, 2.0), Interval(0.0, 3.0), Interval(1.1, 2.0), Interval(1.0, 1.9))
+    assert [INSIDE.inside(other) for other in wider] == [True, True, False, False]
+    assert INSIDE.widened(0.5) == Interval(0.5, 2.5)
+    assert INSIDE.half_width == 0.5
+
+
+def psi(u):
+    return -log(1 - u) - u
+
+
+@pytest.mark.parametrize(
+    ("expected", "seen", "n"),
+    [((0.3, 0.04), (0.35, 0.05), 500), ((0.0, 0.04), (0.1, 0.01), 500), ((0.3, 0.0), (0.3, 0.01), 50),
+     ((0.5, 1e-3), (0.5, 2e-3), 3), ((0.02, 0.01), (0.02, 0.01), 100_000)],
+)  # fmt: skip
+def test_an_interval_is_that_of_its_formula(expected, seen, n):
+    """In the docstring's words, w the room to an end of [0, 1], and u the best for what was expected."""
+    (centre, variance), (mean, spread), alpha = expected, seen, 0.01
+    square = spread * (n - 1) / n + (mean - centre) ** 2
+
+    def reach(w):
+        w, strength = max(w, 1e-3), log(2 / alpha)
+        best = sqrt(2 * strength / (n * variance)) * w if variance else inf
+        u = min(best / (1 + best), 0.9) if best < inf else 0.9
+        return w * (strength / u + psi(u) / u * n * square / w**2) / n
+
+    found = Forecast(centre, variance, 0.0, 1.0).interval(n, mean, spread, alpha)
+    known = max(mean - reach(centre), 0.0), min(mean + reach(1 - centre), 1.0)
+    assert (found.low, found.high) == pytest.approx(known, rel=1e-9, abs=1e-12)
+
+
+def test_a_mean_beyond_its_range_by_rounding_is_in_its_interval():
+    for mean, end in ((-1e-17, 0.0), (1.0 + 1e-15, 1.0)):
+        found = Forecast(end, 1e-4, 0.0, 1.0).interval(10, mean, 0.0, 0.1)
+        assert found.contains(mean)
+        assert (found.low == mean) == (end == 0.0)
+        assert (found.high == mean) == (end == 1.0)
+
+
+def test_what_is_nearly_normal_reaches_as_far_as_its_deviations_say():
+    found = NearlyNormal(5.0, 2.0, -inf, inf)
+    interval = found.interval(100, 5.5, 4.0, 0.1)
+    reach = sqrt(2 * (4.0 * 99 / 100 + 0.25) * log(20) / 100)
+    assert (interval.low, interval.high) == pytest.approx((5.5 - reach, 5.5 + reach))
+    assert found.half_width(100, 0.1) == pytest.approx(sqrt(2 * 2.0 * log(20) / 100))
+
+
+@pytest.mark.parametrize(("checks", "results"), [(1, 1), (7, 3)])
+def test_the_familys_rate_is_shared_equally(checks, results):
+    assert allotted_alpha(checks, results) == pytest.approx(1e-3 / checks / results)
+
+
+def test_replications_are_found_to_a_thousandth():
+    for margin in (0.3, 0.02, 1e-3):
+        forecast = Forecast(0.5, 0.05, 0.0, 1.0)
+        needed = replications_needed(margin, forecast, 1e-5)
+        assert forecast.half_width(needed, 1e-5) <= margin
+        fewer = needed - max(1, needed // 1000) - 1
+        assert forecast.half_width(fewer, 1e-5) > margin
+    # What two give is not asked of more.
+    half = Forecast(0.5, 0.05, 0.0, 1.0).half_width(2, 0.5)
+    assert replications_needed(half, Forecast(0.5, 0.05, 0.0, 1.0), 0.5) == 2
+    assert replications_needed(half * 0.999, Forecast(0.5, 0.05, 0.0, 1.0), 0.5) == 3
 
 
 def test_only_what_has_two_sides_is_asked_less_sharply():

@@ -9,8 +9,10 @@ from simulations import STEMS, Suite, curves
 from simulations.evidence import (
     Evidence,
     Interval,
+    Linear,
     Options,
     Point,
+    Ratio,
     Store,
     load_curves,
     mean_of,
@@ -20,6 +22,7 @@ from simulations.evidence.curves import _interval, tidy
 from simulations.evidence.options import LARGEST_BLOCK, SIZES
 from simulations.evidence.results import CURVE_COLUMNS, CURVES_FILE
 from simulations.problems import mse_of
+from tests.support.refusals import refuses
 from ustat_pg.engines import GradientCell
 from ustat_pg.predictions import gradient_mse
 
@@ -110,6 +113,30 @@ def test_the_map_has_the_correlation_that_it_says():
         correlation = covariance / np.sqrt(spread * value * (1 - value))
         assert value == pytest.approx(0.5)
         assert correlation == pytest.approx(point.at["correlation"], abs=1e-12)
+
+
+@pytest.mark.parametrize("prediction", [float("nan"), float("inf")])
+def test_a_point_has_something_to_show(prediction):
+    refuses("f: a point needs a prediction or a functional", Point, "f", "s", {})
+    refuses("f: prediction .* is not finite", Point, "f", "s", {}, prediction)
+    assert not Point("f", "s", {}, 1.0).enumerate
+
+
+def test_a_value_that_is_no_number_is_missing_from_a_figure(problem, tmp_path):
+    """One whose enumeration or draws give none is no 0."""
+    cell = GradientCell(problem, 3)
+    none = Ratio(mean_of(cell, mse_of("grpo")), Linear(cell, ((mse_of("grpo"), 0.0),)))
+    frame = run_points([Point("f", "s", {}, 1.0, none, True)], Options("smoke"), Store(tmp_path))
+    row = frame.iloc[0]
+    assert np.isnan([row.exact, row.estimate]).all()
+    assert (row.low, row.high) == (-np.inf, np.inf)
+
+
+def test_the_columns_of_a_curve_are_its_places_then_what_was_measured(problem, tmp_path):
+    frame = run_points(points(problem), Options("smoke", "exact"), Store(tmp_path))
+    measured = ["prediction", "exact", "estimate", "standard_error", "low", "high", "replications"]
+    assert list(frame.columns) == ["figure", "series", "group_size", *measured]
+    assert tidy([frame, frame]).index.tolist() == list(range(6))
 
 
 # Intervals.

@@ -6,12 +6,15 @@ import json
 import pickle
 import sys
 from concurrent.futures import (
+    CancelledError,
     Executor,
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
 )
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
+from dataclasses import replace
 from multiprocessing import get_context
 from types import SimpleNamespace
 
@@ -19,10 +22,10 @@ import pytest
 from threadpoolctl import threadpool_info
 
 from simulations.__main__ import main
-from simulations.evidence import Options, Store, blocks, executors, run_claims
+from simulations.evidence import Options, Store, blocks, executors, run_claims, work
 from simulations.evidence.executors import Cluster, LostWorkers, run_there
 from simulations.evidence.results import plain
-from simulations.evidence.store import program
+from simulations.evidence.store import Memory, program
 from simulations.problems import mse_of
 from tests.support.claims import SKEWED, small_claim
 from tests.support.refusals import refuses
@@ -106,6 +109,125 @@ def test_a_cluster_that_has_gone_stops_the_run(tmp_path):
     with Asked() as pool, pytest.raises(LostWorkers, match="no worker"):
         settle(tmp_path, Cluster(pool, threads))
     assert list(tmp_path.glob("*.json"))
+
+
+class Late(Executor):
+    """Does the last of what it was asked when it is waited for; notes how much it was asked before."""
+
+    def __init__(self):
+        self.waiting, self.most = [], 0
+
+    def submit(self, fn, /, *args, **kwargs) -> Future:
+        self.waiting.append((future := Future(), fn, args, kwargs))
+        self.most = max(self.most, len(self.waiting))
+        return future
+
+    def wait(self, running, timeout, return_when):
+        future, fn, args, kwargs = self.waiting.pop()
+        assert timeout == work.CLUSTER_POLL_SECONDS
+        future.set_result(fn(*args, **kwargs))
+        return {future}, set(running) - {future}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_queue_of_an_executor_is_short(workers, monkeypatch):
+    pool, done, shown = Late(), [], []
+    monkeypatch.setattr(work, "wait", pool.wait)
+    monkeypatch.setattr(
+        work,
+        "bar",
+        lambda what, total, on: nullcontext(SimpleNamespace(update=shown.append, total=total)),
+    )
+    how = work.Work(Memory(), Options("smoke", workers=workers), pool, lambda: done.append(None))
+    tasks = [replace(block(), replications=1_000 + n) for n in range(9)]
+    how.run([*tasks, tasks[0]], "blocks")
+    assert (pool.most, len(done)) == (2 * workers, 9)
+    assert sorted(shown) == sorted(task.weight for task in tasks)
+    # In other processes nobody reads the clock of this one.
+    assert {how.taken(task) for task in tasks} == {0.0}
+    together = how.sums(tasks[:2])
+    assert together.n == 2_001
+    how.run(tasks, "again")
+    assert len(done) == 9
+
+
+def test_a_cluster_without_workers_is_asked_for_one_thing_at_a_time():
+    for count, threads in ((0, 1), (5, 5)):
+        cluster = Cluster(AtOnce(), lambda count=count: count)
+        assert work.Work(Memory(), OPTIONS, cluster)._threads() == threads
+    assert work.Work(Memory(), OPTIONS, AtOnce())._threads() == 2
+
+
+class Reset:
+    """Notes how it was shut down."""
+
+    def shutdown(self, wait, **more):
+        self.waited = wait
+
+
+def test_a_cluster_is_shut_down_with_what_it_stands_for():
+    for words, waited in (({}, True), ({"wait": False}, False), ({"cancel_futures": True}, True)):
+        inner = Reset()
+        Cluster(inner, lambda: 1).shutdown(**words)
+        assert inner.waited == waited
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            BrokenProcessPool("a\nprocess"),
+            "a worker process died (a process); finished blocks are kept",
+        ),
+        (BrokenProcessPool(), "a worker process died (BrokenProcessPool); finished"),
+        (CancelledError(), "the connection to the scheduler was lost; finished"),
+        (
+            type("KilledWorker", (Exception,), {})("x"),
+            "workers died one after another on the same block",
+        ),
+        (
+            type("Odd", (Exception,), {"__module__": "distributed.comm"})("x"),
+            "the Dask cluster failed: x;",
+        ),
+        (type("Odd", (Exception,), {"__module__": "distribute.comm"})("x"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_what_is_lost_with_workers_is_told_from_errors_of_the_work(error, said):
+    found = executors.loss(error)
+    assert found is None if said is None else found.startswith(said)
+
+
+def test_another_program_is_refused_where_it_would_compute():
+    refuses("and this process has another", run_there, "another", *parts(block()))
+    here = run_there(program(), *parts(block()))
+    assert here.n == 1_000
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({}, "the Dask cluster at here has no workers"),
+        ({"a": program(), "b": "older"}, "the worker b has older, and this process has"),
+        (
+            {"a": ValueError("no\nmodule")},
+            "the worker a has no version that this one can use .no module.",
+        ),
+        (OSError("gone"), "the workers at here do not answer: gone"),
+        ({"a": program()}, None),
+    ],
+)
+def test_a_cluster_must_compute_with_the_same_program(answers, said):
+    def run(asked, on_error):
+        if isinstance(answers, Exception):
+            raise answers
+        return answers
+
+    client = SimpleNamespace(run=run)
+    if said is None:
+        executors._same_program(client, "here")
+    else:
+        refuses(said, executors._same_program, client, "here")
 
 
 class AtOnce(Executor):

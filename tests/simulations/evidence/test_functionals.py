@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, isnan, log, sqrt
+from math import inf, isfinite, isnan, log, nan, sqrt
 from types import SimpleNamespace
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -29,6 +30,7 @@ from simulations.evidence.functionals import (
     LogSlope,
 )
 from simulations.evidence.laws import BINS, LawDistance, LawExcess, LawShare
+from simulations.evidence.planning import MOST
 from simulations.evidence.planted import COIN
 from simulations.evidence.store import Memory
 from tests.support.refusals import refuses
@@ -121,7 +123,7 @@ def test_a_ratio_is_that_of_means_and_its_interval_what_its_excess_allows():
     off = rows[:, 0] - proof.estimate * (2 * rows[:, 1] + 0.05)
     assert proof.standard_error == pytest.approx(off.std(ddof=1) / 20 / bottom)
     rounding = ONE.rounding(FIRST) + 20 * ONE.rounding(SECOND)
-    assert ratio.rounding == pytest.approx(rounding / 0.27, abs=2e-12)
+    assert ratio.rounding == pytest.approx(1e-14 + rounding / 0.27, rel=1e-9)
     # In another unit it is so many times as large, and so are its ends.
     for unit in (1e-5, 1e5):
         scaled = replace(ratio, numerator=Linear(ONE, ((FIRST, unit),))).evidence(SUMS, ALPHA, SUMS)
@@ -133,6 +135,99 @@ def test_a_ratio_is_that_of_means_and_its_interval_what_its_excess_allows():
     assert (below.interval.low, below.interval.high) == (-inf, inf)
     assert isnan(below.estimate)
     refuses("must come from the same cell", Ratio, MEAN, HALF)
+
+
+NORMALS = SimpleNamespace(name="normals", bounded=False, ends=lambda quantity: (-inf, inf))
+
+
+def bivariate(top, bottom, correlation, n=400, spread=(0.3, 0.2)):
+    """Sums of n pairs with these means, standard deviations and correlation."""
+    one, other = spread
+    covariance = [[one**2, correlation * one * other], [correlation * one * other, other**2]]
+    sums = MomentSums(n, np.array([top, bottom]), (n - 1) * np.array(covariance))
+    return {"normals": (("top", "bottom"), sums)}
+
+
+RATIO = Ratio(mean_of(NORMALS, "top"), mean_of(NORMALS, "bottom"))
+
+
+@pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.9, 0.99])
+@pytest.mark.parametrize("top", [2.0, 0.0, -0.5])
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_a_ratio_has_fiellers_interval_at_every_correlation(correlation, top, scale):
+    """The roots of (N - r D)^2 = k (Vnn - 2 r Vnd + r^2 Vdd), by many digits."""
+    sums = bivariate(top * scale, 1.0, correlation, spread=(0.3 * scale, 0.2))
+    found = RATIO.evidence(sums, ALPHA, sums).interval
+    with mpmath.workdps(40):
+        k = 2 * mpmath.log(2 / mpmath.mpf(ALPHA)) / 400 * mpmath.mpf(399) / 400
+        top, one, other = mpmath.mpf(top * scale), mpmath.mpf(0.3 * scale), mpmath.mpf(0.2)
+        a, b, c = 1 - k * other**2, top - k * correlation * one * other, top**2 - k * one**2
+        root = mpmath.sqrt(b**2 - a * c)
+        known = [float((b - root) / a), float((b + root) / a)]
+    assert [found.low, found.high] == pytest.approx(known, rel=1e-9, abs=1e-12 * scale)
+
+
+@pytest.mark.parametrize("bottom", [1e-3, 0.0, -1e-3, -1.0])
+@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.9])
+def test_a_ratio_whose_denominator_may_be_0_is_not_known(bottom, correlation):
+    sums = bivariate(2.0, bottom, correlation)
+    proof = RATIO.evidence(sums, ALPHA, sums)
+    assert isnan(proof.estimate)
+    assert (proof.interval.low, proof.interval.high) == (-inf, inf)
+    assert (proof.standard_error, proof.replications, proof.alpha) == (inf, 400, ALPHA)
+    assert bottom > 0 or RATIO.needed(sums, 0.1, ALPHA, 2.0) == MOST
+
+
+def test_a_ratio_whose_denominator_is_just_known_is_bounded():
+    """At k times its own standard error from 0."""
+    reach = 0.2 * sqrt(2 * log(2 / ALPHA) / 400 * 399 / 400)
+    for times, known in ((0.999, False), (1.001, True)):
+        sums = bivariate(2.0, times * reach, 0.9)
+        assert isfinite(RATIO.evidence(sums, ALPHA, sums).interval.low) == known
+
+
+LOST = {
+    cell.name: (
+        (FIRST, SECOND),
+        MomentSums(block.n, block.mean * [nan, 1.0], block.products * [[nan, nan], [nan, 1.0]]),
+    )
+    for cell, block in ((cell, SUMS[cell.name][1]) for cell in VALUES)
+}
+"""The same sums where the first quantity is no number."""
+
+
+@pytest.mark.parametrize(
+    "functional",
+    [
+        Known(nan),
+        Known(inf),
+        MEAN,
+        BOTH,
+        EverySample(ONE, ((FIRST, 1.0),), limit=1e-9),
+        Ratio(MEAN, mean_of(ONE, SECOND)),
+        Ratio(mean_of(ONE, SECOND), MEAN),
+        LogSlope((0.0, 1.0), (mean_of(ONE, SECOND), HALF), (0.1, 0.1)),
+        Extrapolation((mean_of(ONE, SECOND), HALF), (2.0, -1.0)),
+        Eigenvalue(((MEAN, mean_of(ONE, SECOND), HALF),), (1.0,), 1),
+    ],
+    ids=lambda functional: type(functional).__name__,
+)
+def test_what_reads_a_mean_that_is_no_number_is_none_and_ends(functional):
+    assert not isfinite(functional.exact(LOST))
+    proof = functional.evidence(LOST, ALPHA, SUMS)
+    assert isnan(proof.estimate)
+    assert (proof.interval.low, proof.interval.high) == (-inf, inf)
+    # A pilot that is no number plans what can be planned.
+    assert functional.evidence(SUMS, ALPHA, LOST).interval.low == -inf or isinstance(
+        functional, Known | EverySample
+    )
+    assert functional.needed(LOST, 0.1, ALPHA, 0.1) in (0, MOST, getattr(ONE, "block", 0))
+
+
+def test_another_quantity_that_is_no_number_disturbs_nothing():
+    for sound in (mean_of(ONE, SECOND), Ratio(mean_of(ONE, SECOND), Linear(ONE, ((SECOND, 2.0),)))):
+        assert sound.exact(LOST) == sound.exact(SUMS)
+        assert sound.evidence(LOST, ALPHA, LOST) == sound.evidence(SUMS, ALPHA, SUMS)
 
 
 def test_a_slope_is_that_of_least_squares_and_its_ends_those_of_the_corners():
@@ -166,7 +261,7 @@ def test_a_slope_is_that_of_least_squares_and_its_ends_those_of_the_corners():
         abs(w) * point.rounding / value
         for w, point, value in zip(weights, points, slope.predicted, strict=True)
     )
-    assert slope.rounding == pytest.approx(rounding, abs=2e-12)
+    assert slope.rounding == pytest.approx(1e-14 + rounding, rel=1e-9)
     # Each point gets so much of the margin that the whole moves by no more.
     share = 0.3 / sum(map(abs, weights))
     relative = 0.95 * (1 - np.exp(-share))
@@ -300,6 +395,36 @@ def test_an_excess_of_laws():
     assert LawExcess(CELL, PIT, OTHER).evidence(turned, ALPHA, turned).estimate == 0.0
     n = LawExcess(CELL, PIT, OTHER).needed(sums, 0.1, ALPHA, 0.0)
     assert 2 * band(n, ALPHA / 2) <= 0.1 - 2 / BINS < 2 * band(n - 1, ALPHA / 2)
+
+
+def test_laws_have_no_exact_value_and_say_what_they_read():
+    """The rounding is the cdf's own."""
+    runs = law(np.full(BINS, 1), np.full(BINS, 1))
+    for functional, read in (
+        (LawDistance(CELL, PIT), (PIT,)),
+        (LawExcess(CELL, PIT, OTHER), (PIT, OTHER)),
+        (LawShare(CELL, PIT, 0.5), (PIT,)),
+    ):
+        assert (functional.cells, functional.quantities) == ((CELL,), read)
+        assert functional.rounding == 1e-9
+        with pytest.raises(NotImplementedError):
+            functional.exact(runs)
+        for margin in (0.0, -1.0, nan):
+            # Between the edges of a bin nothing is known.
+            assert functional.needed(runs, margin, ALPHA, 0.5) == MOST
+
+
+@pytest.mark.parametrize(("count", "n"), [((0.0, 1), 1), ((0.999, 1), 1), ((0.0, 4), 4)])
+def test_laws_of_few_runs_reach_no_farther_than_a_law_can(count, n):
+    sums = law(histogram(count), histogram((0.5, n)))
+    for functional in (
+        LawDistance(CELL, PIT),
+        LawExcess(CELL, PIT, OTHER),
+        LawShare(CELL, PIT, 0.5),
+    ):
+        proof = functional.evidence(sums, ALPHA, sums)
+        assert 0.0 <= proof.interval.low <= proof.estimate <= proof.interval.high <= 1.0
+        assert (proof.replications, proof.alpha) == (n, ALPHA)
 
 
 def test_a_share_below_a_quantile():

@@ -11,6 +11,7 @@ from scipy.stats import binomtest, chi2
 from simulations.engines import Constant, Training
 from simulations.engines.runs.cell import BINS
 from simulations.evidence import (
+    ConditionalPit,
     LawDistance,
     LawExcess,
     LawShare,
@@ -34,6 +35,14 @@ def test_a_gap_of_two_equal_weights_is_a_chi_square_of_two_degrees():
     for count in (1, 2):
         pit = Pit(GRPO, 10, (0.05,) * count)
         np.testing.assert_allclose(pit.of(gaps, gaps), chi2.cdf(gaps / 0.05, count), atol=1e-9)
+
+
+def test_a_conditional_transform_has_the_weight_of_where_a_run_ends():
+    """Between low and high, as the sigmoid of one of its parameters."""
+    gaps, theta = np.array([0.01, 0.02, 0.3]), np.array([[9.0, 0.0], [9.0, -40.0], [9.0, 40.0]])
+    pit = ConditionalPit(GRPO, 10, 1, 0.02, 0.1)
+    weights = np.array([0.06, 0.02, 0.1])
+    np.testing.assert_allclose(pit.of(gaps, theta), chi2.cdf(gaps / weights, 1), rtol=1e-12)
 
 
 def sums_of(*samples, cell=CELL):

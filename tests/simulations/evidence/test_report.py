@@ -12,10 +12,9 @@ from html.parser import HTMLParser
 import pytest
 
 from simulations.__main__ import main
-from simulations.evidence.report import html, markdown, remarks, shown, verdict_table
+from simulations.evidence.report import html, markdown, verdict_table
 from simulations.evidence.results import load_run
 from simulations.paper import RESULTS
-from simulations.tables import check_table
 
 pytest.importorskip("seaborn")
 
@@ -165,42 +164,6 @@ def test_claims_are_folded_and_those_that_failed_are_not(folder, page, tmp_path)
     place = rf'(?:href="#|id=")({"|".join(says)})".*?class="verdict (\w+)">\S+ (\w+)<'
     spans = re.findall(place, html(results), re.DOTALL)
     assert spans == [(stem, says[stem], says[stem]) for stem in (*says, *says)]
-
-
-@pytest.mark.parametrize(
-    ("estimate", "interval", "texts"),
-    [
-        (6.4967650, (6.4967649, 6.4967651), ("6.496765", "[6.496765, 6.496765]", "6.49676")),
-        # The nearest end differs in its last bits.
-        (7.0, (6.4967601 + 1e-14, 8.0), ("7", "[6.49676010000001, 8]", "6.4967601")),
-        (7.0, (6.9, 7.1), ("7", "[6.9, 7.1]", "6.49676")),
-    ],
-)
-def test_what_is_refuted_is_printed_with_digits_that_differ(
-    estimate, interval, texts, folder, tmp_path
-):
-    def refute(document):
-        check = document["claims"][0]["checks"][0]
-        check["prediction"], check["verdict"] = 6.4967601, "REFUTED"
-        low, high = check["prediction"] - 1e-12, check["prediction"] + 1e-12
-        check["region"] = [low, high]
-        evidence = {"estimate": estimate, "interval": list(interval), "standard_error": 1e-8}
-        check["simulation"] |= {**evidence, "verdict": "REFUTED"}
-        check["exact"] = None
-
-    results = altered(folder, tmp_path, refute)
-    claim = results.claims[0]
-    check = claim.checks[0]
-    value, ends, prediction = texts
-    line = f"{value} in {ends}, predicted {prediction}"
-    assert any(line in remark for remark in remarks(results.claims))
-    words = shown(check)
-    assert (words["simulated"], words["interval"], words["predicted"]) == texts
-    assert line in html(results)
-    table = check_table(claim.stem, check)
-    assert "predicted 6.4967601\n" in table
-    low, high = (f"{end:.15g}" for end in interval)
-    assert f"[{low}, {high}]" in table
 
 
 def test_hostile_names_are_shown_and_not_obeyed(folder, tmp_path):

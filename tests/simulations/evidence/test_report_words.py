@@ -15,7 +15,10 @@ from simulations.evidence.findings import CheckResult, Design, Findings
 from simulations.evidence.planning import MOST
 from simulations.evidence.report import (
     RECONSTRUCTED,
+    _fitted,
+    _strip,
     check_command,
+    digits_apart,
     evidence_of,
     exit_code,
     html,
@@ -32,6 +35,7 @@ from simulations.evidence.report import (
 )
 from simulations.evidence.results import ClaimResult, Control, Power, RivalResult, load_run
 from simulations.paper import RESULTS
+from simulations.tables import check_table
 from tests.support.refusals import refuses
 from tests.support.runs import NO_CLAIMS
 
@@ -126,6 +130,107 @@ def test_a_check_in_words():
     assert words["error"] == "∞"
     listed = shown(evolve(CHECK, simulation=None))
     assert [listed[key] for key in ("simulated", "error", "interval", "replications")] == ["-"] * 4
+
+
+@pytest.mark.parametrize(
+    ("estimate", "interval", "texts"),
+    [
+        (6.4967650, (6.4967649, 6.4967651), ("6.496765", "[6.496765, 6.496765]", "6.49676")),
+        # The nearest end differs in its last bits.
+        (7.0, (6.4967601 + 1e-14, 8.0), ("7", "[6.49676010000001, 8]", "6.4967601")),
+        (7.0, (6.9, 7.1), ("7", "[6.9, 7.1]", "6.49676")),
+    ],
+)
+def test_what_is_refuted_is_printed_with_digits_that_differ(estimate, interval, texts):
+    prediction = 6.4967601
+    drawn = findings(estimate, *interval, REFUTED, standard_error=1e-8)
+    region = Interval(prediction - 1e-12, prediction + 1e-12)
+    check = evolve(CHECK, prediction=prediction, region=region, exact=None, simulation=drawn)
+    refuted = claim(REFUTED, (check,))
+    value, ends, predicted = texts
+    line = f"{value} in {ends}, predicted {predicted}"
+    assert any(line in remark for remark in remarks([refuted]))
+    words = shown(check)
+    assert (words["simulated"], words["interval"], words["predicted"]) == texts
+    assert line in html(evolve(RUN, claims=(refuted,), draws={"mse": {}}))
+    table = check_table("mse", check)
+    assert "predicted 6.4967601\n" in table
+    low, high = (f"{end:.15g}" for end in interval)
+    assert f"[{low}, {high}]" in table
+
+
+@pytest.mark.parametrize(
+    ("value", "others", "digits"),
+    [
+        (6.5, [], 6),
+        (6.5, [6.5, nan, inf], 6),
+        (1.0000001, [1.0], 8),
+        (1.0, [1.0 + 2**-52], 17),
+        (1.0, [1.0 + 2**-46], 15),
+    ],
+)
+def test_as_many_digits_as_tell_numbers_apart(value, others, digits):
+    assert digits_apart(value, others) == digits
+    assert digits_apart(value, others, 2) == (digits if digits > 6 else 2)
+
+
+OPEN_ENDED = {"region": Interval(0.1, inf), "rivals": {"none": Interval(-inf, 0.0)}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "unit", "rivals"),
+    [
+        # Half the interval is the unit; where nothing is drawn, a third of the way to the nearest rival.
+        ({}, 0.0014, {"no square": 0.15}),
+        ({"rivals": {"far": Interval(0.9, 0.9), "same": Interval(0.3, 0.3)}}, 0.0014,
+         {"far": 0.6, "same": 0.0}),
+        ({"simulation": None}, 0.05, {"no square": 0.15}),
+        ({"simulation": None, "rivals": {"far": Interval(0.9, 0.9), "near": Interval(-inf, 0.24)}}, 0.02,
+         {"far": 0.6, "near": -0.06}),
+        ({"simulation": None, "rivals": {"same": Interval(0.3, 0.3), "other": None}}, 1e-12, {"same": 0.0}),
+        ({"simulation": findings(low=0.3004, high=0.3004)}, 0.05, {"no square": 0.15}),
+        ({"simulation": findings(low=-inf)}, 0.05, {"no square": 0.15}),
+        ({"simulation": findings(0.3, 0.3, 0.3), "rivals": {}}, 0.303, {}),
+        ({"simulation": findings(0.3, 0.3, 0.3), "rivals": {}} | {"region": Interval(0.1, inf)}, 1.0, {}),
+    ],
+)  # fmt: skip
+def test_a_picture_of_a_check_has_its_unit(changed, unit, rivals):
+    check = evolve(CHECK, **changed)
+    seen, by = _strip(check), check.simulation or check.exact
+    low, high = by.interval.low, by.interval.high
+    assert seen["at"] == pytest.approx((by.estimate - 0.3) / unit, rel=1e-3)
+    assert seen["from"] == (None if low == -inf else pytest.approx((low - 0.3) / unit, rel=1e-3))
+    assert seen["to"] == pytest.approx((high - 0.3) / unit, rel=1e-3)
+    assert seen["rivals"] == {name: pytest.approx(gap / unit) for name, gap in rivals.items()}
+    assert seen["label"].endswith(f", predicted 0.3, {len(rivals)} wrong formulas")
+
+
+def test_what_has_no_estimate_has_no_picture():
+    assert _strip(evolve(CHECK, exact=None, simulation=None)) is None
+    assert _strip(evolve(CHECK, simulation=findings(nan, -inf, inf, OPEN))) is None
+
+
+def test_what_is_no_number_is_open_in_words():
+    lost = findings(nan, -inf, inf, OPEN, **EXACT, smallest_discrepancy=inf)
+    (line,) = remarks([claim(OPEN, (evolve(CHECK, exact=lost),))])
+    assert line == "mse: G = 4, two arms is INCONCLUSIVE by exact: no number, predicted 0.3"
+
+
+@pytest.mark.parametrize(
+    ("room", "widths"),
+    [
+        # As wide as its longest cell, then ever narrower where there is most to spare; words stay whole.
+        (100, [6, 14, 12]),
+        (36, [6, 14, 12]),
+        (35, [6, 13, 12]),
+        (32, [6, 10, 12]),
+        (29, [6, 7, 12]),
+        (1, [6, 7, 12]),
+    ],
+)
+def test_columns_are_fitted_to_a_terminal(room, widths):
+    columns = [("four", "x"), ("head", "two words okay"), ("a", "indivisibles")]
+    assert _fitted(columns, room) == widths
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import inf
 
 import pytest
 from attrs import evolve
@@ -14,7 +15,9 @@ from simulations.evidence import (
     Evidence,
     Interval,
     RivalVerdict,
+    Statement,
     Verdict,
+    at_most,
     decide,
     equal,
     mean_of,
@@ -184,6 +187,69 @@ def test_the_power_is_what_the_statement_and_the_interval_let_through():
     # What nobody knows the error of sees nothing.
     blind = found(asked, None, 2.0, wide=float("inf"))
     assert blind.detects("simulation", 0.1) == 0.0
+
+
+def test_effects_whose_detection_is_reported():
+    power = settled((), found(check("one", RUNS), TRUE, TRUE)).power
+    kinds = ("exact", "simulation")
+    effects = (0.01, 0.02, 0.05, 0.1)
+    assert [(one.kind, one.effect) for one in power] == list(product(kinds, effects))
+    none = settled((), rivals=()).power
+    assert {(one.share, one.best) for one in none} == {(0.0, 0.0)}
+
+
+@pytest.mark.parametrize(
+    ("statement", "effect", "half", "error", "chance"),
+    [
+        # Relative to the prediction, or to the scale where that is 0; towards the nearer end.
+        (equal(2.0, digits=0.1), 0.1, 0.05, 0.01, norm.cdf(5.0)),
+        (equal(-2.0, digits=0.1), 0.1, 0.09, 0.01, norm.cdf(1.0)),
+        (equal(0.0, scale=4.0), 0.1, 0.4, 0.1, norm.cdf(-4e-8)),
+        (at_most(1.0, 0.6), 0.5, 0.01, 0.1, norm.cdf(-1.1)),
+        (positive(0.6, [], scale=1.0), 1.5, 0.1, 0.1, norm.cdf(2.0)),
+        (equal(2.0, digits=0.1), 0.05, 0.0, 0.0, 0.0),
+        (equal(2.0, digits=0.1), 0.051, 0.0, 0.0, 1.0),
+        (equal(2.0, digits=0.1), 0.1, 0.05, inf, 1.0),
+        (equal(2.0, digits=0.1), 0.1, inf, 0.01, 0.0),
+        (Statement(2.0, Interval(-inf, inf)), 0.1, 0.05, 0.01, 0.0),
+    ],
+)
+def test_an_effect_is_seen_with_the_chance_that_an_interval_leaves_the_region(
+    statement, effect, half, error, chance
+):
+    place = statement.prediction
+    evidence = Evidence(place, Interval(place - half, place + half), error, 9, 0.1)
+    decision = decide(statement, evidence)
+    by = {"simulation": Findings.of(evidence, decision, 7)}
+    result = CheckResult.of("one", "made-up", statement, by, "whole runs")
+    assert result.detects("simulation", effect) == pytest.approx(chance, abs=1e-6)
+    assert result.simulation.replications_needed == 7
+    assert Findings.of(evidence, decision).replications_needed == 0
+
+
+def test_the_end_of_what_a_rival_allows():
+    ends = {
+        "point": Interval(1.5, 1.5), "between": Interval(1.5, 2.0), "above": Interval(3.0, inf),
+        "below": Interval(-inf, 0.0), "anything": Interval(-inf, inf), "other": None,
+    }  # fmt: skip
+    result = evolve(found(check("one", RUNS), TRUE), rivals=ends)
+    assert [result.rival_end(name) for name in ends] == [1.5, 1.5, 3.0, 0.0, None, None]
+
+
+@pytest.mark.parametrize("off", [0.0, 0.9e-9, 1.1e-9])
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_prediction_is_in_its_region_to_rounding(off, side):
+    result = found(check("one", RUNS), TRUE)
+    beyond = result.region.high if side > 0 else result.region.low
+    assert evolve(result, prediction=beyond + side * off, rounding=1e-9).coherent == (off < 1e-9)
+
+
+def test_the_verdict_of_a_check_is_its_worst_kinds():
+    verdicts = [
+        found(MADE_UP, exact, drawn).verdict
+        for exact, drawn in ((TRUE, TRUE), (TRUE, FAR), (FAR, TRUE), (None, TRUE), (None, None))
+    ]
+    assert verdicts == ["CONFIRMED", "REFUTED", "REFUTED", "CONFIRMED", None]
 
 
 def test_a_claim_that_is_run_again_has_its_new_verdict_and_draws():

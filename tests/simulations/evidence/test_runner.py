@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from math import inf, nan
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
+from attrs import evolve
 
+from simulations.engines import Constant, Gap, Training
 from simulations.evidence import (
     Check,
     Claim,
     Interrupted,
+    Linear,
+    LogSlope,
     Options,
+    Ratio,
     RivalVerdict,
     Store,
     Verdict,
@@ -22,14 +29,19 @@ from simulations.evidence import (
     run_claims,
 )
 from simulations.evidence.report import exit_code, remarks
+from simulations.evidence.runner import check_alone
+from simulations.evidence.store import Memory
+from simulations.paper import RESULTS
 from simulations.problems import mse_of
+from simulations.problems.landscapes import triple
 from tests.support.claims import claim_of_runs, claims_of, small_claim
 from tests.support.refusals import refuses
-from ustat_pg.engines import GradientCell
+from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 CLAIMS = {"gradients": small_claim, "whole runs": claim_of_runs}
+OPTIONS = Options("smoke", "reference")
 BLOCKS = {"gradients": options.LARGEST_BLOCK, "whole runs": 2048}
 
 
@@ -141,6 +153,84 @@ def test_what_cannot_be_enumerated_is_inconclusive_and_says_how_large(tmp_path):
     assert "outcomes" in "\n".join(remarks(run.claims, run.set_aside))
 
 
+class Lost(Linear):
+    """A mean whose enumeration gives no number."""
+
+    value = nan
+
+    def exact(self, sums):
+        return self.value
+
+
+class Infinite(Lost):
+    value = -inf
+
+
+@pytest.mark.parametrize("kind", [Lost, Infinite])
+@pytest.mark.parametrize("engine", ["exact", "reference"])
+def test_a_value_that_is_no_number_leaves_its_claim_open(kind, engine):
+    claim = small_claim()
+    check = claim.checks[0]
+    lost = replace(check, name="lost", asks=kind(check.functional.cell, check.functional.weights))
+    asked = replace(claim, checks=(*claim.checks, lost))
+    how = Options("smoke", engine)
+    (result,) = run_claims([asked], how, Memory()).claims
+    *others, found = result.checks
+    assert result.evidence("exact") == result.verdict == Verdict.INCONCLUSIVE
+    assert (found.exact.verdict, found.not_enumerated) == (Verdict.INCONCLUSIVE, None)
+    assert {each.exact.verdict for each in others} == {Verdict.CONFIRMED}
+    assert exit_code([result]) == 3
+    assert "mse: lost is INCONCLUSIVE by exact: no number, predicted" in remarks([result], ())[0]
+
+
+class Unsettled(Training):
+    """Runs of which an enumeration is uncertain at the first step."""
+
+    def _measure(self, engine, quantities, block):
+        sums = super()._measure(engine, quantities, block)
+        if engine == "exact":
+            sums.mean[[quantity.step == 1 for quantity in quantities]] = nan
+        return sums
+
+
+class Settled(Unsettled):
+    """The same, of a kind of cell that finds every mean."""
+
+    settles = True
+
+
+@pytest.mark.parametrize("kind", [Unsettled, Settled])
+def test_what_a_cell_says_is_uncertain_is_not_enumerated_and_nothing_else(kind):
+    cell = kind(triple(), 2, 2, Constant(0.3))
+    first, last = (mean_of(cell, Gap(Estimator("grpo"), step)) for step in (1, 2))
+    checks = [
+        Check(name, "made-up", asked, equal(value))
+        for name, asked, value in (
+            ("first", first, 1.0),
+            ("last", last, float(last.exact(exact_sums(cell)))),
+            ("slope", LogSlope((0.0, 1.0), (first, last), (1.0, 1.0)), 1.0),
+            # A formula that has no value where all that it reads is known.
+            ("no ratio", Ratio(last, Linear(cell, ((last.quantities[0], 0.0),))), 1.0),
+        )
+    ]
+    options = Options("smoke", "exact")
+    (result,) = run_claims([Claim("mse", (), tuple(checks))], options, Memory()).claims
+    said = "backward induction did not settle on the finest grid that is feasible"
+    found = {each.name: each for each in result.checks}
+    for name in ("first", "slope"):
+        open_ = found[name].exact
+        assert found[name].not_enumerated == (None if cell.settles else said)
+        assert (open_ and open_.verdict) == (Verdict.INCONCLUSIVE if cell.settles else None)
+    assert found["last"].exact.verdict == Verdict.CONFIRMED
+    assert found["no ratio"].exact.verdict == Verdict.INCONCLUSIVE
+    assert result.verdict == Verdict.INCONCLUSIVE
+
+
+def exact_sums(cell):
+    asked = tuple(Gap(Estimator("grpo"), step) for step in (1, 2))
+    return {cell.name: (asked, cell.measure("exact", asked))}
+
+
 def test_the_plan_is_what_the_run_does(tmp_path):
     run = run_claims([small_claim()], Options("smoke"), Store(tmp_path))
     (plan,) = run.plans
@@ -148,6 +238,94 @@ def test_the_plan_is_what_the_run_does(tmp_path):
     for name, needed in plan.needed.items():
         assert drawn[name].replications_needed == needed
         assert drawn[name].replications >= needed
+
+
+# One check alone.
+
+
+def as_data(check):
+    """A check, less what only a whole run's pilots know."""
+    drawn = evolve(check.simulation, replications_needed=0) if check.simulation else None
+    return evolve(check, planned_for=(), simulation=drawn)
+
+
+def test_a_check_alone_is_that_of_the_run_to_the_last_bit():
+    claim, how = small_claim(), Options("smoke", "reference")
+    run = run_claims([claim], how, Memory())
+    for check in run.claims[0].checks:
+        numbers = run.plans[0].replications[claim_cell(claim, check.name).name]
+        alone = check_alone(claim, check.name, how, [numbers], ["other"])
+        assert as_data(alone) == as_data(check)
+        assert alone.planned_for == ("other",)
+    # One block unless more is asked for.
+    usual = check_alone(claim, "G=2", how)
+    assert usual.simulation.replications == options.block_of(claim_cell(claim, "G=2"))
+    assert (usual.simulation.replications_needed, usual.planned_for) == (0, ())
+    assert check_alone(claim, "G=2", how, [2]).simulation.replications == 2
+
+
+def claim_cell(claim, name):
+    (check,) = (check for check in claim.checks if check.name == name)
+    return check.functional.cells[0]
+
+
+def two_cells():
+    """A claim of a slope through both cells of the small one."""
+    claim = small_claim()
+    points = tuple(check.functional for check in claim.checks)
+    slope = LogSlope((0.0, 1.0), points, (1.0, 1.0))
+    return replace(claim, checks=(*claim.checks, Check("slope", "made-up", slope, equal(1.0))))
+
+
+def test_each_cell_of_a_check_has_its_number_or_all_one():
+    claim, how = two_cells(), Options("smoke", "reference")
+    for numbers, total in (([8], 16), ([8, 12], 20)):
+        assert check_alone(claim, "slope", how, numbers).simulation.replications == total
+    # What cannot be shared out is refused.
+    for name, numbers, said in (
+        ("slope", [2, 2, 2], "3 numbers of replications: 'slope' has 2 cells; give one"),
+        ("G=2", [2, 2], "2 numbers of replications: 'G=2' has 1 cell; give one"),
+    ):
+        refuses(said, check_alone, claim, name, how, numbers)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("G=22",), "check of mse 'G=22' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+        (("§",), "check of mse '§' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+        (
+            ("G=2", OPTIONS, (), ("others",)),
+            "rival of 'G=2' 'others' is unknown; the nearest of 1: 'other'$",
+        ),
+        (("G=2", OPTIONS, [1]), "replications is 1"),
+        (("G=2", OPTIONS, [10**10 + 1]), "replications is 10000000001"),
+    ],
+)
+def test_what_a_check_alone_refuses(words, said):
+    refuses(said, check_alone, small_claim(), *words, *([OPTIONS] if len(words) == 1 else []))
+
+
+def test_a_name_that_is_unknown_lists_three_at_most():
+    many = replace(
+        small_claim(),
+        checks=tuple(replace(small_claim().checks[0], name=f"check number {n}") for n in range(9)),
+    )
+    said = refuses("is unknown", check_alone, many, "check number", OPTIONS)
+    assert str(said).count("'check number") == 4
+    refuses("the nearest of 0: there are none", check_alone, Claim("mse", (), ()), "one", OPTIONS)
+
+
+def test_claims_that_failed_stand_in_the_papers_order():
+    run = run_claims([small_claim()], Options("smoke", "exact"), Memory())
+    both = run.with_failed({"oracle": "nan", "ustatistic": "division by zero"})
+    assert [claim.stem for claim in both.claims] == [
+        stem for stem in RESULTS if stem in ("mse", "oracle", "ustatistic")
+    ]
+    assert [claim.verdict for claim in both.claims].count(Verdict.REFUTED) == 2
+    assert run.with_failed({}).claims == run.claims
+    assert run.seconds >= 0
+    assert run.controls == ()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from simulations.evidence import Store, StoreError
 from simulations.evidence import store as module
+from tests.support.refusals import refuses
 
 WHAT = {"kind": "block", "first": 0}
 FOUND = {"n": 2, "mean": [0.1]}
@@ -57,6 +59,52 @@ def test_a_damaged_file_is_kept_named_and_computed_again(store, text):
     assert Path(aside).read_bytes() == text
     store.put(WHAT, FOUND)
     assert store.get(WHAT) == FOUND
+
+
+def test_damaged_files_are_all_kept_in_order(store):
+    for number in range(3):
+        file_of(store).write_bytes(b"%d" % number)
+        assert store.get(WHAT) is None
+    names = [file_of(store).with_suffix(f".damaged{n or ''}") for n in range(3)]
+    assert store.set_aside == [str(name) for name in names]
+    assert [name.read_bytes() for name in names] == [b"0", b"1", b"2"]
+
+
+def test_a_key_is_32_signs_whatever_the_order_of_a_description(store):
+    assert re.fullmatch("[0-9a-f]{32}", store.key(WHAT))
+    assert store.key(dict(reversed(WHAT.items()))) == store.key(WHAT)
+    assert store.key({"a": [1, 2]}) == store.key({"a": (1, 2)})
+    store.put({"a": (1, 2)}, FOUND)
+    assert store.get({"a": (1, 2)}) == FOUND
+
+
+def test_blocks_are_not_waited_for_and_results_are(store, monkeypatch):
+    """A power failure may cut a block off, which its checksum tells, and no page."""
+    waited = []
+    true = module.whole_file
+    monkeypatch.setattr(
+        module,
+        "whole_file",
+        lambda path, lasting: waited.append(lasting) or true(path, lasting=lasting),
+    )
+    store.put(WHAT, FOUND)
+    store.write(store.folder / "page", "text")
+    assert waited == [False, True]
+
+
+def test_memory_keeps_nothing():
+    memory = module.Memory()
+    memory.put(WHAT, FOUND)
+    assert memory.get(WHAT) is None
+    assert memory.set_aside == []
+    assert memory.key(dict(reversed(WHAT.items()))) == memory.key(WHAT) != memory.key({})
+
+
+def test_a_folder_is_made_with_its_parents_or_refused(tmp_path):
+    Store(tmp_path / "a" / "b")
+    Store(tmp_path / "a" / "b")
+    (tmp_path / "file").touch()
+    refuses("results cannot be written here", Store, tmp_path / "file")
 
 
 def test_a_full_disk_is_one_clear_error_and_finished_blocks_stay(store, monkeypatch):
