@@ -1,9 +1,10 @@
 """The claims by other instructions: ``python -m benchmarks.elsewhere [--on KIND]`` decides them all at the
 size smoke by enumeration, as this machine does and as others would, and prints what differs.
 
-Which checks, rivals and points there are, what is said of each and where its draws are addressed follow
-from the problems. Of what a processor or a library rounds in its own way, values alone may show, by
-:data:`LAST`. ``python -m benchmarks.elsewhere --by NAME COMMAND ...`` runs a command by those instructions.
+Which checks, rivals and points there are and what is said of each follow from the problems. Of what a
+processor or a library rounds in its own way, values alone may show, by :data:`LAST`. Draws whose address
+holds a computed number are other ones: how many is said. ``python -m benchmarks.elsewhere --by NAME
+COMMAND ...`` runs a command by those instructions.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from math import isnan
+from concurrent.futures import ThreadPoolExecutor
+from math import isfinite, isnan
 from pathlib import Path
 
 import numpy as np
 
-from simulations import KINDS, ON_NETWORKS, STEMS, Suite
-from simulations.evidence import Options, run_claims
+from benchmarks.measuring import THREADS
+from simulations import NETWORKS, ON_NETWORKS, STEMS, Suite
+from simulations.evidence import Claim, Options, run_claims
+from simulations.evidence.curves import Point
 from simulations.evidence.findings import CheckResult
 from simulations.evidence.planted import run_controls
 from simulations.evidence.store import Memory
@@ -33,8 +37,8 @@ LAST = 1e-12
 MOST = 40
 """Differences that are printed."""
 
-Facts = dict[str, str | list[float]]
-"""What a run says, by what it is said of: a text, or a number and the size that it is compared by."""
+Fact = str | tuple[float, float]
+"""A text, or a number and the size that it is compared by."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -49,53 +53,58 @@ def instructions() -> dict[str, dict[str, str]]:
     }
     found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", ())
     arrays = {"OPENBLAS_CORETYPE": "Nehalem", "NPY_DISABLE_CPU_FEATURES": " ".join(found)}
-    two_threads = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
     return {
         "here": ONE_THREAD,
-        # No instruction that a processor of 2009 lacks.
+        # What every processor of 2009 has.
         "plain": ONE_THREAD | compiled | arrays,
         # Fused products in arrays alone.
         "haswell": ONE_THREAD | compiled | {"OPENBLAS_CORETYPE": "Haswell"},
-        "two-threads": two_threads,
+        "two-threads": dict.fromkeys(ONE_THREAD, "2"),
     }
 
 
-def facts(on: str) -> Iterator[tuple[str, str | list[float]]]:
-    """What this process says of every claim and of every point of its figures."""
-    stems, options = STEMS if on == "bandit" else ON_NETWORKS, Options("smoke", "exact")
-    made, shown, failed = designs(stems, Suite("smoke", on=on))
+def facts(on: str, stems: Sequence[str] = ()) -> tuple[dict[str, Fact], list[str]]:
+    """What this process says of claims and of the points of their figures, and where draws are addressed."""
+    options = Options("smoke", "exact")
+    made, shown, failed = designs(
+        stems or (STEMS if on == "bandit" else ON_NETWORKS), Suite("smoke", on=on)
+    )
     run = run_claims(made, options, Memory()).with_failed(failed)
-    for control in run_controls(made, options):
-        yield f"control of {control.name}", control.said or "held"
-    cells = {
-        (claim.stem, check.name): [cell.name for cell in check.functional.cells]
-        for claim in made
-        for check in claim.checks
+    told: dict[str, Fact] = {
+        f"control of {control.name}": control.said or "held"
+        for control in run_controls(made, options)
     }
     for claim in run.claims:
-        yield claim.stem, claim.failure or claim.verdict
-        for rival in claim.rivals:
-            yield f"{claim.stem}, rival {rival.name}", rival.verdict
+        told[claim.stem] = claim.failure or claim.verdict
+        told |= {f"{claim.stem}, rival {rival.name}": rival.verdict for rival in claim.rivals}
         for check in claim.checks:
             name = f"{claim.stem}: {check.name}"
-            yield name, f"{check.origin}, drawn at {' '.join(cells[claim.stem, check.name])}"
-            yield from ((f"{name}, {what}", said) for what, said in _said(check))
-    for stem, points in zip((claim.stem for claim in made), shown, strict=True):
+            told |= {f"{name}, {what}": said for what, said in _said(check)}
+    for design, points in zip(made, shown, strict=True):
         for number, point in enumerate(points):
-            name = f"{stem}: point {number} of {point.figure}, {point.series}"
-            of = () if point.functional is None else point.functional.cells
-            yield name, f"drawn at {' '.join(cell.name for cell in of)}"
+            name = f"{design.stem}: point {number} of {point.figure}, {point.series}"
             for what, value in {**point.at, "prediction": point.prediction}.items():
-                told = isinstance(value, float) and [value, abs(value)]
-                yield f"{name}, {what}", told or str(value)
+                told[f"{name}, {what}"] = (
+                    (value, abs(value)) if isinstance(value, float) else str(value)
+                )
+    return told, addresses(made, shown)
 
 
-def _said(check: CheckResult) -> Iterator[tuple[str, str | list[float]]]:
+def addresses(made: Sequence[Claim], shown: Sequence[Sequence[Point]]) -> list[str]:
+    """The names of all cells, in the order of the checks and points that read them."""
+    checks = [check.functional for claim in made for check in claim.checks]
+    points = [point.functional for points in shown for point in points if point.functional]
+    return list(dict.fromkeys(cell.name for asked in (*checks, *points) for cell in asked.cells))
+
+
+def _said(check: CheckResult) -> Iterator[tuple[str, Fact]]:
     """What a check predicts, finds and decides."""
+    size = max(check.scale, abs(check.prediction))
 
-    def number(value: float) -> list[float]:
-        return [value, max(check.scale, abs(check.prediction))]
+    def number(value: float) -> Fact:
+        return value, max(size, abs(value)) if isfinite(value) else size
 
+    yield "origin", check.origin
     yield "prediction", number(check.prediction)
     for name, values in check.rivals.items():
         for end in ("low", "high") if values is not None else ():
@@ -109,47 +118,46 @@ def _said(check: CheckResult) -> Iterator[tuple[str, str | list[float]]]:
         yield f"verdict on {name!r}", verdict
 
 
-def differences(one: Mapping[str, str | list[float]], other: Facts) -> Iterator[str]:
+def differences(here: Mapping[str, Fact], there: Mapping[str, Fact]) -> list[str]:
     """A line for everything that two runs say otherwise: texts, and numbers by more than :data:`LAST`."""
-    for name in one.keys() | other.keys():
-        if name not in one or name not in other:
-            yield f"{name}: only {'there' if name in other else 'here'}"
-    both = [[name for name in run if name in one and name in other] for run in (one, other)]
-    yield from (
-        f"{here}: in another order than {there}"
-        for here, there in zip(*both, strict=True)
-        if here != there
-    )
-    for name in both[0]:
-        here, there = one[name], other[name]
-        if isinstance(here, str) or isinstance(there, str):
-            if here != there:
-                yield f"{name}: {here} here, {there} there"
-        elif not _close(here, there):
-            yield f"{name}: {here[0]!r} here, {there[0]!r} there, of size {here[1]:.3g}"
+    lines = [f"{name}: only here" for name in here if name not in there]
+    lines += [f"{name}: only there" for name in there if name not in here]
+    if not lines and list(here) != list(there):
+        lines.append("the order differs")
+    for name in here:
+        if name in there and not _alike(one := here[name], other := there[name]):
+            lines.append(f"{name}: {one} here, {other} there")
+    return lines
 
 
-def _close(here: Sequence[float], there: Sequence[float]) -> bool:
-    (value, size), (other, _) = here, there
-    if value == other or (isnan(value) and isnan(other)):
+def _alike(here: Fact, there: Fact) -> bool:
+    if isinstance(here, str) or isinstance(there, str):
+        return here == there
+    (one, size), (other, _) = here, there
+    if one == other or (isnan(one) and isnan(other)):
         return True
-    return abs(value - other) <= LAST * max(size, abs(value))
+    return abs(one - other) <= LAST * size
 
 
-def ask(on: str, variables: Mapping[str, str]) -> Facts:
-    """What another process says that has these variables in its environment."""
+def ask(words: Sequence[str], variables: Mapping[str, str]) -> tuple[dict[str, Fact], list[str]]:
+    """The facts and addresses of a process of its own with these variables in its environment."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "facts.json"
-        words = [sys.executable, "-m", "benchmarks.elsewhere", "--on", on, "--write", str(file)]
-        subprocess.run(words, env={**os.environ, **variables}, check=True)
-        told: Facts = json.loads(file.read_text(encoding="utf-8"))
-    return told
+        file = Path(folder) / "told.json"
+        command = [sys.executable, "-m", "benchmarks.elsewhere", *words, "--write", str(file)]
+        subprocess.run(command, env={**os.environ, **variables}, check=True)
+        told, drawn = json.loads(file.read_text(encoding="utf-8"))
+    return told, drawn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     known = instructions()
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--on", choices=KINDS[:-1], default="bandit", help="the kind of problem")
+    parser = argparse.ArgumentParser(description=str(__doc__).partition(":")[0])
+    parser.add_argument(
+        "--on", choices=("bandit", *NETWORKS), default="bandit", help="the problems"
+    )
+    parser.add_argument(
+        "--claim", action="append", choices=STEMS, default=[], help="not all of them"
+    )
     parser.add_argument("--by", choices=known, help="run COMMAND by these instructions instead")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
@@ -159,18 +167,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command:
         return subprocess.run(given.command, env={**os.environ, **known[given.by]}).returncode
     if given.write is not None:
-        given.write.write_text(json.dumps(dict(facts(given.on))), encoding="utf-8")
+        given.write.write_text(json.dumps(facts(given.on, given.claim)), encoding="utf-8")
         return 0
-    here, differs = ask(given.on, known.pop("here")), False
-    for name, variables in known.items():
-        lines = sorted(differences(here, ask(given.on, variables)))
+    words = ["--on", given.on, *(word for stem in given.claim for word in ("--claim", stem))]
+    with ThreadPoolExecutor(THREADS) as pool:
+        (here, drawn), *others = pool.map(lambda by: ask(words, by), known.values())
+    differs = False
+    for name, (there, others_drawn) in zip([*known][1:], others, strict=True):
+        lines = differences(here, there)
         differs |= bool(lines)
+        moved = len({*others_drawn} - {*drawn})
         print(
-            f"{name}: {len(lines)} of {len(here)} facts differ",
-            *lines[:MOST],
-            sep="\n  ",
-            flush=True,
+            f"{name}: {len(lines)} of {len(here)} facts differ; draws of {moved} of {len(drawn)} cells"
         )
+        print(*(f"  {line}\n" for line in lines[:MOST]), sep="", end="")
     return int(differs)
 
 
