@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-fast test-tool wheel lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-fast test-tool elsewhere wheel lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ PROOF = agreement architecture benchmarks examples figures llm noise power simul
 test-tool: .venv/tool  ## the tests of the tool on a core without torch, for any Python from 3.11 on; 5 min
 	.venv/bin/python -m pytest -n auto --dist worksteal -m "not slow" --doctest-ignore-import-errors \
 	  $(PROOF:%=--ignore=tests/%) $(PROOF:%=--ignore=ustat_pg/%)
+
+elsewhere: .venv/dev  ## claims and fast tests by the instructions of other processors; 15 min
+	.venv/bin/python -m benchmarks.elsewhere
+	.venv/bin/python -m benchmarks.elsewhere --by plain .venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in a clean environment; 1 min
 	rm -rf dist

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "benchmarks": "tests/benchmarks",
     "test-fast": ".ci/run",  # a part of `make test`
     "test-tool": ".ci/run",  # another
+    "elsewhere": "tests/benchmarks/test_elsewhere.py",
     "wheel": "tests/architecture/test_wheel.py",
     "clean": ".ci/run",  # a fresh clone has nothing to remove
 }
@@ -45,7 +46,7 @@ def read(name):
 def test_workflows_run_targets_and_what_ci_runs():
     jobs = {
         name: job
-        for file in ("tests.yml", "pages.yml")
+        for file in ("tests.yml", "pages.yml", "nightly.yml")
         for name, job in read(f".github/workflows/{file}")["jobs"].items()
     }
     steps = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}
