@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-all wheel lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-all elsewhere wheel lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ test: .venv/tool  ## every claim by enumeration, and the tests of the core: near
 
 test-all: .venv/dev  ## the whole suite, with torch, language models, the site, and claims by simulation; 15 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal
+
+elsewhere: .venv/dev  ## claims and the suite by the instructions of other processors; 35 min
+	.venv/bin/python -m benchmarks.elsewhere
+	.venv/bin/python -m benchmarks.elsewhere --by plain .venv/bin/python -m pytest -n 2 --dist worksteal
 
 wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in a clean environment; 1 min
 	rm -rf dist

@@ -202,7 +202,7 @@ def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
     bound, real = known_rates_bound(moments, LARGEST)
     sizes = np.round(real).astype(int)
     if len(set(sizes.tolist())) == 1:
-        sizes[int(moments.value.argmin())] += 1
+        sizes[int(moments.value.round(9).argmin())] += 1
     grpo, mean_size = Estimator("grpo"), float(moments.context_probs @ sizes)
     cell = SizedCell(problem, int(sizes.max()), sizes=tuple(sizes.tolist()))
     prediction = sized_mse(moments, sizes)

@@ -147,7 +147,8 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
     problem, moments = entry.problem, entry.problem.moments()
     balance = Balance.of(problem)
     gain, cost = balance.gain, balance.cost
-    equality = float(min(1 + cost / gain, 1e6)) if gain > 0 else inf
+    # Where it is a whole number, the sizes on both sides of it are not for rounding to choose.
+    equality = round(min(1 + cost / gain, 1e6), 9) if gain > 0 else inf
     below, above = max(2, min(equality - 1, 64)), 2 * min(equality, 30) + 1
     for group_size in sorted({2, int(below), int(above)}):
         cell = GradientCell(problem, group_size)
@@ -162,7 +163,7 @@ def thresholds(entry: BanditEntry) -> Iterator[Check]:
         predicted = gradient_mse(moments, "vanilla", group_size).mse
         predicted -= gradient_mse(moments, "grpo", group_size).mse
         yield by_how_much(entry, cell, (GRPO, VANILLA), predicted, "vanilla over grpo")
-    if 2 <= equality < 30 and abs(equality - round(equality)) < 1e-9:
+    if 2 <= equality < 30 and equality == round(equality):
         cell = GradientCell(problem, round(equality))
         yield by_how_much(entry, cell, (VANILLA, GRPO), 0.0, "grpo = vanilla")
         wins = bool(grpo_beats_vanilla(moments, round(equality))[0])

@@ -72,7 +72,7 @@ def on_networks(suite: Suite) -> Iterator[Check]:
 def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
     """Every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
     listed = entry.problem
-    reach = listed.probs @ listed.reached
+    reach, always = listed.probs @ listed.reached, listed.reached.all(axis=0)
     for turn in range(listed.rewards.shape[1]):
         cell = TurnCell.of(listed, turn, SIZE)
         gradient = cell.problem.gradient()
@@ -89,7 +89,8 @@ def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterat
             ("pooled", "reward", {}),
             ("pooled-mean", "reward", {POOLED: gradient}),
         ):  # fmt: skip
-            if lone == "zero" and reach[turn] == 1:
+            if lone == "zero" and always[turn]:
+                # No episode is ever alone there.
                 continue
             mean = turn_mean(listed, scheme, SIZE, lone=lone).by_turn[turn]
             estimator = cell.estimator(scheme, lone=lone)

@@ -25,9 +25,9 @@ settings.load_profile(asked)
 
 
 # Several workers share the cores: threads of linear algebra would wait for one another, here and in all
-# processes that tests start. Read when NumPy and torch are loaded, which is later.
+# processes that tests start. Read when NumPy and torch are loaded, which is later. Who asks for more has them.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[name] = "1"
+    os.environ.setdefault(name, "1")
 
 
 ROOT = Path(__file__).resolve().parents[1]

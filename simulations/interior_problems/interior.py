@@ -296,7 +296,7 @@ class InteriorProblem(ABC):
             same = any(np.linalg.norm(point - other) < 1e-6 * self.radius for _, other in maxima)
             if inside and not flat_tail and not same:
                 maxima.append((-self._value(point), point))
-        return sorted(maxima, key=lambda pair: -pair[0])
+        return sorted(maxima, key=lambda pair: -round(pair[0], 12))
 
     def _edge(self, units: Array) -> float:
         """The largest return found on the boundary of the ball."""
@@ -341,7 +341,7 @@ class InteriorProblem(ABC):
                 f"are {curvatures.tolist()}; they must be positive"
             )
         frame = basis @ axes
-        largest = np.abs(frame).argmax(axis=0)
+        largest = np.abs(frame).round(9).argmax(axis=0)
         frame = frame * np.sign(frame[largest, np.arange(len(curvatures))])
         return frozen(basis @ point), frozen(np.column_stack([curvatures, frame.T]))
 

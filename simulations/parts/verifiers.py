@@ -84,7 +84,7 @@ def mean(
 
 def heard(entry: BanditEntry) -> Iterator[Check]:
     """Mean and error at the hardest prompt, and over several in a minibatch, by a verifier's words."""
-    hardest = int(rates(entry.problem).argmin())
+    hardest = int(rates(entry.problem).round(9).argmin())
     one = Entry(f"{entry.name}[{hardest}]", entry.origin, entry.problem.restrict([hardest]))
     yield from at_one_prompt(one)
     yield from in_a_minibatch(entry)
@@ -172,7 +172,7 @@ def cut(entry: BanditEntry) -> Iterator[Check]:
             mean_of(cell, SquaredError(estimator)),
             equal(gradient_mse(moments, other.estimator, LARGE).mse, scale=size(cell, limit)),
         )
-    off = np.abs(rates(problem) - 0.5)
+    off = np.abs(rates(problem) - 0.5).round(9)
     places, estimator = (int(off.argmax()), int(off.argmin())), cut_off(TABLE, LARGE, TIGHT)
     kept, whole = (each.weight(moments.value[[*places]]) for each in (table.clipped(TIGHT), table))
     points = []

@@ -71,7 +71,8 @@ def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     """Single prompts of a problem, spread over its range of pass rates."""
     problem = entry.problem
     rates = (problem.policy.probs * problem.mean_rewards).sum(axis=-1)
-    order = np.argsort(rates, kind="stable")
+    # Equal rates stay in the order of their prompts.
+    order = np.argsort(rates.round(9), kind="stable")
     if len(order) == 1:
         return [entry]
     places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])
@@ -263,7 +264,7 @@ class Bandits:
     def few_outcomes(self) -> list[BanditEntry]:
         """Several prompts of three arms at most and rewards 0 and 1: ordered groups can be enumerated."""
         iris = self.iris.problem
-        rows = np.argsort(iris.moments().value, kind="stable")[
+        rows = np.argsort(iris.moments().value.round(9), kind="stable")[
             [0, len(iris.context_probs) // 2, -1]
         ]
         flowers = Entry("iris-3", "real", iris.restrict(rows.tolist(), True))

@@ -73,7 +73,7 @@ class Suite(Bandits):
             return self.every_single_prompt
         entries = []
         for entry in self.token_problems:
-            value = entry.problem.moments().value
+            value = entry.problem.moments().value.round(9)
             likeliest = entry.problem.policy.probs.max(axis=1)
             places = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
             if len(places):

@@ -96,7 +96,7 @@ def _walk(rng: np.random.Generator) -> Episodes:
 def _flower(suite: Bandits) -> Episodes:
     """An iris flower that a fitted policy names, or looks at again, which costs a turn and a tenth."""
     problem = suite.iris.problem
-    x = int(problem.policy.probs.max(axis=1).argmin())
+    x = int(problem.policy.probs.max(axis=1).round(9).argmin())
     logits, rewards = np.log(problem.policy.probs[x]), problem.mean_rewards[x]
     actions: dict[str, Any] = {
         f"species {k}": {

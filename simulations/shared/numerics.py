@@ -47,8 +47,9 @@ def derivative(
     """A derivative at a point, of a polynomial through values on both sides.
 
     The interval is halved until what the polynomial leaves out, by the last of its coefficients, is less
-    than what the rounding of its values makes. Not a number where no interval does: an error as large as
-    the slope would allow anything.
+    than what the rounding of its values makes, or until that helps no more: what rounding makes is twice
+    as much on half the interval. Not a number where no interval does: an error as large as the slope
+    would allow anything.
 
     Arguments:
         function: an analytic function, of many numbers at once.
@@ -69,6 +70,8 @@ def derivative(
         rounding = ROUNDED * most * float(sizes.sum())
         if left_out + rounding < min(best.error, ROUGH * most * float(sizes.sum())):
             best = Approximate(float(curve.deriv(order)(at)), left_out + rounding)
+        elif np.isfinite(best.error):
+            break
         if left_out <= rounding:
             break
         reach /= 2

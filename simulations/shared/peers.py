@@ -28,6 +28,7 @@ from ustat_pg.predictions import gradient_covariance, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from ..evidence import Check, Linear, Statement, equal, mean_of
+from ..evidence.verdict import ROUNDING
 from ..problems import BanditEntry, Entry, mse_of, word
 from .margins import COARSE
 from .numerics import Approximate, derivative
@@ -213,7 +214,9 @@ def telling(problem: SoftmaxBandit, differences: Iterable[np.ndarray]) -> Direct
     apart = np.stack([*differences])
     units = np.stack([direction(problem, number) for number in range(DIRECTIONS)])
     lengths = np.linalg.norm(apart, axis=1)
-    shown = np.abs(units @ apart[lengths > 0].T) / lengths[lengths > 0]
+    # What rounding leaves of 0 has no direction.
+    there = lengths > ROUNDING * lengths.max()
+    shown = np.abs(units @ apart[there].T) / lengths[there]
     number = int(shown.min(axis=1, initial=1.0).argmax())
     return Direction(number, units[number])
 

@@ -23,7 +23,7 @@ def read(name):
 def test_workflows_run_targets_and_what_ci_runs():
     jobs = {
         name: job
-        for file in ("tests.yml", "pages.yml")
+        for file in ("tests.yml", "pages.yml", "nightly.yml")
         for name, job in read(f".github/workflows/{file}")["jobs"].items()
     }
     steps = {step["run"] for job in jobs.values() for step in job["steps"] if "run" in step}

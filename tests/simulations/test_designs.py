@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
+from attrs import evolve
 
-from simulations import STEMS, Suite, claim
+from simulations import STEMS, Suite, claim, turns
 from simulations.engines import SurvivorCell, Training
 from simulations.engines.turns import TurnCell
 from simulations.evidence import Options, Store, run_claims
 from simulations.evidence.chi_squares import ChiSquares
 from simulations.problems import Entry
+from simulations.problems.turns import episodes
 from simulations.processes import processes_of
+from simulations.shared.peers import telling
 from simulations.ustatistic import SHARED
 from tests.support.claims import GRADIENTS
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
 
+EPSILON = np.finfo(float).eps
 ROOT = Path(__file__).resolve().parents[2]
 suite_of = cache(Suite)
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch not installed")
@@ -108,6 +113,41 @@ def test_enumeration_confirms_and_refutes_every_rival_on_networks(on, tmp_path):
             assert rival.exact == "REFUTED"
             origins = {name: by["exact"] for name, by in rival.origins.items() if name != "real"}
             assert origins == {"made-up": "REFUTED", "generated": "REFUTED"}
+
+
+@pytest.mark.parametrize("bits", [-1, 0, 1])
+def test_what_is_asked_of_turns_is_for_their_list_to_say(bits, monkeypatch):
+    """Chances a last bit off sum to another number than 1, and who reaches a turn is the same."""
+    entries = [
+        replace(
+            entry, problem=evolve(entry.problem, probs=entry.problem.probs * (1 + bits * EPSILON))
+        )
+        for entry in episodes(suite_of("smoke"))
+        if entry.origin == "made-up"
+    ]
+    monkeypatch.setattr(turns, "episodes", lambda suite: entries)
+
+    asked = {check.name for check in turns.checks(suite_of("smoke"))}
+
+    for entry in entries:
+        for turn, always in enumerate(entry.problem.reached.all(axis=0), start=1):
+            of_turn = {
+                name for name in asked if name.startswith(f"{entry.name} turn {turn}: mean of")
+            }
+            # A turn without a gradient is not asked of at all.
+            assert of_turn or entry.name == "weather"
+            dropped = any("lone turns dropped" in name for name in of_turn)
+            assert dropped == (bool(of_turn) and not always)
+
+
+def test_what_rounding_leaves_of_nothing_has_no_say_in_a_direction():
+    problem = Suite().several.problem
+    gradient = problem.gradient()
+    nothing = 1e-17 * np.random.default_rng(5).normal(size=(4, problem.d))
+
+    alone = telling(problem, [gradient])
+
+    assert all(telling(problem, [gradient, some]).number == alone.number for some in nothing)
 
 
 def test_anchors_of_every_problem_that_a_claim_runs_on():

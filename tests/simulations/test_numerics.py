@@ -31,6 +31,20 @@ def test_a_derivative_is_off_by_its_error_at_most(name, reach):
     assert abs(slope - true) <= error < 1e-7 * (1 + abs(function(0.0)))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_derivative_goes_no_nearer_than_rounding_lets_it(seed):
+    """Half the interval doubles what rounding makes of the slope: how it falls out leads no further."""
+    rng, intervals = np.random.default_rng(seed), []
+
+    def rounded(t):
+        intervals.append(t)
+        return np.exp(t) * (1 + 1e-13 * rng.uniform(-1, 1, t.shape))
+
+    slope, error = derivative(rounded, 0.0, 2.0)
+    assert abs(slope - 1) <= error < 1e-10
+    assert len(intervals) <= 3
+
+
 def test_values_of_no_smooth_function_have_no_derivative():
     slope, error = derivative(lambda t: np.where(t > 0, 1.0, 0.0), 0.0, 1.0)
     assert np.isnan(slope)
