@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
 from math import sqrt
 
 import array_api_strict as strict
@@ -16,13 +15,6 @@ from tests.support.refusals import refusals
 from ustat_pg.estimators import TURN_SCHEMES, turns
 
 HALF = Fraction(1, 2)
-#: What stands together with turn t of episode i, its own value among it.
-SAMPLES = {
-    "episode": lambda g, i, t: [e.back(0) for e in g],
-    "to-go": lambda g, i, t: [e.back(t) for e in ind.there(g, t)],
-    "pooled": lambda g, i, t: [e.back(0) for e in g for _ in e.states],
-    "state": lambda g, i, t: ind.visits(g, i, t, lambda u: True),
-}
 
 
 def drawn(seed, shape):
@@ -35,54 +27,83 @@ def drawn(seed, shape):
     return rewards, reached, rng.integers(0, 3, shape)
 
 
-def by_hand(name, rewards, reached, states, discount=1, ddof=None):
+def samples(scheme, by_state, g, i, t, but):
+    """What stands together with turn t of episode i, without one episode's."""
+    if by_state:
+        others = [e if j != but else e._replace(states=()) for j, e in enumerate(g)]
+        return [e.back(u) for e in others for u, x in enumerate(e.states) if x == g[i].states[t]]
+    if scheme == "summed":
+        return [e.rewards[t] for e in ind.there(g, t, but)]
+    if scheme.startswith("to-go"):
+        return [e.back(t) for e in ind.there(g, t, but)]
+    kept = ind.there(g, 0, but)
+    if scheme.startswith("episode"):
+        return [e.back(0) for e in kept]
+    return [e.back(0) for e in kept for _ in e.states]
+
+
+def advantage(scheme, by_state, g, i, t, ddof, lone):
+    """That of turn t of episode i, from the definition: exact, but for the root of a variance."""
+    if scheme == "summed":
+        terms = [
+            compared(scheme, by_state, g, i, u, r, ddof, lone) for u, r in enumerate(g[i].rewards)
+        ]
+        return g[i]._replace(rewards=terms).back(t)
+    value = g[i].back(t if scheme.startswith("to-go") else 0)
+    return compared(scheme, by_state, g, i, t, value, ddof, lone)
+
+
+def compared(scheme, by_state, g, i, t, value, ddof, lone):
+    """A value less the mean of what it is compared with, over the deviation of all that stand together."""
+    everyone = samples(scheme, by_state, g, i, t, None)
+    among = everyone if scheme.endswith("-mean") else samples(scheme, by_state, g, i, t, i)
+    if lone == "zero" and not among:
+        return Fraction(0)
+    apart = value - ind.mean(among)
+    if ddof is None:
+        return apart
+    squares = sum((x - ind.mean(everyone)) ** 2 for x in everyone)
+    return apart / Fraction(sqrt(squares / (len(everyone) - ddof))) if squares else Fraction(0)
+
+
+def by_hand(scheme, by_state, given, discount=Fraction(1), ddof=None, lone="reward"):
     """The same advantages, episode by episode, and 0 past the end."""
+    rewards, reached, states = given
     found = np.zeros(rewards.shape)
     for at in np.ndindex(rewards.shape[:-2]):
         lengths = reached[at].sum(axis=-1).astype(int)
         present = np.flatnonzero(lengths)
         group = [
             ind.Episode(
-                tuple(states[at][j, :n]),
-                [Fraction(r) for r in rewards[at][j, :n]],
-                Fraction(discount),
+                tuple(states[at][j, :n]), [Fraction(r) for r in rewards[at][j, :n]], discount
             )
             for j, n in zip(present, lengths[present], strict=True)
         ]
         for i, j in enumerate(present):
             for t in range(lengths[j]):
-                value = ind.SCHEMES[name](group, i, t)
-                if ddof is not None:
-                    samples = SAMPLES[name.removesuffix("-mean")](group, i, t)
-                    squares = sum((x - ind.mean(samples)) ** 2 for x in samples)
-                    value = float(value) / sqrt(squares / (len(samples) - ddof)) if squares else 0
-                found[(*at, j, t)] = value
+                found[(*at, j, t)] = advantage(scheme, by_state, group, i, t, ddof, lone)
     return found
 
 
-#: Scheme, whether by state, discount, ddof; the deviation of "summed" is by hand below.
-CASES = [
-    *product(TURN_SCHEMES, [False], [1, HALF, 0], [None]),
-    *product(["to-go", "to-go-mean"], [True], [HALF], [None, 0, 1]),
-    *product([name for name in TURN_SCHEMES if name != "summed"], [False], [1], [0, 1]),
-]
+KINDS = [*((scheme, False) for scheme in TURN_SCHEMES), ("to-go", True), ("to-go-mean", True)]
+GIVEN = [drawn(1, (2, 3, 5)), drawn(2, (1, 2, 5, 2)), drawn(3, (1, 3))]
+"""Fewer episodes than turns, more, and one alone."""
 
 
-@pytest.mark.parametrize(("scheme", "by_state", "discount", "ddof"), CASES)
-def test_advantages_are_the_definitions(scheme, by_state, discount, ddof):
-    rewards, reached, states = drawn(1, (3, 2, 4, 4))
-    mine = scheme.replace("to-go", "state") if by_state else scheme
-    wanted = by_hand(mine, rewards, reached, states, discount, ddof)
-    given = {"states": states} if by_state else {}
-    found = turns(rewards, reached, scheme, discount=float(discount), ddof=ddof, **given)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-
-
-def test_summed_divides_each_turns_reward_by_its_own_deviation():
-    """Turn 1: 3 less 1, 1 less 3, deviation 1; turn 2: 5 less 1 and 1 less 5, deviation 2."""
-    rewards = np.array([[3.0, 5.0], [1.0, 1.0]])
-    found = turns(rewards, np.ones((2, 2)), "summed", ddof=0, discount=0.5)
-    np.testing.assert_allclose(found, [[3.0, 2.0], [-3.0, -2.0]])
+@pytest.mark.parametrize(("scheme", "by_state"), KINDS)
+@pytest.mark.parametrize("lone", ["reward", "zero"])
+@pytest.mark.parametrize("ddof", [None, 0, 1])
+def test_advantages_are_the_definitions(scheme, by_state, lone, ddof):
+    """Every option with every other, on groups of every shape."""
+    for given in GIVEN:
+        for discount in (Fraction(1), HALF, Fraction(0)):
+            wanted = by_hand(scheme, by_state, given, discount, ddof, lone)
+            rewards, reached, states = given
+            options = {"discount": float(discount), "ddof": ddof, "lone": lone}
+            if by_state:
+                options["states"] = states
+            found = turns(rewards, reached, scheme, **options)
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("library", "dtype", "device"), WAYS)

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import beta, binom, skew
 from scipy.stats import t as student_law
 
-from ustat_pg.jackknife import Means, beside, log_ratio, means, ratio_interval, student
+from ustat_pg.jackknife import beside, log_ratio, means, ratio, ratio_interval, student
 from ustat_pg.llm.estimates import frac_reward_zero_std
 from ustat_pg.llm.moments import norm_interval
 
@@ -176,31 +177,125 @@ def test_a_share_of_few_prompts_has_the_trials_that_its_error_leaves():
     assert row.high == pytest.approx(beta.isf(0.025, trials * p + 1, trials * (1 - p)), rel=1e-3)
 
 
-def test_a_ratio_to_what_has_its_own_interval():
-    sure = Means(np.array([6.0, 2.0]), np.tile([6.0, 2.0], (9, 1)))
-    assert ratio_interval(sure, (1.5, 4.0)) == pytest.approx((1.5, 4.0))
-    assert ratio_interval(sure, (0.0, 4.0)) == (pytest.approx(1.5), math.inf)
+def parts_of(law, correlation, top, bottom):
+    """Twelve parts of two columns, with these means and this correlation."""
+    if law == "mirrored":
+        # What is linear in these has no skewness, and no tails that take degrees of freedom.
+        apart = np.tile([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], (3, 1))
+    else:
+        apart = np.random.default_rng(12).standard_exponential((12, 2))
+        apart -= apart.mean(axis=0)
+        apart @= np.linalg.inv(np.linalg.cholesky(apart.T @ apart / 12)).T
+    own = math.sqrt(1 - correlation**2)
+    return [top, bottom] + apart @ np.array([[1.0, correlation], [0.0, own]])
 
 
-def test_ratios_of_skewed_means():
-    """Fieller's interval by Student's law misses by 5 to 9% on one side."""
-    rng, times, missed = np.random.default_rng(6), 800, np.zeros(2)
-    for _ in range(times):
-        parts = rng.standard_exponential((25, 2)) * [2.0, 1.0]
-        low, high = ratio_interval(means(parts))
-        missed += [low > 2.0, high < 2.0]
-    assert (missed <= at_most(0.03, times)).all(), missed
+def first_root(function, start):
+    """Where a function that falls is 0; 0 where it begins below."""
+    return brentq(function, start, 1e6, xtol=1e-13) if function(start) > 0 else 0.0
 
 
-def test_multiples_have_their_ratio():
+MEANS = [(3.0, 2.0), (3.0, 0.3), (0.3, 2.0), (0.3, 0.3), (3.0, -0.1)]
+"""Numerators and denominators, some of which may be 0."""
+
+
+@pytest.mark.parametrize("law", ["mirrored", "skewed"])
+@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.9])
+@pytest.mark.parametrize(("top", "bottom"), MEANS)
+def test_a_ratio_may_be_what_a_test_of_the_difference_does_not_refuse(
+    law, correlation, top, bottom
+):
+    """Fieller's: at its ends x - r y has a mean of as many of its own errors as are the quantile's."""
+    x, y = (columns := parts_of(law, correlation, top, bottom)).T
+
+    def error(values):
+        return values.std(ddof=1) / math.sqrt(12)
+
+    apart = x - top / bottom * y if bottom > 0 else -y
+    down, up = student_law.isf(0.025, 11), student_law.isf(0.025, 11)
+    if law == "skewed":
+        low, high = means((apart - apart.mean())[:, None]).interval()
+        down, up = -low[0] / error(apart), high[0] / error(apart)
+        assert abs(down - up) > 0.02
+    low, high = ratio_interval(means(columns))
+    wanted = first_root(lambda r: (x - r * y).mean() - down * error(x - r * y), 0.0)
+    assert low == pytest.approx(wanted, rel=1e-4)
+    unlimited = bottom <= up * error(y)
+    assert (high == math.inf) == unlimited
+    if not unlimited:
+        over = first_root(lambda r: (x - r * y).mean() + up * error(x - r * y), top / bottom)
+        assert high == pytest.approx(over, rel=1e-4)
+    found = ratio(means(columns))
+    assert found.interval == (low, high)
+    if bottom > 0:
+        assert (found.value, found.se) == pytest.approx((top / bottom, error(apart) / bottom))
+    else:
+        assert found.value == math.inf
+        assert math.isnan(found.se)
+
+
+@pytest.mark.parametrize("correlation", [-0.9, 0.0, 0.9])
+@pytest.mark.parametrize(("least", "most"), [(1.5, 4.0), (0.0, 4.0), (2.0, 2.0)])
+def test_a_ratio_to_what_has_its_own_interval(correlation, least, most):
+    """Donner and Zou's: the errors on each side are those of two intervals, and the correlation stays."""
+    columns = parts_of("mirrored", correlation, 3.0, 2.0)
+    half = student_law.isf(0.025, 11) * columns[:, 0].std(ddof=1) / math.sqrt(12)
+
+    def apart(r, error):
+        return math.sqrt(half**2 - 2 * r * correlation * half * error + (r * error) ** 2)
+
+    low, high = ratio_interval(means(columns), (least, most))
+    wanted = first_root(lambda r: 3 - 2 * r - apart(r, most - 2), 0.0)
+    assert low == pytest.approx(wanted, rel=1e-4)
+    if least == 0:
+        assert high == math.inf
+    else:
+        wanted = first_root(lambda r: 3 - 2 * r + apart(r, 2 - least), 1.5)
+        assert high == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_ratio_of_what_is_not_known_may_be_anything():
+    assert ratio_interval(means(np.ones((1, 2)))) == (0.0, math.inf)
+    lost = ratio(means(np.full((6, 2), np.nan)))
+    assert math.isnan(lost.value)
+    assert lost.interval == (0.0, math.inf)
+
+
+def log_of(four):
+    return np.log(four[0] / four[1] / (four[2] / four[3]))
+
+
+def test_a_ratio_of_ratios_has_the_interval_of_its_logarithm():
+    """By deleting each part: what it changes is a part of a mean."""
     rng = np.random.default_rng(7)
-    one = means(rng.standard_exponential((30, 2)))
+    four = rng.standard_exponential((30, 4)) @ (np.eye(4) + 0.5) + 1
+    one, other = means(four[:, :2]), means(four[:, 2:])
+    whole = log_of(four.mean(axis=0))
+    without = np.array([log_of(np.delete(four, k, axis=0).mean(axis=0)) for k in range(30)])
+    values = whole + 29 * (without.mean() - without)
+    found, wanted = log_ratio(one, other), means(values[:, None])
+    low, high = wanted.interval()
+    ends = [math.exp(each[0] - values.mean() + whole) for each in (low, high)]
+    assert (found.value, *found.interval) == pytest.approx((math.exp(whole), *ends))
+    assert found.se == pytest.approx(math.exp(whole) * wanted.se[0])
     same = log_ratio(one, one)
-    assert (same.value, same.interval) == (1.0, (1.0, 1.0))
+    assert (same.value, same.se, same.interval) == (1.0, 0.0, (1.0, 1.0))
     third = one.apply(lambda columns: columns * np.array([3.0, 1.0]))
     found = log_ratio(third, one)
     assert found.low == found.value == found.high == pytest.approx(3.0)
-    other = means(rng.standard_exponential((30, 2)))
-    found = log_ratio(beside(one), other)
-    assert 0 < found.low < found.value < found.high
-    assert 0 < found.se < found.value
+    # One of four that is not positive has no logarithm.
+    for place in range(4):
+        signs = np.where(np.arange(4) == place, -1.0, 1.0)
+        turned = [means(four[:, part] * signs[part]) for part in (slice(0, 2), slice(2, 4))]
+        lost = log_ratio(*turned)
+        assert math.isnan(lost.value)
+        assert lost.interval == (0.0, math.inf)
+
+
+def test_means_beside_one_another_are_of_the_same_parts():
+    columns = np.random.default_rng(8).normal(size=(9, 3))
+    both = beside(means(columns[:, :1], 3, "steps"), means(columns[:, 1:], 3, "steps"))
+    whole = means(columns, 3, "steps")
+    np.testing.assert_allclose(both.full, whole.full, rtol=1e-12)
+    np.testing.assert_allclose(both.without, whole.without, rtol=1e-12)
+    assert (both.looks, both.parts) == (3, "steps")

@@ -65,6 +65,20 @@ def test_they_are_the_gradient_of_the_clipped_surrogate(ratio, share):
     assert (weights * advantages).numpy() == pytest.approx(expected, abs=1e-12)
 
 
+@pytest.mark.parametrize("ratio", RATIOS)
+def test_without_a_mask_all_are_tokens_and_of_none_there_is_no_weight(ratio):
+    whole = importance_weights(LOGS, np.ones((3, 3)), ratio=ratio)
+    assert np.array_equal(importance_weights(LOGS, ratio=ratio), whole)
+    mask = MASK * [[1.0], [0.0], [1.0]]
+    weights = importance_weights(LOGS, mask, ratio=ratio)
+    assert not weights[1].any()
+    assert np.array_equal(weights[[0, 2]], importance_weights(LOGS, MASK, ratio=ratio)[[0, 2]])
+    # One ε is both; ratios at an end are kept.
+    ends = np.array([[0.75, 1.25, 0.74, 1.26]] * 2)
+    clipped = clipped_weights(ends, np.array([1.0, -1.0]), low=0.25)
+    assert clipped.tolist() == [[0.75, 1.25, 0.74, 0.0], [0.75, 1.25, 0.0, 1.26]]
+
+
 def test_what_is_refused():
     refuses("ratio 'geometric' is unknown", importance_weights, LOGS, ratio="geometric")
     refuses(r"mask has shape \(3,\)", importance_weights, LOGS, MASK[0])

@@ -48,6 +48,39 @@ def test_what_one_of_them_alone_has_is_none_in_the_other():
     assert rows["the sampler's ratio"][1].startswith("vllm_importance_sampling_correction=true, ")
 
 
+CISPO, LENGTH = "trl loss_type=cispo epsilon_high", "trl loss_type=dr_grpo"
+CAPPED = "capped at 0.5, by epsilon_high"
+MEAN = "sum over an output's tokens over a constant, mean over outputs, times"
+KL = "in the loss (k3×): the gradient of KL(π‖ref) of each token, prefixes held still"
+CORRECTED = f"{KL}, where k3 without its ratio has that of KL(ref‖π)"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "what", "said"),
+    [
+        (f"{CISPO}=.5", f"{CISPO}=.25", "ratio", [CAPPED, "capped at 0.25, by epsilon_high"]),
+        (f"{CISPO}=.5", f"{CISPO}=5", "ratio", [CAPPED, "not said"]),
+        (f"{CISPO}=3", f"{CISPO}=5", None, None),
+        ("flow-grpo", "flow-grpo train.adv_clip_max=2", "advantages", ["clipped at ±5", "clipped at ±2"]),
+        (LENGTH, f"{LENGTH} max_completion_length=100", "loss", [f"{MEAN} 0.001953", f"{MEAN} 0.01"]),
+        ("trl", "trl num_iterations=3", "steps on outputs of one sampling", ["1", "3"]),
+        ("trl beta=.1", "trl beta=.2", "KL", [f"beta=.1: {CORRECTED}", f"beta=.2: {CORRECTED}"]),
+        ("trl num_processes=2", "trl num_processes=4", "outputs of a step", ["16", "32"]),
+    ],
+)  # fmt: skip
+def test_one_option_differs_in_one_effect(one, other, what, said):
+    assert between(one, other) == ({} if what is None else {what: tuple(said)})
+
+
+def test_another_deviation_differs_in_all_that_it_makes_different():
+    rows = between("trl scale_rewards=false", "trl")
+    names = ["estimator", "climbs", "w(p)", "noise over signal", "silent groups"]
+    assert list(rows) == names
+    assert rows["estimator"][0] == "group mean (Dr. GRPO)"
+    assert rows["noise over signal"] == ("1 times RLOO's", "1.018 times RLOO's")
+    assert rows["silent groups"][0].startswith("15.1% here; Groups of equal rewards have adv")
+
+
 def test_options_that_choose_outputs_are_named():
     rows = between("trl", "trl mask_truncated_completions=true reward_weights=1,.5")
     assert rows == {

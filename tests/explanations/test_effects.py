@@ -13,7 +13,7 @@ from tests.support.refusals import refuses
 from ustat_pg.catalogue import catalogue
 from ustat_pg.cli import main
 from ustat_pg.engines import Estimator, GradientCell, SquaredError, enumerate_mse
-from ustat_pg.explanations import explain
+from ustat_pg.explanations import explain, explain_scheme
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import (
     SoftmaxBandit,
@@ -22,6 +22,7 @@ from ustat_pg.problems import (
     save_problem,
 )
 from ustat_pg.registry import ALIASES
+from ustat_pg.sampling import SCHEMES, Plan
 
 KEYS = {
     *("estimator", "unbiased", "weight", "scale", "frac_reward_zero_std"),
@@ -272,6 +273,40 @@ def test_pass_rates_where_nothing_can_be_learned(capsys):
     assert result["frac_reward_zero_std"] == 1
     assert result["mse"] == 0
     assert result["noise_to_signal"] is result["noise_to_rloo"] is result["cosine"] is None
+
+
+# ---------------------------------------------------------------------------------- ways of sampling
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_scheme_s_curve_goes_through_its_prompts(name):
+    rates = [0.13, 0.5, 0.81]
+    found = explain_scheme(name, rates)
+    assert (found.name, found.scheme, found.pass_rates) == (name, SCHEMES[name], rates)
+    places = np.searchsorted(found.weight["pass_rate"], rates)
+    assert np.array(found.weight["w"])[places] == pytest.approx(found.mean_factor, rel=1e-9)
+    may_stop_at_one = Plan.parse(found.scheme.plan).looks[0] == 1
+    assert (found.unbiased_noise_to_rloo is None) == may_stop_at_one
+
+
+def test_a_batch_that_is_refilled_by_hand():
+    """DAPO's: silent groups of 16 are replaced, so that each prompt counts as often as it is not silent."""
+    rates = [0.1, 0.5, 0.8]
+    found, p = explain_scheme("dapo", rates), np.array(rates)
+    spread, kept = p * (1 - p), 1 - p**16 - (1 - p) ** 16
+    w = np.array([weight_of_std(rate, 16) for rate in rates]) / kept.mean()
+    drawn = 16 / kept.mean()
+    assert found.mean_factor == pytest.approx(w)
+    assert found.sizes == pytest.approx([drawn] * 3)
+    # The squares of a group's advantages add up to 15; c of each prompt is ‖g‖²/(p q).
+    size = round(drawn)
+    own = drawn * 15 / 16**2 / (w**2 * spread).sum()
+    rloo = size * spread.mean() / (size - 1) / spread.sum()
+    assert found.noise_to_rloo == pytest.approx(own / rloo)
+    assert found.unbiased_noise_to_rloo == pytest.approx(16 / 15 / (size / (size - 1)))
+    text = str(found)
+    for words in ("dapo: 16, refill silent, advantages std-ddof1", "1.03 times", "needs 1 times"):
+        assert words in " ".join(text.split())
 
 
 # ------------------------------------------------------------------------------------------ predict

@@ -26,6 +26,7 @@ from tests.support.listed_pools import (
 )
 from tests.support.pools import ARRAYS, of_rollouts
 from tests.support.refusals import refuses
+from ustat_pg.catalogue.choice import Direction
 from ustat_pg.engines import Estimator
 from ustat_pg.llm import estimates
 from ustat_pg.llm import weighted as weighted_module
@@ -286,6 +287,55 @@ def test_equal_rewards_teach_nothing(level):
     assert np.isnan(table.loc["oracle_beats_vanilla", "value"])
     assert np.isnan(table.loc["correlation", "value"])
     assert table.loc["pass_rate", "value"] == level
+
+
+#: Norms of the scores of each prompt's four rollouts.
+EDGES = {
+    "no score": [[0.0] * 4] * 3,
+    "one prompt's scores": [[1.0, 2.0, 0.5, 1.5], [0.0] * 4, [0.0] * 4],
+    "one score of each": [[0.0, 0.0, 2.0, 0.0]] * 3,
+    "equal norms": [[1.0] * 4] * 3,
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_what_is_0_divides_nothing(name):
+    """All is a number, or NaN where there is nothing that it could be the share or the ratio of."""
+    rewards, norms = (
+        np.array([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]]),
+        EDGES[name],
+    )
+    directions = np.random.default_rng(6).normal(size=(3, 4, 2))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    pool = ScoredPool.from_scores(rewards, np.array(norms)[..., None] * directions)
+    # The best constant of the rollouts that count, and without each of them.
+    for x, own in enumerate(np.square(norms)):
+
+        def plug_in(kept, own=own, z=rewards[x]):
+            q, r = own[kept], z[kept]
+            return (q * (r - q @ r / (q.sum() or 1.0)) ** 2).mean()
+
+        rests = [plug_in(np.delete(range(4), k)) for k in range(4)]
+        wanted = 4 * plug_in(range(4)) - 3 * np.mean(rests)
+        assert at_best_constant(pool)[x] == pytest.approx(wanted, abs=1e-12)
+    every = ["vanilla", "grpo", "oracle", "minimum-variance", "norm-weighted", "std"]
+    assert np.isfinite(estimates.curves(pool, [2, 3], every)[["mse", "se"]]).all(axis=None)
+    read = estimates.summary(pool).set_index("name")["value"]
+    square = np.square(norms)
+    total = square.sum()
+    best = (square * rewards).sum() / total if total else rewards.mean()
+    assert read["optimal_baseline"] == pytest.approx(best)
+    assert read["fisher_trace"] == pytest.approx(total / 12)
+    assert math.isnan(read["correlation"]) == (name in ("no score", "equal norms"))
+    assert math.isfinite(read["best_less_value"])
+    assert (read["mixed"], read["pass_rate"]) == (1.0, 0.5)
+    if not total:
+        assert not estimates.noise_to_signal(pool, [2], ["grpo", "std"])[["noise", "signal"]].any(
+            axis=None
+        )
+        assert values_of(estimates.constants(pool), "c1", "c2", "c3").tolist() == [0, 0, 0]
+        assert estimates.direction(pool, "std", 2) == Direction(None, None, -1.0, 1.0)
+        assert read["oracle_beats_vanilla"] == read["best_less_value"] == 0
 
 
 def test_shares_of_groups_without_signal():

@@ -62,6 +62,20 @@ def test_a_file_is_converted_once_and_another_file_for_itself(tmp_path, cache, c
     assert len(folders(cache)) == 2
 
 
+def test_files_that_differ_in_one_byte_are_two_models(tmp_path, cache, monkeypatch):
+    """Checkpoints of one model have one header, and may have one end too."""
+    monkeypatch.setattr(gguf, "_convert", lambda path, folder: folder.mkdir())
+    data, made = bytearray(3 << 20), set()
+    for changed in (None, 0, 1 << 20, 2 << 20, len(data) - 1):
+        content = data.copy()
+        if changed is not None:
+            content[changed] ^= 1
+        (tmp_path / "checkpoint.gguf").write_bytes(content)
+        made.add(gguf.converted(tmp_path / "checkpoint.gguf").name)
+    assert len(made) == 5
+    assert sorted(made) == folders(cache)
+
+
 def test_a_killed_conversion_leaves_nothing_that_is_taken_for_a_model(tmp_path, cache):
     """Killed when weights and configuration are written and the tokenizer is not."""
     file = tmp_path / "tiny.gguf"

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 
 from ustat_pg.estimators import sequential
+from ustat_pg.jackknife import Means, ratio_interval
 from ustat_pg.llm.constants import constants
+from ustat_pg.llm.moments import prompt_moments
 from ustat_pg.llm.plans import adaptive_pool_advice, plan_costs
 from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.moments import Moments
+from ustat_pg.predictions.adaptive import known_rates_bound, two_stage_plans
 from ustat_pg.sampling import Plan
 
 REWARDS = np.array([[1, 0, 0, 0, 1], [0, 1, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0, 0]], float)
@@ -46,14 +50,55 @@ def test_costs_are_those_of_all_orders(words, stage_cost):
     assert cost.full[0] == pytest.approx(outputs * (square - constants(POOL).signal.value))
 
 
-def test_advice_of_a_pool():
+def random_pool(prompts, rollouts):
     rng = np.random.default_rng(3)
-    rates = rng.beta(0.3, 0.3, size=(60, 1))
-    rewards = (rng.random((60, 24)) < rates).astype(float)
-    scores = rng.normal(size=(60, 24, 6)) + 0.6 * (rewards - rates)[..., None]
-    advice = adaptive_pool_advice(ScoredPool.from_scores(rewards, scores))
-    low, high = advice.plan_interval
-    assert low <= advice.plan_ratio <= high
-    assert advice.bound_ratio < 1
-    assert advice.plan.endswith("if mixed")
+    rates = rng.beta(0.6, 0.6, size=(prompts, 1))
+    rewards = (rng.random((prompts, rollouts)) < rates).astype(float)
+    scores = rng.normal(size=(prompts, rollouts, 6)) + 0.6 * (rewards - rates)[..., None]
+    return ScoredPool.from_scores(rewards, scores)
+
+
+@pytest.mark.parametrize("stage_cost", [0.0, 3.0])
+def test_advice_of_a_pool(stage_cost):
+    """The least of all costs, the ratio's interval by deleting prompts, and the bound of eight classes."""
+    pool, every = random_pool(12, 6), list(range(12))
+    plans = [Plan.parse(size) for size in range(2, 7)], two_stage_plans(5, 6)
+    (fixed, staged) = (plan_costs(pool, own, stage_cost) for own in plans)
+    best, second = (int(np.argmin([cost.full[0] for cost in own])) for own, _ in (fixed, staged))
+    pair = [plans[1][second], plans[0][best]]
+
+    def costs(chosen):
+        return [
+            cost.full[0] for cost in plan_costs(pool.select_prompts(chosen), pair, stage_cost)[0]
+        ]
+
+    without = [costs([y for y in every if y != x]) for x in every]
+    low, high = ratio_interval(Means(np.array(costs(every)), np.array(without)))
+    advice = adaptive_pool_advice(pool, stage_cost=stage_cost)
+    assert (advice.group_size, advice.plan) == (best + 2, plans[1][second].text)
+    assert advice.plan_size == pytest.approx(staged[1][second])
+    least = fixed[0][best].full[0]
+    assert advice.plan_ratio == pytest.approx(staged[0][second].full[0] / least)
+    assert advice.plan_interval == pytest.approx((low, high))
+    # Prompts by their pass rates, in eight classes: the first four have one more.
+    moments = prompt_moments(pool)
+    classes = np.array_split(np.argsort(moments.value, kind="stable"), 8)
+    assert [len(part) for part in classes] == [2] * 4 + [1] * 4
+
+    def mean(values):
+        return np.array([values[part].mean() for part in classes])
+
+    sketches, both = pool.sketches, list(permutations(every, 2))
+    known = Moments(
+        context_probs=np.array([len(part) / 12 for part in classes]),
+        value=mean(moments.value),
+        reward_variance=np.maximum(mean(moments.variance_trace), 0) / mean(moments.fisher_trace),
+        fisher_trace=mean(moments.fisher_trace),
+        norm_advantage=np.zeros(8),
+        norm_squared_advantage=np.maximum(mean(moments.norm_squared_advantage), 0),
+        gradient_sq=np.maximum(mean(moments.gradient_sq), 0),
+        mean_gradient_sq=max(np.mean([sketches[x] @ sketches[y] for x, y in both]), 0),
+        reward_range=(0.0, 1.0),
+    )
+    assert advice.bound_ratio == pytest.approx(known_rates_bound(known, 6)[0] / least)
     assert f"a fixed group of {advice.group_size}" in str(advice).lower()

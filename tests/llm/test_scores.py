@@ -319,6 +319,27 @@ def uses_apart(self, key, slope, right=layers.Hooks._backward):
     self._open = opened
 
 
+def test_a_tied_parameter_has_any_of_its_names_and_counts_once():
+    """Alone, beside others, by a pattern that two of its names match; frozen ones are never taken."""
+    model = built("Qwen2 tied")
+    first, last = "model.embed_tokens.weight", "lm_head.weight"
+    norms = ("model.norm.weight",)
+    for names, wanted in (
+        (last, (first,)),
+        (first, (first,)),
+        ("lm_*", (first,)),
+        ([first, last], (first,)),
+        (["model.norm.*", last], (first, *norms)),
+        (norms, norms),
+    ):
+        assert Scores(model, parameters=names).names == wanted
+    assert Scores(built("Qwen2"), parameters=last).names == (last,)
+    refuses("no parameter is named like 'lm_tail", Scores, model, parameters=[last, "lm_tail*"])
+    model.get_output_embeddings().weight.requires_grad_(False)
+    assert Scores(model, parameters=[last, *norms]).names == norms
+    refuses("all have requires_grad=False", Scores, model, parameters=last)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_tied_embedding_without_cross_terms_is_refused(monkeypatch, dtype):
     model = built("Qwen2 tied", dtype)

@@ -174,6 +174,67 @@ def test_bets_on_shares_and_on_tokens_have_a_mean_of_at_most_one():
         mean = np.sum(capital, axis=0)
         assert (mean <= 1 + 1e-12).all()
         assert mean.min() > 0.9
+    # A sampler of two even tokens, .05 nats from the policy; what is masked is not looked at.
+    p, mean = (1 + np.sqrt(1 - np.exp(-0.1))) / 2, 0.0
+    for log in np.log([p, 1 - p]):
+        alarms = Alarms(9)
+        alarms.tokens([[log, 5.0]], [[1, 0]], recorded=[[np.log(0.5), -3.0]])
+        mean += 0.5 * won(alarms, "rollouts")
+    assert mean == pytest.approx(1.0, rel=1e-12)
+
+
+LONG = [1, 2, 3, 10, 10_000, 10**8]
+"""Windows by their number."""
+
+
+@pytest.mark.parametrize("name", ["silent", "spikes", "survivors", "rollouts"])
+def test_the_stakes_of_all_windows_and_bets_are_one_at_most(name):
+    """1/(k (k + 1)) of the k-th window adds up to 1 however many there are; 1/k would have no end."""
+    sound = Alarms(7).state_dict()
+    bets = {"silent": 3, "spikes": 3, "survivors": 16, "rollouts": 9}[name]
+
+    def raises(at, logs):
+        """Whether winnings, by which each bet multiplied its stake in a window, raise the alarm."""
+        alarms = Alarms(7)
+        alarms.load_state_dict(sound | {"evidence": sound["evidence"] | {name: [[at, logs]]}})
+        assert alarms.standing() <= {name}
+        return bool(alarms.standing())
+
+    def stake(at, those):
+        """The stake of some bets together: what multiplies it to 100 raises the alarm."""
+        low, high = 0.0, 100.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            logs = [middle if bet in those else -1e9 for bet in range(bets)]
+            low, high = (low, middle) if raises(at, logs) else (middle, high)
+        return 100 * np.exp(-low)
+
+    stakes = [stake(k, range(bets)) for k in LONG]
+    assert stakes == pytest.approx([1 / k - 1 / (k + 1) for k in LONG], rel=1e-6)
+    # So that those of all windows up to k are 1 - 1/(k + 1): each bet has its part of them.
+    alone = [stake(3, [bet]) for bet in range(bets)]
+    assert alone == pytest.approx([1 / 12 / bets] * bets, rel=1e-6)
+
+
+def test_each_window_begins_with_its_stakes_and_the_two_latest_count():
+    """Winnings of a look are those of the windows that began before it, and what both have adds up."""
+    alarms, states = Alarms(5, 2), []
+    for _ in range(17):
+        alarms.generation([0, 0], rewards=[1.0, 1.0])
+        states.append(alarms.state_dict()["evidence"]["silent"])
+    # A group of equal rewards where half may be: a stake of .6 becomes 1 + .6.
+    for look, state in enumerate(states):
+        latest = look // 5 + 1
+        assert [number for number, _ in state] == [k for k in (latest - 1, latest) if k]
+        for number, logs in state:
+            begun = 5 * (number - 1)
+            assert logs == pytest.approx((look + 1 - begun) * np.log1p([0.05, 0.2, 0.6]))
+    sound = Alarms(5).state_dict()
+    for more, told in ((1e-6, True), (-1e-6, False)):
+        half = [np.log(100 * k * (k + 1) / 2) + more for k in (1, 2)]
+        sound["evidence"]["silent"] = [[k, [logs] * 3] for k, logs in enumerate(half, 1)]
+        alarms.load_state_dict(sound)
+        assert bool(alarms.standing()) == told
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks.lags import window
+from ustat_pg.jackknife import Means
 from ustat_pg.noise import NoiseMeter
-from ustat_pg.noise.lags import LAGS, Trail
+from ustat_pg.noise.lags import LAGS, Lagged, Trail, combined, line_sums
 
 
 def moved(optimizer, theta, steps, rates, first):
@@ -91,6 +92,103 @@ def test_other_draws_and_far_steps_have_no_product():
         trail.next()
         pairs = trail.take(step, step // 15, np.ones(1), 1.0)
         assert len(pairs) == min(step % 15 if step >= 15 else step, LAGS)
+
+
+UNITS, FAR = 12, 3
+
+
+def drawn_pairs(seed, memory=0.7, at_zero=2.0):
+    """Twelve steps, each with pairs of up to three before it, some of which the window has not."""
+    rng = np.random.default_rng(seed)
+    taken = []
+    for unit in range(UNITS):
+        lags = np.arange(1, FAR + 1)
+        x = (
+            (1 - memory**lags) / (1 - memory) * rng.uniform(0.9, 1.1, FAR)
+            if memory
+            else np.ones(FAR)
+        )
+        y = at_zero - 0.3 * x + 0.2 * rng.normal(size=FAR)
+        taken.append(np.column_stack([unit - lags, lags, rng.uniform(1, 3, FAR), x, y]))
+    return Lagged(tuple(range(UNITS)), (False,) * UNITS, tuple(taken))
+
+
+def plain(lagged, within, bump=None):
+    """The signal of all steps and without each, how far its two parts differ, and the pairs' residuals."""
+    rows = [
+        (later, int(before), int(lag), w, x, y)
+        for later, own in zip(lagged.units, lagged.pairs, strict=True)
+        for before, lag, w, x, y in own
+        if before in lagged.units
+    ]
+    of_lag = {lag: np.mean([row[4] for row in rows if row[2] == lag]) for lag in range(1, FAR + 1)}
+    later, before, w, x, y = (
+        np.array(each, dtype=float)
+        for each in zip(
+            *(
+                (row[0], row[1], row[3], of_lag[row[2]], row[5] + (place == bump))
+                for place, row in enumerate(rows)
+            ),
+            strict=True,
+        )
+    )
+
+    def signal(chosen, own):
+        there = np.isin(later, chosen) & np.isin(before, chosen)
+        root = np.sqrt(w[there])
+        design = np.column_stack([root, root * x[there]])
+        (height, _), *_ = np.linalg.lstsq(design, root * y[there])
+        weight = 1 / np.linalg.inv(design.T @ design)[0, 0] / len(chosen)
+        gamma, given = np.nan_to_num(own[0]), own[1]
+        return (given * gamma + weight * height) / (given + weight), own[0] - height
+
+    every = np.array(lagged.units)
+    full = signal(every, within.full)
+    without = [signal(np.delete(every, k), within.without[k]) for k in range(UNITS)]
+    slope = (w * x) @ (y - full[0]) / (w @ x**2)
+    return np.array(full), np.array(without), y - full[0] - slope * x
+
+
+def deviation(without):
+    return np.sqrt((UNITS - 1) / UNITS * np.square(without - without.mean()).sum())
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.1, -0.1, 9.0, -9.0, None])
+@pytest.mark.parametrize("joined", [False, True])
+def test_pairs_within_steps_and_a_line_over_pairs_between_them_are_one_estimate(apart, joined):
+    """Weighted least squares by hand, without each step too; nothing where the two differ, on either side."""
+    lagged = drawn_pairs(3)
+    if joined:
+        # Two steps that are measured as one have a product of their own.
+        own = np.array([[5.0, 1.0, 2.0, 1.0, 1.6]])
+        pairs = [*lagged.pairs[:5], np.concatenate([lagged.pairs[5], own]), *lagged.pairs[6:]]
+        lagged = lagged._replace(pairs=tuple(pairs))
+    rng, none = np.random.default_rng(4), apart is None
+    value = np.nan if none else 2.0 + apart
+    without = np.column_stack([value + 0.02 * rng.normal(size=UNITS), rng.uniform(3, 4, UNITS)])
+    without[:, 1] *= not none
+    within = Means(np.array([value, without[:, 1].mean()]), without)
+    full, alone, residuals = plain(lagged, within)
+    sums, pairs = line_sums(lagged)
+    found = combined(within, sums, pairs)
+    if abs(full[1]) > 2.5 * deviation(alone[:, 1]):
+        assert abs(apart) == 9.0
+        assert found is None
+        return
+    assert apart is None or abs(apart) < 9.0
+    assert found.full == pytest.approx(full[:1])
+    # What a pair adds to the error is counted once; a jackknife counts it for both its steps.
+    slopes = [plain(lagged, within, bump)[0][0] - full[0] for bump in range(len(residuals))]
+    twice = np.square(slopes * residuals).sum() / deviation(alone[:, 0]) ** 2
+    assert twice > 0.02
+    shrunk = math.sqrt(max(1 - twice, 0.5))
+    assert found.without[:, 0] == pytest.approx(full[0] + shrunk * (alone[:, 0] - full[0]))
+
+
+def test_pairs_whose_steps_moved_alike_have_no_line():
+    lagged = drawn_pairs(3, memory=0.0)
+    within = Means(np.array([2.0, 1.0]), np.tile([2.0, 1.0], (UNITS, 1)))
+    assert combined(within, *line_sums(lagged)) is None
 
 
 def results(kind, memory, rate, count=60, before=30):

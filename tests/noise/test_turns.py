@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 
@@ -14,6 +15,7 @@ from tests.support import independent_turns as ind
 from tests.support.refusals import refuses
 from ustat_pg.engines import enumerate_turns
 from ustat_pg.estimators import TURN_SCHEMES, turns
+from ustat_pg.jackknife import Means, log_ratio, ratio
 from ustat_pg.noise import EpisodePool, turns_of_pool
 from ustat_pg.problems import episode_problem, load_episodes
 
@@ -185,6 +187,143 @@ def test_one_prompt_is_a_plain_loop_over_groups_and_pairs_of_them(name, scheme):
         assert getattr(row, what).se == pytest.approx(se, abs=1e-12), what
 
 
+NAMES = ("to-go", "summed", "pooled-mean", "episode-mean")
+PEOPLE, COUNT = 6, 5
+
+
+def drawn_pool(seed, signal=1.0):
+    """Five episodes of up to three turns of each of six prompts, whose returns go with their scores."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 4, (PEOPLE * COUNT, 1))
+    reached = (np.arange(3) < lengths).astype(float)
+    scores = rng.normal(size=(*reached.shape, 2))
+    rewards = rng.normal(size=reached.shape) + signal * scores[..., 0]
+    return EpisodePool(rewards, reached, scores, prompts=np.repeat(np.arange(PEOPLE), COUNT))
+
+
+def prompt_by_prompt(pool, function, size):
+    """E‖ĝ‖², that of different groups of a prompt, and the mean of ĝ, of each prompt: by loops."""
+    members = list(combinations(range(COUNT), size))
+    found = []
+    for own in np.split(np.arange(PEOPLE * COUNT), PEOPLE):
+        made = []
+        for group in members:
+            rows = own[list(group)]
+            a = function(pool.rewards[rows], pool.reached[rows].astype(float))
+            weights = np.where(pool.reached[rows], a, 0.0)
+            made.append(np.einsum("it,itk->k", weights, pool.scores[rows]) / size)
+        apart = [
+            made[i] @ made[j]
+            for i, one in enumerate(members)
+            for j, other in enumerate(members)
+            if not {*one} & {*other}
+        ]
+        squares = np.mean([each @ each for each in made])
+        found.append((squares, np.mean(apart), np.mean(made, axis=0)))
+    return found
+
+
+def moments_of(mine, whole, chosen):
+    """Second moment, that of different groups, ‖E ĝ‖², ⟨E ĝ, ∇J⟩ and ‖∇J‖² over some prompts."""
+    both = [(x, y) for x in chosen for y in chosen if x != y]
+    products = [
+        np.mean([one[x][2] @ other[y][2] for x, y in both])
+        for one, other in ((mine, mine), (mine, whole), (whole, whole))
+    ]
+    return [np.mean([mine[x][place] for x in chosen]) for place in (0, 1)] + products
+
+
+def jackknifed(numbers):
+    """Numbers of all prompts, and without each of them."""
+    every = range(PEOPLE)
+    without = [numbers([y for y in every if y != x]) for x in every]
+    return Means(np.array(numbers(every)), np.array(without))
+
+
+def same(found, wanted, what):
+    one, other = ((each.value, each.se, *each.interval) for each in (found, wanted))
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12, err_msg=what)
+    assert found.reason == wanted.reason, what
+
+
+@pytest.mark.parametrize(("seed", "signal"), [(0, 2.0), (1, 0.5)])
+def test_every_estimate_of_several_prompts_is_a_plain_loop_over_pairs_of_them(seed, signal):
+    """Values, errors and intervals, by deleting each prompt."""
+    pool, size = drawn_pool(seed, signal), 2
+    rows = turns_of_pool(pool, size, NAMES).rows
+    made = {
+        name: prompt_by_prompt(pool, lambda z, here, name=name: turns(z, here, name), size)
+        for name in (*NAMES, "episode")
+    }
+    of_first = jackknifed(lambda chosen: moments_of(made["to-go"], made["episode"], chosen))
+    for row in rows:
+        parts = jackknifed(
+            lambda chosen, mine=made[row.scheme]: moments_of(mine, made["episode"], chosen)
+        )
+
+        def combined(*numbers, parts=parts):
+            return parts.apply(lambda m: np.stack([f(*np.moveaxis(m, -1, 0)) for f in numbers], -1))
+
+        def noise_and_signal(of):
+            return of.apply(lambda m: np.stack([m[..., 0] - m[..., 2], m[..., 2]], axis=-1))
+
+        same(row.noise, combined(lambda a, b, s, c, g: a - b).estimate(0), "noise")
+        same(row.mse, combined(lambda a, b, s, c, g: a - 2 * c + g).estimate(0), "mse")
+        signal_, along, target = (
+            parts.estimate(k, sk) for k, sk in ((2, 1.5), (3, -np.inf), (4, 1.5))
+        )
+        for name, wanted in (("signal", signal_), ("along", along), ("gradient_sq", target)):
+            same(getattr(row, name), wanted, name)
+        same(row.noise_to_signal, ratio(noise_and_signal(parts)), "noise_to_signal")
+        over = log_ratio(noise_and_signal(parts), noise_and_signal(of_first))
+        same(row.over_first, over, "over_first")
+        both = min(signal_.low, target.low) > 0
+        for name, turned, known, most, lean in (
+            ("multiple", lambda a, b, s, c, g: -c / g, target.low > 0, np.inf, -np.inf),
+            ("cosine", lambda a, b, s, c, g: -c / np.sqrt(s * g), both, 1.0, np.sqrt(8)),
+        ):
+            found = combined(turned).estimate(0, lean)
+            cut = {"value": np.clip(-found.value, -most, most), "low": -most, "high": most}
+            if found.se < 1e-12:
+                # A multiple of what is unbiased.
+                cut |= {"low": cut["value"], "high": cut["value"]}
+            elif known:
+                cut |= {"low": max(-found.high, -most), "high": min(-found.low, most)}
+            else:
+                cut |= {"value": -found.value, "reason": "a gradient is not distinguishable from 0"}
+            same(getattr(row, name), replace(found, **cut), name)
+    assert np.isfinite(rows[0].multiple.interval).all() == (signal == 2.0)
+
+
+@pytest.mark.parametrize(("own", "other"), list(product([0.0, 3.0], repeat=2)))
+def test_no_direction_is_said_where_either_gradient_may_be_0(own, other):
+    """The estimator's own, the whole episode's, both, or none of them."""
+    rng = np.random.default_rng(5)
+    scores = rng.normal(size=(80, 1, 1)) + np.array([1.0, -1.0] * 40)[:, None, None]
+    sides = np.sign(scores[..., 0])
+    rewards = rng.normal(size=(80, 1)) + other * sides
+    pool = EpisodePool(rewards, np.ones((80, 1)), scores, prompts=np.repeat(np.arange(20), 4))
+    given = own * sides[:, 0] + rng.normal(size=80)
+    kept = dict(zip(rewards[:, 0].tolist(), given.tolist(), strict=True))
+
+    def mine(rewards, reached):
+        return np.vectorize(lambda reward: kept[float(reward)])(rewards)
+
+    (row,) = turns_of_pool(pool, 2, mine).rows
+    assert (row.signal.low > 0) == (own > 0)
+    assert (row.gradient_sq.low > 0) == (other > 0)
+    reason = "a gradient is not distinguishable from 0"
+    for found, known, most in (
+        (row.cosine, own > 0 and other > 0, 1.0),
+        (row.multiple, other > 0, np.inf),
+    ):
+        assert (found.reason is None) == known
+        if known:
+            assert -most < found.low <= found.value <= found.high <= most
+        else:
+            assert (found.interval, found.reason) == ((-most, most), reason)
+
+
 def test_a_function_is_asked_as_a_scheme_is():
     listed = load_episodes("ustat:tool").episodes
     pool = pool_of(listed, np.arange(16) % len(listed.probs))
@@ -251,14 +390,6 @@ def test_intervals_hold_the_exact_values(name, prompts, count, size):
         rate = 0.90 if what == "cosine" else 0.93
         # Schemes of one pool are nearly one, so the pools count.
         assert np.mean(hits) >= rate - 3 * np.sqrt(rate * (1 - rate) / pools), (what, np.mean(hits))
-
-
-def test_where_no_gradient_is_distinguishable_from_0_no_direction_is_said():
-    listed = load_episodes("ustat:tool").episodes
-    drawn = np.random.default_rng(0).choice(len(listed.probs), 8, p=listed.probs)
-    (row,) = turns_of_pool(pool_of(listed, drawn), 2, "summed").rows
-    assert row.cosine.interval == (-1.0, 1.0)
-    assert row.cosine.reason == "a gradient is not distinguishable from 0"
 
 
 # ---- what is shown, and what is refused

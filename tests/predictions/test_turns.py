@@ -139,6 +139,15 @@ def test_words_and_multiples():
     # There is nothing to be a multiple of where rounding alone makes a gradient.
     flat = turn_mean(read("a: l 1/3 = 1 1/3; r 2/3 = 1 1/3 b\nb: l 1 = 1 0"), "to-go", 2)
     assert flat.multiple is flat.cosine is None
+    # What is small is none of it: weights that differ by 10⁻⁵, and a gradient of 10⁻⁶.
+    rare = read("a: l 1/100000 = 1 1; r 99999/100000 = 1 1 b\nb: l 1/4 = 1 0; r 3/4 = 1 1")
+    near = turn_mean(rare, "to-go-mean", 2)
+    assert near.multiple is None
+    assert 0.999 < near.cosine < 1
+    faint = read("a: l 1/3 = 1 1; r 2/3 = 1 1000001/1000000")
+    found = turn_mean(faint, "episode-mean", 4)
+    assert found.multiple == pytest.approx(0.75, rel=1e-9)
+    assert found.cosine == pytest.approx(1.0)
     # Without others there is no baseline.
     for scheme in ("episode", "to-go", "pooled", "summed"):
         close(turn_mean(TOOL, scheme, 1).mean, TOOL.gradient(), scheme)

@@ -412,7 +412,7 @@ def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
 
 
 _TIE = 1e-12
-"""The share of E‖s‖² z² that does not count as a gain of the oracle: a rounding error."""
+"""The share of ‖s‖² that tells no norms apart, and of E‖s‖² z² that is no gain of the oracle: rounding."""
 
 
 def summary(pool: ScoredPool) -> pd.DataFrame:
@@ -426,6 +426,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)
+    apart = np.where(np.abs(apart) > _TIE * norms, apart, 0.0)
     gain = moments.norm_squared_reward - moments.norm_squared_advantage
     mixed = np.ptp(pool.rewards, axis=1) > 0
     columns = np.column_stack(
