@@ -53,7 +53,9 @@ def by_hand(name, rewards, reached, states, discount=1, ddof=None):
             for t in range(lengths[j]):
                 value = ind.SCHEMES[name](group, i, t)
                 if ddof is not None:
-                    samples = SAMPLES[name.removesuffix("-mean")](group, i, t)
+                    samples = SAMPLES[name.removesuffix("-mean").removesuffix(", dropped")](
+                        group, i, t
+                    )
                     squares = sum((x - ind.mean(samples)) ** 2 for x in samples)
                     value = float(value) / sqrt(squares / (len(samples) - ddof)) if squares else 0
                 found[(*at, j, t)] = value
@@ -70,12 +72,15 @@ CASES = [
 
 @pytest.mark.parametrize(("scheme", "by_state", "discount", "ddof"), CASES)
 def test_advantages_are_the_definitions(scheme, by_state, discount, ddof):
-    rewards, reached, states = drawn(1, (3, 2, 4, 4))
-    mine = scheme.replace("to-go", "state") if by_state else scheme
-    wanted = by_hand(mine, rewards, reached, states, discount, ddof)
-    given = {"states": states} if by_state else {}
-    found = turns(rewards, reached, scheme, discount=float(discount), ddof=ddof, **given)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+    """In groups of more turns than episodes, and of fewer: down to one episode."""
+    for lone, shape in product(("reward", "zero"), [(3, 2, 3, 4), (2, 5, 2), (3, 1, 3)]):
+        rewards, reached, states = drawn(1, shape)
+        mine = ind.named(scheme, lone, by_state)
+        wanted = by_hand(mine, rewards, reached, states, discount, ddof)
+        options = {"states": states} if by_state else {}
+        options |= {"discount": float(discount), "ddof": ddof, "lone": lone}
+        found = turns(rewards, reached, scheme, **options)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12, err_msg=f"{lone}, {shape}")
 
 
 def test_summed_divides_each_turns_reward_by_its_own_deviation():
