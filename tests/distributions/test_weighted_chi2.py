@@ -177,6 +177,45 @@ def test_points_together_are_as_points_alone(name):
     np.testing.assert_array_equal(law.cdf(x[:1500].reshape(4, 5, -1)).ravel(), law.cdf(x[:1500]))
 
 
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_quantiles_together_are_as_quantiles_alone(name):
+    law = WeightedChi2(WEIGHTS[name])
+    generator = np.random.default_rng(6)
+    inner = [
+        np.geomspace(1e-300, 0.1, 200),
+        generator.random(800),
+        1 - np.geomspace(1e-15, 0.1, 60),
+    ]
+    # Edges of panels too, where a point may be found in either.
+    edges = [law._panel(True, index, 0, 0)[0] for index in range(3)]
+    q = np.concatenate([*inner, law.cdf(edges)])
+    for to in (law.ppf, law.isf):
+        together = to(q)
+        some = np.arange(len(q))[-60::4].tolist() + list(range(0, 1000, 67))
+        alone = np.array([to(float(q[i])) for i in some])
+        log, slope, _ = law._direct(np.maximum(alone, 1e-305))
+        error = np.abs(together[some] / np.maximum(alone, 1e-305) - 1) * np.exp(slope)
+        assert (error <= 5e-13 * np.maximum(1, np.abs(log) / 600))[alone > 1e-290].all()
+        order = generator.permutation(len(q))
+        np.testing.assert_array_equal(to(q[order]), together[order])
+        ends = to([*q, np.nan, 0.0, 1.0, -0.1, 1.1])
+        np.testing.assert_array_equal(ends[:-5], together)
+        np.testing.assert_array_equal(ends[-5:], to([np.nan, 0.0, 1.0, -0.1, 1.1]))
+        np.testing.assert_array_equal(to(q[:900].reshape(3, 30, 10)).ravel(), to(q[:900]))
+    assert [panel for panel in law._panels.values() if panel is not None]
+    # The tail of a quantile, and the tail found again: each off by its 5e-13.
+    for to, back in ((law.ppf, law.cdf), (law.isf, law.sf)):
+        held = to(q) > 1e-290
+        np.testing.assert_allclose(back(to(q))[held], q[held], rtol=1.2e-12)
+
+
+def test_many_quantiles_are_equal_levels_too():
+    """Twenty of one level, of a law of one weight that occurs often."""
+    law = WeightedChi2([0.02] * 50)
+    q = np.repeat([1e-200, 0.3, 1 - 1e-12], 20)
+    np.testing.assert_allclose(law.ppf(q), 0.02 * stats.chi2(50).ppf(q), rtol=1e-11)
+
+
 def test_threads_agree():
     law = WeightedChi2(WEIGHTS["five"])
     x = law.rvs(4000, 1)

@@ -145,7 +145,7 @@ def by_loops(group_of, count, size, scheme):
 
 
 SECOND_MINDS = {scheme: (scheme, {}) for scheme in TURN_SCHEMES} | {
-    "to-go, 0 alone": ("to-go", {"lone": "zero"}),
+    "to-go, dropped": ("to-go", {"lone": "zero"}),
     "summed, dropped": ("summed", {"lone": "zero"}),
     "state": ("to-go", {"by_state": True}),
     "state-mean": ("to-go-mean", {"by_state": True}),

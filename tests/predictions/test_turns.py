@@ -12,6 +12,7 @@ import pytest
 from tests.support import independent_turns as ind
 from tests.support.refusals import refusals
 from ustat_pg.engines import enumerate_turns
+from ustat_pg.episodes import Episodes
 from ustat_pg.estimators import TURN_SCHEMES
 from ustat_pg.predictions import turn_mean, turn_noise
 from ustat_pg.problems import episode_problem, load_episodes
@@ -70,20 +71,17 @@ def without_baseline(rewards, reached):
     return np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1] * reached
 
 
-#: Each scheme of the second mind: how the library calls it, and what closed forms it has.
-SCHEMES = {scheme: (scheme, {}) for scheme in TURN_SCHEMES} | {
-    "to-go, 0 alone": ("to-go", {"lone": "zero"}),
-    "summed, dropped": ("summed", {"lone": "zero"}),
-}
-BY_STATE = {"state": "to-go", "state-mean": "to-go-mean"}
+LONE = ("reward", "zero")
+BY_STATE = ("to-go", "to-go-mean")
 
 
 @cases
 def test_means_and_noise_are_the_brute_force(name, size):
-    for mine, (scheme, options) in SCHEMES.items():
-        found = turn_mean(library(name), scheme, size, **options)
-        close(found.mean, brute(name, mine, size).mean, mine)
-        close(found.by_turn, enumerate_turns(library(name), scheme, size, **options).by_turn, mine)
+    for scheme, lone in product(TURN_SCHEMES, LONE):
+        found = turn_mean(library(name), scheme, size, lone=lone)
+        close(found.mean, brute(name, ind.named(scheme, lone), size).mean, scheme)
+        listed = enumerate_turns(library(name), scheme, size, lone=lone)
+        close(found.by_turn, listed.by_turn, scheme)
     for scheme in ("none", "to-go", "episode"):
         close(turn_noise(library(name), scheme, size), brute(name, scheme, size).squares, scheme)
 
@@ -91,14 +89,69 @@ def test_means_and_noise_are_the_brute_force(name, size):
 @cases
 def test_enumeration_is_the_brute_force(name, size):
     gradient = sum(e.back(0) * e.slope for e in listed(name))
-    calls = SCHEMES | {mine: (scheme, {"by_state": True}) for mine, scheme in BY_STATE.items()}
-    for mine, (scheme, options) in (calls | {"none": (without_baseline, {})}).items():
+    calls = [(scheme, lone, False) for scheme, lone in product(TURN_SCHEMES, LONE)]
+    calls += [(scheme, lone, True) for scheme, lone in product(BY_STATE, LONE)]
+    ways = {
+        ind.named(scheme, lone, by_state): (scheme, {"lone": lone, "by_state": by_state})
+        for scheme, lone, by_state in calls
+    }
+    for mine, (scheme, options) in (ways | {"none": (without_baseline, {})}).items():
         wanted = brute(name, mine, size)
         found = enumerate_turns(library(name), scheme, size, **options)
         close(found.mean, wanted.mean, mine)
         close(found.squared_bias, (wanted.mean - gradient) @ (wanted.mean - gradient), mine)
         close(found.turn_squares, wanted.squares, mine)
         close(found.mse, wanted.total + (gradient - 2 * wanted.mean) @ gradient, mine)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_means_are_the_brute_force_where_episodes_may_be_absent(size):
+    """One of three has no turn; alone, an episode has no other to be compared with."""
+    third = Fraction(1, 3)
+    of = [e._replace(prob=2 * third * e.prob) for e in listed("tool")]
+    of.append(ind.Episode((), (), prob=third))
+    whole = library("tool").episodes
+    missing = {"rewards": 0, "reached": False, "states": -1, "scores": 0}
+    rows = {
+        name: np.concatenate([array := getattr(whole, name), np.full_like(array[:1], fill)])
+        for name, fill in missing.items()
+    }
+    starts, probs = whole.starts[[*range(len(whole.starts)), 0]], [*whole.probs * 2 / 3, 1 / 3]
+    absent = Episodes(np.array(probs), starts, **rows)
+    for scheme, lone in product(TURN_SCHEMES, LONE):
+        wanted = ind.moments(of, ind.SCHEMES[ind.named(scheme, lone)], size).mean
+        close(turn_mean(absent, scheme, size, lone=lone).mean, wanted, scheme)
+        close(enumerate_turns(absent, scheme, size, lone=lone).mean, wanted, scheme)
+        if scheme in BY_STATE:
+            mine = ind.SCHEMES[ind.named(scheme, lone, True)]
+            found = enumerate_turns(absent, scheme, size, lone=lone, by_state=True).mean
+            close(found, ind.moments(of, mine, size).mean, scheme)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tool", 1), ("tool", 12), ("again", 6)])
+def test_the_pooled_mean_of_large_groups(name, size):
+    """By the law of the other episodes' sums, in fractions."""
+    pools = zip(listed(name), ind.own_pools(listed(name), size), strict=True)
+    push = sum(e.prob * pool * sum(e.scores) for e, pool in pools)
+    gradient = sum(e.back(0) * e.slope for e in listed(name))
+    close(turn_mean(library(name), "pooled-mean", size).mean, gradient - push)
+
+
+@pytest.mark.parametrize("name", ["meets", "again"])
+def test_the_pooled_mean_where_groups_are_very_large(name):
+    """Its bias by G tends to ∇(E[T R]/E[T]), and halves with 1/G what is left."""
+    of = listed(name)
+    lengths = np.array([len(e.states) for e in of])
+    paid = lengths * [e.back(0) for e in of]
+    probs, slopes = np.array([e.prob for e in of]), np.array([e.slope for e in of])
+    e_t, e_tr = probs @ lengths, probs @ paid
+    limit = paid @ slopes / e_t - e_tr * (lengths @ slopes) / e_t**2
+    gradient = library(name).gradient()
+    sizes = 500_000, 1_000_000
+    off = [(gradient - turn_mean(library(name), "pooled-mean", g).mean) * g for g in sizes]
+    off = np.array(off - limit, dtype=float)
+    assert np.abs(off).max() < 1e-4
+    np.testing.assert_allclose(off[1], off[0] / 2, atol=2e-9)
 
 
 @pytest.mark.parametrize("discount", [Fraction(1, 2), 0])
@@ -148,9 +201,18 @@ def test_words_and_multiples():
     found = turn_mean(faint, "episode-mean", 4)
     assert found.multiple == pytest.approx(0.75, rel=1e-9)
     assert found.cosine == pytest.approx(1.0)
-    # Without others there is no baseline.
+    # Without others there is no baseline, or nothing.
     for scheme in ("episode", "to-go", "pooled", "summed"):
         close(turn_mean(TOOL, scheme, 1).mean, TOOL.gradient(), scheme)
+        nothing = turn_mean(TOOL, scheme, 1, lone="zero")
+        assert (nothing.multiple, nothing.cosine) == (0, None)
+        assert nothing.climbs.startswith("nothing")
+    assert turn_mean(TOOL, "to-go", 2, lone="zero").climbs.startswith("each turn's part of J")
+    assert "nothing" not in turn_mean(TOOL, "episode", 2, lone="zero").climbs
+    # What is left of large parts that nearly cancel is a gradient still.
+    near = read("a: l 1/3 = 1 1; r 2/3 = 1 100001/100000")
+    assert turn_mean(near, "episode-mean", 4).multiple == 0.75
+    assert turn_mean(near, "to-go", 4).cosine == pytest.approx(1)
     close(turn_noise(TOOL, "to-go", 1), turn_noise(TOOL, "none", 1))
 
 

@@ -107,10 +107,9 @@ Scheme = Callable[[Group, int, int], Fraction]
 SCHEMES: dict[str, Scheme] = {
     "none": lambda g, i, t: g[i].back(t),
     "episode": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, 0, i)),
-    "episode-mean": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in g),
+    "episode-mean": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, 0)),
     "to-go": lambda g, i, t: g[i].back(t) - mean(e.back(t) for e in there(g, t, i)),
     "to-go, past": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, t, i)),
-    "to-go, 0 alone": lambda g, i, t: SCHEMES["to-go"](g, i, t) if there(g, t, i) else ZERO,
     "to-go-mean": lambda g, i, t: g[i].back(t) - mean(e.back(t) for e in there(g, t)),
     "summed": lambda g, i, t: summed(g, i, t, i),
     "summed, past": lambda g, i, t: summed(g, i, 0, i),
@@ -126,6 +125,26 @@ SCHEMES: dict[str, Scheme] = {
 }
 
 
+def dropped(scheme: str, others: Callable[[Group, int, int], Sequence[object]]) -> Scheme:
+    """A scheme whose advantage is 0 where there is no other to compare with."""
+    return lambda g, i, t: SCHEMES[scheme](g, i, t) if others(g, i, t) else ZERO
+
+
+OTHERS = {
+    "episode": lambda g, i, t: there(g, 0, i),
+    "to-go": lambda g, i, t: there(g, t, i),
+    "pooled": lambda g, i, t: there(g, 0, i),
+    "state": lambda g, i, t: visits(g, i, t, lambda u: False),
+}
+SCHEMES |= {f"{scheme}, dropped": dropped(scheme, others) for scheme, others in OTHERS.items()}
+
+
+def named(scheme: str, lone: str = "reward", by_state: bool = False) -> str:
+    """The name here of what the library calls by these."""
+    here = scheme.replace("to-go", "state") if by_state else scheme
+    return here if lone == "reward" or here.endswith("-mean") else f"{here}, dropped"
+
+
 class Moments(NamedTuple):
     mean: Vector  # E ĝ
     squares: list[Fraction]  # E|ĝ_t|², ĝ_t the part with the scores of turn t
@@ -136,7 +155,7 @@ def moments(listed: list[Episode], scheme: Scheme, size: int, by_turn: bool = Fa
     """Of ĝ = (1/G) Σ_i Σ_t s_it A_it; ``by_turn`` divides a turn by n_t, the number there, instead."""
     found = Moments(ZERO, [ZERO] * max(len(e.states) for e in listed), ZERO)
     for g in product(listed, repeat=size):
-        chance, whole = prod(e.prob for e in g), ZERO
+        chance, whole = prod(e.prob for e in g), ZERO * listed[0].scores[0]
         for t in range(max(len(e.states) for e in g)):
             divisor = len(there(g, t)) if by_turn else size
             terms = [e.scores[t] * scheme(g, i, t) for i, e in enumerate(g) if len(e.states) > t]
@@ -191,7 +210,7 @@ def closed_means(listed: list[Episode], size: int) -> dict[str, Vector]:
     )
     means = {
         "episode-mean": gradient * Fraction(size - 1, size),
-        "to-go, 0 alone": sum((1 - alone[u]) * u.g for u in turns),
+        "to-go, dropped": sum((1 - alone[u]) * u.g for u in turns),
         "to-go-mean": sum(own_weight(u.q, size) * u.g for u in turns),
         "/ n_t": sum((1 - (1 - u.q) ** size) / u.q * u.g for u in turns),
         "summed": gradient - sum(u.mu * (1 - alone[u]) * u.q_slope for u in turns),
@@ -207,6 +226,24 @@ def closed_means(listed: list[Episode], size: int) -> dict[str, Vector]:
         terms = (own_weight(meets[x], size) * e.prob * e.back(u) * e.scores[u] for e, x, u in steps)
         means["state-mean"] = sum(terms)
     return means | dict.fromkeys(unbiased, gradient) | {"summed, past": means["summed"]}
+
+
+def own_pools(listed: list[Episode], size: int) -> list[Fraction]:
+    """E[ρ | the first episode is this one], ρ the group's mean over turns, by the law of the others' sums."""
+    sums = {(0, ZERO): ONE}
+    for _ in range(size - 1):
+        longer: dict[tuple[int, Fraction], Fraction] = {}
+        for ((turns, total), chance), e in product(sums.items(), listed):
+            at = turns + len(e.states), total + len(e.states) * e.back(0)
+            longer[at] = longer.get(at, ZERO) + chance * e.prob
+        sums = longer
+    return [
+        sum(
+            chance * (total + len(e.states) * e.back(0)) / max(turns + len(e.states), 1)
+            for (turns, total), chance in sums.items()
+        )
+        for e in listed
+    ]
 
 
 def closed_noise(listed: list[Episode], t: int, size: int) -> dict[str, Fraction]:

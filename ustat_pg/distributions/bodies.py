@@ -26,6 +26,9 @@ stands far above very many: 1e-8, and the tail alone, let errors of 1e-10 pass.
 LANES = 8
 """Nodes side by side; a constant, so that loops over them become vector instructions."""
 
+STEPS = 200
+"""Newton's steps to a quantile at most."""
+
 _ANGLE = np.deg2rad(42.0)
 _COT = 1.0 / np.tan(_ANGLE)
 _L = np.log(1e17)
@@ -33,7 +36,6 @@ _SMALL = 1e-18
 _NODES = 1024
 
 _CANCEL = 30.0
-_STEPS = 200
 _TINY = 1e-300
 _LOG_TWO = np.log(2.0)
 
@@ -430,7 +432,7 @@ def quantiles(target, is_upper, top, mean, mu, inverse, gap, count, out):
     for i in range(len(target)):
         if is_upper[i]:
             y, low, high = mean, mean, np.inf
-            for _ in range(_STEPS):
+            for _ in range(STEPS):
                 log, ratio, _ = _point(y, True, mu, inverse, gap, count, q, scratch)
                 if log > target[i]:
                     low = max(low, y)
@@ -448,7 +450,7 @@ def quantiles(target, is_upper, top, mean, mu, inverse, gap, count, out):
             continue
         y, low, high = mean, -np.inf, np.log(mean)
         out[i] = np.nan
-        for _ in range(_STEPS):
+        for _ in range(STEPS):
             log, ratio, _ = _point(y, False, mu, inverse, gap, count, q, scratch)
             if y <= _TINY and log >= target[i]:
                 # Below it the tail is a power of x.

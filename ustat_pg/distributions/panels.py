@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..compiled import body
-from .bodies import AGREE, LANES, ROWS, on_one_path
+from .bodies import AGREE, LANES, ROWS, STEPS, on_one_path
 
 DEGREE = 23
 
@@ -45,16 +45,48 @@ def panel(low, high, upper, top, mu, inverse, gap, count):
     return coefficients, worst <= 1.0
 
 
+@body(inline=True)
+def _both(v, low, high, coefficients):
+    """Both polynomials of a panel at v, by Clenshaw's recurrence."""
+    u = (2.0 * v - low - high) / (high - low)
+    b1 = b2 = c1 = c2 = 0.0
+    for k in range(DEGREE, 0, -1):
+        b1, b2 = coefficients[0, k] + 2.0 * u * b1 - b2, b1
+        c1, c2 = coefficients[1, k] + 2.0 * u * c1 - c2, c1
+    return coefficients[0, 0] + u * b1 - b2, coefficients[1, 0] + u * c1 - c2
+
+
 @body
 def interpolate(x, low, high, upper, coefficients, out):
     """Fill ``out`` (3, n) at points x (n,) of a panel, as :func:`log_tails` does."""
     for i in range(len(x)):
         v = x[i] if upper else np.log(x[i])
-        u = (2.0 * v - low - high) / (high - low)
-        b1 = b2 = c1 = c2 = 0.0
-        for k in range(DEGREE, 0, -1):
-            b1, b2 = coefficients[0, k] + 2.0 * u * b1 - b2, b1
-            c1, c2 = coefficients[1, k] + 2.0 * u * c1 - c2, c1
-        out[0, i] = coefficients[0, 0] + u * b1 - b2
-        out[1, i] = coefficients[1, 0] + u * c1 - c2
+        out[0, i], out[1, i] = _both(v, low, high, coefficients)
         out[2, i] = 1.0 if upper else 0.0
+
+
+@body
+def invert(target, low, high, upper, coefficients, out):
+    """Fill ``out`` (n,) with the x of a panel whose tail has the logarithm ``target`` (n,).
+
+    Newton's steps, as :func:`quantiles` takes them, with the panel as their bracket, or a little more
+    of it, since rounding may put the point of an edge beside it.
+    """
+    width = high - low
+    for i in range(len(target)):
+        below, above = low - 1e-6 * width, high + 1e-6 * width
+        v = 0.5 * (low + high)
+        for _ in range(STEPS):
+            log, ratio = _both(v, low, high, coefficients)
+            if (log > target[i]) == upper:
+                below = v
+            else:
+                above = v
+            slope = -np.exp(ratio) / v if upper else np.exp(ratio)
+            step = (target[i] - log) / slope
+            v += step
+            if abs(step) <= 1e-9 * width:
+                break
+            if not below < v < above:
+                v = 0.5 * (below + above)
+        out[i] = v if upper else np.exp(v)

@@ -14,8 +14,9 @@ import functools
 import itertools
 import math
 import warnings
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -56,6 +57,14 @@ def _shaped(result: FloatArray) -> Any:
     return result[()]
 
 
+class _Way(NamedTuple):
+    """What is found at points together: one by one or in a panel, and how many lie before a point."""
+
+    direct: Callable[[FloatArray], FloatArray]
+    fill: Callable[..., None]
+    before: Callable[[FloatArray, float], int]
+
+
 class WeightedChi2(Shown):
     """The law of Q = Σₖ wₖ χ²₁, independent terms, positive weights; used like a SciPy law.
 
@@ -72,8 +81,9 @@ class WeightedChi2(Shown):
     dsf/sf = x/(2 w_max) dw/w.
 
     Large arrays are interpolated, panel by panel, where points are dense (16 or more in a panel).
-    This adds a relative error of at most about 5e-13 to a tail above 1e-300 and to the density; the
-    values depend on no earlier call. Neighbouring points may come out in the wrong order by as much.
+    This adds a relative error of at most about 5e-13 to a tail above 1e-300 and to the density, and the
+    tail at a quantile is off by as much; the values depend on no earlier call. Neighbouring points may
+    come out in the wrong order by as much.
 
     Arguments:
         weights: (n,), positive and finite; their order does not matter and equal ones cost one.
@@ -170,14 +180,15 @@ class WeightedChi2(Shown):
         return low + size * part / 2**depth, low + size * (part + 1) / 2**depth
 
     def _dense(
-        self, x: FloatArray, out: FloatArray, upper: bool, index: int, depth: int, part: int
-    ) -> None:
-        """Fill ``out`` (3, n) at the sorted points of one panel."""
+        self, way: _Way, at: FloatArray, out: FloatArray, upper: bool, index: int,
+        depth: int = 0, part: int = 0,
+    ) -> None:  # fmt: skip
+        """Fill ``out`` (..., n) at what is given of the points of one panel, which rise."""
         from . import panels
 
-        if len(x) < PANEL_POINTS:
-            if len(x):
-                out[...] = self._direct(x)
+        if len(at) < PANEL_POINTS:
+            if len(at):
+                out[...] = way.direct(at)
             return
         key = (upper, index, depth, part)
         low, high = self._panel(*key)
@@ -186,14 +197,14 @@ class WeightedChi2(Shown):
             self._panels[key] = made if good else None
         coefficients = self._panels[key]
         if coefficients is not None:
-            panels.interpolate(x, low, high, upper, coefficients, out)
+            way.fill(at, low, high, upper, coefficients, out)
         elif depth == DEEPEST:
-            out[...] = self._direct(x)
+            out[...] = way.direct(at)
         else:
             middle = 0.5 * (low + high)
-            cut = int(np.searchsorted(x, middle if upper else math.exp(middle)))
-            self._dense(x[:cut], out[:, :cut], upper, index, depth + 1, 2 * part)
-            self._dense(x[cut:], out[:, cut:], upper, index, depth + 1, 2 * part + 1)
+            cut = way.before(at, middle if upper else math.exp(middle))
+            self._dense(way, at[:cut], out[..., :cut], upper, index, depth + 1, 2 * part)
+            self._dense(way, at[cut:], out[..., cut:], upper, index, depth + 1, 2 * part + 1)
 
     def _values(self, x: FloatArray) -> FloatArray:
         """Log of the smaller tail, log of x f over it, 1.0 where it is sf: (3, n), 0 < x < inf."""
@@ -202,6 +213,11 @@ class WeightedChi2(Shown):
         mean, width, ratio = self._grid
         if not (0 < mean < math.inf and width < math.inf):
             return self._direct(x)
+        from . import panels
+
+        way = _Way(
+            self._direct, panels.interpolate, lambda x, middle: int(np.searchsorted(x, middle))
+        )
         order = np.argsort(x)
         x = x[order]
         values = np.empty((3, len(x)))
@@ -221,7 +237,7 @@ class WeightedChi2(Shown):
             if (upper and place >= 60) or (not upper and part[0] < 1e-290 * self._top):
                 into[...] = self._direct(part)
             else:
-                self._dense(part, into, upper, max(place, 0), 0, 0)
+                self._dense(way, part, into, upper, max(place, 0))
         out = np.empty_like(values)
         out[:, order] = values
         return out
@@ -316,11 +332,54 @@ class WeightedChi2(Shown):
             near = chosen <= (self._at_mean if lower else 1 - self._at_mean)
             target = np.where(near, np.log(chosen), np.log1p(-chosen))
             quantiles = np.empty(len(chosen))
-            _bodies().quantiles(
-                target, near != lower, self._top, self._scaled_mean, *self._parameters, quantiles
-            )
+            for upper in (False, True):
+                places = np.flatnonzero((near != lower) == upper)
+                # So that quantiles rise.
+                places = places[np.argsort(-target[places] if upper else target[places])]
+                quantiles[places] = self._inverse(target[places], upper)
             out[inside] = quantiles
         return _shaped(out.reshape(levels.shape))
+
+    def _newton(self, target: FloatArray, upper: bool) -> FloatArray:
+        """The x whose tail on one side of the mean has these logarithms, one by one."""
+        out = np.empty(len(target))
+        sides = np.full(len(target), upper)
+        law = self._top, self._scaled_mean, *self._parameters
+        _bodies().quantiles(target, sides, *law, out)
+        return out
+
+    def _inverse(self, target: FloatArray, upper: bool) -> FloatArray:
+        """The same by panels where they are dense; the x rise."""
+        mean, width, ratio = self._grid
+        if len(target) < PANEL_POINTS or not (0 < mean < math.inf and width < math.inf):
+            return self._newton(target, upper)
+        from . import panels
+
+        sign = -1.0 if upper else 1.0
+
+        def before(target: FloatArray, middle: float) -> int:
+            log = self._direct(np.array([middle]))[0, 0]
+            return int(np.searchsorted(sign * target, sign * log))
+
+        # Panels from the mean to the furthest quantile, and the tails at their far ends.
+        (furthest,) = self._newton(target[-1:] if upper else target[:1], upper)
+        if upper:
+            count = math.floor(math.log2((furthest - mean) / width + 1)) + 1
+        else:
+            count = math.ceil(math.log(mean / max(furthest, 1e-290 * self._top)) / ratio)
+        ends = [self._panel(upper, index, 0, 0)[int(upper)] for index in range(count)]
+        logs = self._direct(np.array(ends) if upper else np.exp(ends))[0]
+        index = np.searchsorted(-logs, -target)
+        out = np.empty(len(target))
+        way = _Way(functools.partial(self._newton, upper=upper), panels.invert, before)
+        cuts = [0, *np.flatnonzero(np.diff(index)) + 1, len(target)]
+        for start, stop in itertools.pairwise(cuts):
+            part, into, place = target[start:stop], out[start:stop], int(index[start])
+            if place < count:
+                self._dense(way, part, into, upper, place)
+            else:
+                into[...] = self._newton(part, upper)
+        return out
 
     def ppf(self, q: ArrayLike) -> Any:
         """The x with P(Q ≤ x) = q, of the shape of q; NaN outside [0, 1]."""

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_banded
-from scipy.stats import binom
 
+from ..memory import slices
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
 from ..registry import ESTIMATORS, parse, require_group
 from ..shown import Shown
@@ -51,6 +51,8 @@ MOST = 10**6
 """The largest group that has a table."""
 _MOST_CHANCES = 2**25
 """Chances of numbers of successes, over all prompts, that are held at a time."""
+_AT_ONCE = 2**18
+"""Chances that are worked out at a time: of a few prompts, in a processor's cache."""
 _BINARY_TOLERANCE = 1e-9
 """How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
 _ROUNDING = 1e-14
@@ -148,7 +150,7 @@ class CountTable(Shown):
         won, lost, weight = alone @ self.successes[1:], alone @ self.failures[:-1], alone @ delta
         slope = np.zeros(len(pass_rates))
         if size > 1:
-            slope = (size - 1) * (binomial(size - 2, pass_rates) @ np.diff(delta))
+            slope = (size - 1) * (alone @ _one_less(np.diff(delta)))
         crossed = 2 * slope * (failing * won + pass_rates * lost)
         of_gradient = crossed + pass_rates * failing * slope**2 - weight**2
         reward = moments.norm_reward
@@ -166,22 +168,48 @@ class CountTable(Shown):
     def _shares(self, pass_rates: Array) -> tuple[Array, Array, Array]:
         """The factors of E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
         size, won, lost = self.group_size, self.successes, self.failures
-        alone = binomial(size - 1, pass_rates) / size
-        if size == 1:
-            return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, np.zeros(len(pass_rates))
-        pairs = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
-        both = binomial(size - 2, pass_rates) @ pairs * (size - 1) / size
-        return alone @ won[1:] ** 2, alone @ lost[:-1] ** 2, both
+        alone, both = binomial(size - 1, pass_rates), np.zeros(len(pass_rates))
+        if size > 1:
+            pairs = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
+            both = (size - 1) * (alone @ _one_less(pairs))
+        return alone @ won[1:] ** 2 / size, alone @ lost[:-1] ** 2 / size, both / size
 
 
-def binomial(trials: int, chance: Array) -> Array:
-    """P(m) of the number of successes, (..., trials + 1)."""
-    if (trials + 1) * np.size(chance) > _MOST_CHANCES:
+def binomial(trials: int, chance: ArrayLike) -> Array:
+    """P(m) of the number of successes, (..., trials + 1), by its ratios of neighbours from the mode on.
+
+    Each of the k factors from the mode to m is right to two roundings, and k is some multiple of the
+    deviation where P(m) counts: at a million trials the error is that of p in its last digits.
+    """
+    p = np.clip(np.asarray(chance, dtype=np.float64), 0.0, 1.0)
+    if (trials + 1) * p.size > _MOST_CHANCES:
         raise InputError(
-            f"groups of {trials + 1} at {np.size(chance)} prompts are too many: a table adds up at most "
+            f"groups of {trials + 1} at {p.size} prompts are too many: a table adds up at most "
             f"{_MOST_CHANCES:,} chances"
         )
-    return np.asarray(binom.pmf(np.arange(trials + 1), trials, np.asarray(chance)[..., None]))
+    m = np.arange(trials + 1)
+    chances = np.empty((p.size, trials + 1))
+    for some in slices(p.size, _AT_ONCE / (trials + 1)):
+        of = p.reshape(-1, 1)[some]
+        mode = np.minimum(np.floor((trials + 1) * of), trials)
+        # Beside the mode alone: elsewhere they may be no numbers.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds, rise = of / (1 - of), (trials + 1 - m) / m
+            up = np.where(m > mode, rise * odds, 1.0)
+            down = np.where(m < mode, 1 / (np.roll(rise, -1) * odds), 1.0)
+        shares = np.cumprod(up, axis=1) * np.cumprod(down[:, ::-1], axis=1)[:, ::-1]
+        chances[some] = shares / shares.sum(axis=1, keepdims=True)
+    return chances.reshape(*p.shape, trials + 1)
+
+
+def _one_less(values: Array) -> Array:
+    """f̄ with E f̄(m) = E f(l), l successes among n-1 trials and m among n: one trial at random left out.
+
+    Arguments:
+        values: f(0), ..., f(n-1), (n,).
+    """
+    share = np.arange(len(values) + 1) / len(values)
+    return (1 - share) * np.append(values, 0.0) + share * np.append(0.0, values)
 
 
 def is_binary(moments: Moments) -> bool:
