@@ -5,7 +5,7 @@ KINDS ?= tokens transformer
 # The build backend warns of editable installs at each one.
 PIP = PYTHONWARNINGS=ignore .venv/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install verify networks llm test test-all elsewhere wheel lint figures report theory site browser benchmarks clean
+.PHONY: help install verify networks llm test test-all seeds mutants elsewhere wheel lint figures report theory site browser benchmarks clean
 
 help:  ## this list, with durations on two cores once everything is installed; 1 s
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,13 @@ test: .venv/tool  ## every claim by enumeration, and the tests of the core: near
 	.venv/bin/python -m pytest -n 2 --dist worksteal --core
 
 test-all: .venv/dev  ## the whole suite, with torch, language models, the site, and claims by simulation; 15 min
-	.venv/bin/python -m pytest -n 2 --dist worksteal
+	.venv/bin/python -m pytest -n 2 --dist worksteal $(if $(TESTED),--rest)
+
+seeds: .venv/core  ## verdicts on two seeds that no default names, today's date and the next; 4 min
+	.venv/bin/python -m benchmarks.seeds --seeds 2 --first $$(date +%Y%m%d) --engine exact
+
+mutants: .venv/tool  ## every planted error that enumeration or a test refuses is still refused; 1 h
+	.venv/bin/python -m simulations mutants --engine exact --against theory/mutants.json
 
 elsewhere: .venv/dev  ## claims and the suite by the instructions of other processors; 35 min
 	.venv/bin/python -m benchmarks.elsewhere
