@@ -99,7 +99,9 @@ def test_intervals_hold_and_narrower_ones_are_told(monkeypatch):
     needed = planted.replications_needed
     with monkeypatch.context() as patch:
         patch.setattr(planted, "replications_needed", lambda *words: needed(*words) * 99 // 100)
-        assert len(list(planted._intervals())) == 2
+        lines = list(planted._intervals())
+    assert len(lines) == 2
+    assert all(line.endswith("are planned for 0.01") for line in lines)
 
 
 def test_a_decider_that_errs_is_told(said, monkeypatch):
