@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log, sqrt
+from math import inf, isfinite, isnan, log, nan, sqrt
 from typing import ClassVar
 
 import numpy as np
@@ -130,6 +130,17 @@ class OfPoints(Functional):
     def parts(self) -> tuple[Functional, ...]:
         # Another point's cell may take fewer steps than a quantity asks for.
         return tuple(part for point in self.measured for part in point.parts)
+
+    @abstractmethod
+    def of(self, values: np.ndarray) -> float:
+        """The number that the functionals' values (n,) give."""
+
+    def number(self, values: Sequence[float]) -> float:
+        """The number of these values: none where one of them is none."""
+        return float(self.of(np.asarray(values))) if np.isfinite(values).all() else nan
+
+    def exact(self, sums: Sums) -> float:
+        return self.number([point.exact(sums) for point in self.measured])
 
     def together(self, sums: Sums, alpha: float, pilots: Sums) -> list[Evidence]:
         """The functionals' evidence, whose intervals all hold but at the rate alpha."""
@@ -270,7 +281,7 @@ class Ratio(Functional):
 
     def exact(self, sums: Sums) -> float:
         bottom = self.denominator.exact(sums)
-        return self.numerator.exact(sums) / bottom if bottom else float("nan")
+        return self.numerator.exact(sums) / bottom if bottom else nan
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """The ratios that a test of their excess does not reject (Fieller 1954)."""
@@ -336,17 +347,15 @@ class LogSlope(OfPoints):
         centred = np.array(self.abscissae) - np.mean(self.abscissae)
         return np.asarray(centred / (centred**2).sum())
 
-    def exact(self, sums: Sums) -> float:
-        values = [point.exact(sums) for point in self.points]
-        if not all(value > 0 for value in values):
-            return float("nan")
-        return float(self._weights @ np.log(values))
+    def of(self, values: np.ndarray) -> float:
+        return float(self._weights @ np.log(values)) if (values > 0).all() else nan
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """Interval arithmetic on the points' intervals."""
         parts = self.together(sums, alpha, pilots)
         n = sum(part.replications for part in parts)
-        if not all(part.estimate > 0 for part in parts):
+        estimate = self.number([part.estimate for part in parts])
+        if isnan(estimate):
             return Evidence.unknown(n, alpha)
         low = high = variance = 0.0
         for weight, part in zip(self._weights, parts, strict=True):
@@ -357,7 +366,6 @@ class LogSlope(OfPoints):
             low += weight * (bottom if weight > 0 else top)
             high += weight * (top if weight > 0 else bottom)
             variance += (weight * part.standard_error / part.estimate) ** 2
-        estimate = float(self._weights @ np.log([part.estimate for part in parts]))
         return Evidence.between(estimate, float(low), float(high), sqrt(variance), n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
@@ -390,16 +398,20 @@ class Extrapolation(OfPoints):
     def measured(self) -> Sequence[Functional]:
         return self.points
 
-    def exact(self, sums: Sums) -> float:
-        return sum(s * p.exact(sums) for s, p in zip(self.shares, self.points, strict=True))
+    def of(self, values: np.ndarray) -> float:
+        return sum(s * value for s, value in zip(self.shares, values.tolist(), strict=True))
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """Interval arithmetic on the points' intervals."""
         proof = self.together(sums, alpha, pilots)
-        estimate = low = high = variance = 0.0
+        estimate, low, high, variance = (
+            self.number([part.estimate for part in proof]),
+            0.0,
+            0.0,
+            0.0,
+        )
         for share, part in zip(self.shares, proof, strict=True):
             ends = share * part.interval.low, share * part.interval.high
-            estimate += share * part.estimate
             low, high = low + min(ends), high + max(ends)
             variance += (share * part.standard_error) ** 2
         n = sum(part.replications for part in proof)
@@ -442,13 +454,9 @@ class Eigenvalue(OfPoints):
     def _rank(self) -> int:
         return int((sqrt(8 * len(self.matrices[0]) + 1) - 1) / 2)
 
-    def _value(self, entries: Sequence[float]) -> float:
-        if not np.isfinite(entries).all():
-            return float("nan")
+    def of(self, values: np.ndarray) -> float:
         total = 0.0
-        for sign, lower in zip(
-            self.signs, np.asarray(entries).reshape(len(self.matrices), -1), strict=True
-        ):
+        for sign, lower in zip(self.signs, values.reshape(len(self.matrices), -1), strict=True):
             matrix = np.zeros((self._rank, self._rank))
             matrix[np.tril_indices(self._rank)] = lower
             total += sign * float(np.linalg.eigvalsh(matrix, UPLO="L")[self.place])
@@ -458,15 +466,12 @@ class Eigenvalue(OfPoints):
     def rounding(self) -> float:
         return self._size([entry.rounding for entry in self.measured])
 
-    def exact(self, sums: Sums) -> float:
-        return self._value([entry.exact(sums) for entry in self.measured])
-
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         proof = self.together(sums, alpha, pilots)
         # The matrix in the middle of the intervals is off by no more than half their lengths.
         half = self._size([part.interval.half_width for part in proof])
-        centre = self._value([(part.interval.low + part.interval.high) / 2 for part in proof])
-        estimate = self._value([part.estimate for part in proof])
+        centre = self.number([(part.interval.low + part.interval.high) / 2 for part in proof])
+        estimate = self.number([part.estimate for part in proof])
         error = self._size([part.standard_error for part in proof])
         ends = min(centre - half, estimate), max(centre + half, estimate)
         return Evidence.between(estimate, *ends, error, proof[0].replications, alpha)

@@ -33,26 +33,20 @@ class _OverSizes(OfPoints):
         return 1e-9
 
     @abstractmethod
-    def of(self, values: np.ndarray) -> float:
-        """The number that the values (n,) at the group sizes give."""
-
-    @abstractmethod
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
         """The range of the number where each value lies between these."""
-
-    def exact(self, sums: Sums) -> float:
-        return self.of(np.array([point.exact(sums) for point in self.points]))
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         parts = self.together(sums, alpha, pilots)
         low, high = (
             np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
         )
-        estimate = self.of(np.array([part.estimate for part in parts]))
+        estimate = self.number([part.estimate for part in parts])
         between = self.between(low, high)
         width = between.high - between.low
         n = sum(part.replications for part in parts)
-        return Evidence(estimate, between, width / 8 if width < inf else inf, n, alpha)
+        error = width / 8 if width < inf else inf
+        return Evidence.between(estimate, between.low, between.high, error, n, alpha)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """From the widest relative intervals of the points that leave the number within the margin."""
@@ -73,8 +67,6 @@ class Best(_OverSizes):
     """The group size of the least value; the largest of equals."""
 
     def of(self, values: np.ndarray) -> float:
-        if not np.isfinite(values).all():
-            return float("nan")
         least = values <= values.min() * (1 + 1e-9)
         return float(max(size for size, one in zip(self.sizes, least, strict=True) if one))
 

@@ -71,6 +71,10 @@ def test_the_coin_is_what_enumeration_says():
     known = {planted.CELL.name: ((planted.ERROR,), exact)}
     assert planted.RATIO.exact(known) == pytest.approx(planted.EXCHANGED)
     assert planted.RATIO.denominator.exact(known) == pytest.approx(planted.RATIO.size)
+    # Above 0 by less than draws can tell.
+    may_be_0 = planted.MAY_BE_NOTHING.evidence(planted._tossed(800), planted.ALPHA, known)
+    assert may_be_0.interval.low < 0 < may_be_0.estimate
+    assert may_be_0.estimate == pytest.approx(0.01 * planted.MEAN)
     sums = planted._tossed(800)[planted.CELL.name][1]
     values = np.repeat([planted.HIGH, planted.LOW], [800, 1200])
     expected = MomentSums.of(values[:, None])
@@ -95,7 +99,9 @@ def test_intervals_hold_and_narrower_ones_are_told(monkeypatch):
     needed = planted.replications_needed
     with monkeypatch.context() as patch:
         patch.setattr(planted, "replications_needed", lambda *words: needed(*words) * 99 // 100)
-        assert len(list(planted._intervals())) == 2
+        lines = list(planted._intervals())
+    assert len(lines) == 2
+    assert all(line.endswith("are planned for 0.01") for line in lines)
 
 
 def test_a_decider_that_errs_is_told(said, monkeypatch):

@@ -11,6 +11,7 @@ from simulations.evidence import (
     Options,
     Point,
     Store,
+    forecast,
     mean_of,
     plan_claims,
     run_claims,
@@ -20,6 +21,7 @@ from simulations.evidence import (
 from simulations.evidence.blocks import Block
 from simulations.evidence.forecast import FEW, SAMPLE, sample
 from simulations.evidence.formulas import FormulaDistance, Groups
+from simulations.evidence.store import Memory
 from simulations.problems import Suite, mse_of
 from tests.support.claims import GRPO, SKEWED, claim_of_runs, small_claim, training
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
@@ -83,6 +85,18 @@ def test_what_is_foretold_is_what_the_tasks_of_a_run_take(made, engine, done, tm
     for name, replications in run.plans[0].replications.items():
         assert plan.replications[name] == pytest.approx(replications, rel=0.3), name
     assert (drawn > 0) == (engine == "cpu")
+
+
+@pytest.mark.parametrize("replications", [3, 4, 12, 400])
+def test_what_starts_a_block_is_told_from_its_replications(replications, done, monkeypatch):
+    """By a part of it, or where it has none of a few more; of two alike nothing starts it."""
+    monkeypatch.setattr(forecast.Work, "taken", lambda _, task: START + PACE * task.replications)
+    with work.environment(Options("smoke"), None) as pool:
+        clock = forecast._Clock(work.Work(Memory(), Options("smoke"), pool))
+        pilot = Block(GradientCell(SKEWED, 2), (mse_of("grpo"),), "reference", 0, 0, replications)
+        starts = clock.starts([pilot])
+    wanted = 0.0 if replications == 3 else START
+    assert starts == {(GradientCell, "reference"): pytest.approx(wanted, abs=1e-12)}
 
 
 def test_a_plan_runs_little_of_what_it_foretells(done):
