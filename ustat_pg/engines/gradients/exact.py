@@ -11,7 +11,7 @@ theory that it is held against.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import comb, factorial, log10, perm, prod
 from typing import Any
@@ -141,22 +141,24 @@ def prompts_of(
     """Every choice of prompts with its probability; one order of them for all, unless they are ordered."""
     everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
     batch = cell.batch_size
+    choices: Iterable[tuple[int, ...]]
     if cell.design == "fixed":
         yield tuple(everyone), 1.0
     elif cell.design == "iid":
-        for chosen in (
-            itertools.product(everyone, repeat=batch)
-            if ordered
-            else itertools.combinations_with_replacement(everyone, batch)
-        ):
+        choices = itertools.combinations_with_replacement(everyone, batch)
+        if ordered:
+            choices = itertools.product(everyone, repeat=batch)
+        for chosen in choices:
             repeats = prod(factorial(chosen.count(x)) for x in set(chosen))
             orders = 1 if ordered else factorial(batch) // repeats
             yield chosen, orders * float(np.prod(probs[list(chosen)]))
     else:
-        take = itertools.permutations if ordered else itertools.combinations
-        choices = list(take(everyone, batch))
+        choices = itertools.combinations(everyone, batch)
+        if ordered:
+            choices = itertools.permutations(everyone, batch)
+        alike = (perm if ordered else comb)(len(everyone), batch)
         for chosen in choices:
-            yield chosen, 1 / len(choices)
+            yield chosen, 1 / alike
 
 
 def groups_of(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Array]:
