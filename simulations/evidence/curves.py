@@ -80,8 +80,9 @@ def measurements_of(
     functionals = [point.functional for point in points if point.functional is not None]
     wanted = [p.functional for p in points if p.functional is not None and p.enumerate]
     measured = Measurements(functionals, options, enumerated=wanted)
+    size = options.drawn
     replications = {
-        name: int(cell.shown(options.drawn.point_blocks) * block_of(cell))
+        name: min(int(cell.shown(size.point_blocks) * block_of(cell)), size.point_most)
         for name, cell in measured.cells.items()
     }
     for name, number in (drawn or {}).items():

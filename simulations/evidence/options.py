@@ -20,16 +20,18 @@ class Size:
         budget: the most replications of one check.
         point_blocks: blocks of every measured point of a figure.
         times: how many times the replications that a check needs are drawn.
+        point_most: the most replications of such a point: a figure shows no smaller error.
     """
 
     budget: int
     point_blocks: float
     times: int = 1
+    point_most: int = 2**62
 
 
 SIZES = {
     "smoke": Size(6_000_000, 0.125),
-    "quick": Size(20_000_000, 2.0),
+    "quick": Size(20_000_000, 2.0, point_most=LARGEST_BLOCK // 2),
     "full": Size(500_000_000, 64.0),
     "card": Size(5_000_000_000, 640.0, times=10),
 }

@@ -132,8 +132,8 @@ def make_plan(claim: Claim, pilots: Sums, options: Options) -> Plan:
             # Far over the budget no verdict is to be had: a few blocks give the estimate.
             affordable = budget if wanted <= 10 * budget else 4 * block
             drawn = max(min(options.drawn.times * wanted, affordable), cell.least)
-            # The last block may be a part of one, of a thousand replications or more.
-            step = max(block // 8, min(block, 1024))
+            # The last block may be a part of one, of whole thousands.
+            step = min(block, 1024)
             replications = -(-drawn // step) * step
             plan.replications[cell.name] = max(plan.replications.get(cell.name, 0), replications)
     return plan

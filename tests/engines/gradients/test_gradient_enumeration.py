@@ -130,11 +130,15 @@ def test_the_size_is_the_number_of_outcomes(design, tuples):
             "fixed": [tuple(range(3))],
             "without-replacement": itertools.permutations(range(3), batch),
         }[design]
-        expected = sum(math.prod(groups[x] for x in prompts) for prompts in chosen)
+        ordered = [tuple(prompts) for prompts in chosen]
+        visited = ordered if tuples else {tuple(sorted(prompts)) for prompts in ordered}
+        sizes = [
+            sum(math.prod(groups[x] for x in prompts) for prompts in choices)
+            for choices in (ordered, visited)
+        ]
         cell = GradientCell(problem, size, batch, design)
-        assert exact.size(cell, tuples=tuples) == expected
         chunks = list(exact.minibatches(cell, tuples=tuples))
-        assert sum(len(probability) for _, probability in chunks) == expected
+        assert [exact.size(cell, tuples=tuples), sum(len(p) for _, p in chunks)] == sizes
         assert sum(probability.sum() for _, probability in chunks) == pytest.approx(1, abs=1e-13)
         assert all((probability > 0).all() for _, probability in chunks)
 

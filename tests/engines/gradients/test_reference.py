@@ -85,3 +85,14 @@ def test_values_by_loops(kind):
     assert measured.n == 5
     assert np.allclose(measured.mean, expected.mean, rtol=1e-14)
     assert np.allclose(measured.products, expected.products, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 64])
+def test_outcomes_that_repeat_are_weighed_once(size):
+    """Where their number is too large to count them by, each stands for itself."""
+    cell = GradientCell(random_problem(3, "plain"), size, 2)
+    draws, place = reference.different(cell, seed=1, first=5, replications=600)
+    every = reference.draw(cell, seed=1, first=5, replications=600)
+    for name in ("contexts", "arms", "rewards", "squared_norms"):
+        assert np.array_equal(getattr(draws, name)[place], getattr(every, name))
+    assert (len(draws.arms) < 600) == (size == 2)

@@ -30,7 +30,7 @@ from ..base import (
 )
 from .cell import GradientCell, GradientQuantity, Projection
 from .exact import effort, minibatches, size
-from .reference import draw, values_of
+from .reference import different, values_of
 
 _BLOCK = 8192
 """Replications in a block: groups are weighed in NumPy."""
@@ -93,8 +93,8 @@ class OrderedCell(GradientCell):
         values = []
         for some in slices(block.count, _ROWS):
             first, count = block.first + some.start, some.stop - some.start
-            draws = draw(self, seed=block.seed, first=first, replications=count)
-            values.append(self._values(quantities, draws))
+            draws, place = different(self, seed=block.seed, first=first, replications=count)
+            values.append(self._values(quantities, draws)[place])
         return MomentSums.of(np.concatenate(values))
 
     def _values(self, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:

@@ -2,7 +2,8 @@
 
 A group's outcomes are enumerated as tuples (every order apart) or as counts (how often each
 outcome of one rollout occurs, with the multinomial probability), which is far smaller and the
-same for every estimator that does not look at the order of a group. Minibatches are enumerated
+same for every estimator that does not look at the order of a group; so are the prompts of a
+minibatch. Minibatches are enumerated
 jointly: no sum of variances, no independence is used, so what comes out owes nothing to the
 theory that it is held against.
 """
@@ -10,7 +11,7 @@ theory that it is held against.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import comb, factorial, log10, perm, prod
 from typing import Any
@@ -51,7 +52,7 @@ _A_CHOICE, _A_CELL = 64, 16_000
 
 
 def size(cell: GradientCell, *, tuples: bool = False) -> int:
-    """How many outcomes of a minibatch there are, summed over the choices of prompts."""
+    """How many outcomes of a minibatch there are, summed over the choices of prompts, their orders apart."""
     counts = [int(count) for count in cell.problem.outcomes.counts]
     groups = [
         count**cell.group_size if tuples else comb(count + cell.group_size - 1, cell.group_size)
@@ -98,7 +99,12 @@ def require(cell: GradientCell, *, tuples: bool = False) -> None:
 
 
 def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[Draws, Array]]:
-    """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,)."""
+    """Every outcome of a minibatch, in chunks of :class:`Draws` with their probabilities (n,).
+
+    Arguments:
+        tuples: keep every order of outputs and prompts apart; else one stands for all, with the
+            probability of them together.
+    """
     require(cell, tuples=tuples)
     problem = cell.problem
     groups = [
@@ -106,7 +112,7 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
         for x, count in enumerate(problem.outcomes.counts)
     ]
     row = 8 * max((cell.batch_size * cell.group_size) ** 2, 8)
-    for contexts, chance in prompts_of(cell):
+    for contexts, chance in prompts_of(cell, ordered=tuples):
         sizes = tuple(len(groups[x][1]) for x in contexts)
         total = int(np.prod(sizes))
         for some in slices(total, max(64, _CHUNK_BYTES // row)):
@@ -129,18 +135,30 @@ def minibatches(cell: GradientCell, *, tuples: bool = False) -> Iterator[tuple[D
             )
 
 
-def prompts_of(cell: GradientCell) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Every choice of prompts with its probability."""
+def prompts_of(
+    cell: GradientCell, *, ordered: bool = False
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every choice of prompts with its probability; one order of them for all, unless they are ordered."""
     everyone, probs = range(cell.problem.contexts), cell.problem.context_probs
+    batch = cell.batch_size
+    choices: Iterable[tuple[int, ...]]
     if cell.design == "fixed":
         yield tuple(everyone), 1.0
     elif cell.design == "iid":
-        for chosen in itertools.product(everyone, repeat=cell.batch_size):
-            yield chosen, float(np.prod(probs[list(chosen)]))
-    else:
-        choices = list(itertools.permutations(everyone, cell.batch_size))
+        choices = itertools.combinations_with_replacement(everyone, batch)
+        if ordered:
+            choices = itertools.product(everyone, repeat=batch)
         for chosen in choices:
-            yield chosen, 1 / len(choices)
+            repeats = prod(factorial(chosen.count(x)) for x in set(chosen))
+            orders = 1 if ordered else factorial(batch) // repeats
+            yield chosen, orders * float(np.prod(probs[list(chosen)]))
+    else:
+        choices = itertools.combinations(everyone, batch)
+        if ordered:
+            choices = itertools.permutations(everyone, batch)
+        alike = (perm if ordered else comb)(len(everyone), batch)
+        for chosen in choices:
+            yield chosen, 1 / alike
 
 
 def groups_of(probs: Array, group_size: int, tuples: bool) -> tuple[Integers, Array]:
@@ -191,10 +209,11 @@ def measure(
             e: e.advantages(problem, draws) / (cell.batch_size * cell.group_size) for e in labels
         }
         products = [
-            (b, c, gram(x, y)[draws.arms[:, b, :, None], draws.arms[:, c, None]])
+            # A pair of prompts stands for both its orders.
+            (b, c, (1 + (b < c)) * gram(x, y)[draws.arms[:, b, :, None], draws.arms[:, c, None]])
             for b, x in enumerate(contexts)
             for c, y in enumerate(contexts)
-            if gram(x, y).any()
+            if b <= c and gram(x, y).any()
         ]
 
         def square(shares: Array, products: Any = products) -> Array:

@@ -24,15 +24,44 @@ _CHUNK_BYTES = 64_000_000
 
 def draw(cell: GradientCell, *, seed: int, first: int, replications: int) -> Draws:
     """The outcomes of replications ``first`` onwards."""
+    contexts, chosen = _outcomes(cell, seed, first, replications)
+    return _draws(cell, contexts, chosen)
+
+
+def different(
+    cell: GradientCell, *, seed: int, first: int, replications: int
+) -> tuple[Draws, Integers]:
+    """The different outcomes among replications ``first`` onwards, and each replication's place there,
+    (R,): small groups of few outcomes repeat, and what repeats is weighed once.
+    """
+    contexts, chosen = _outcomes(cell, seed, first, replications)
+    most, atoms = cell.problem.contexts, cell.problem.outcomes.arms.shape[1]
+    if most**cell.batch_size * atoms ** (cell.batch_size * cell.group_size) >= 2**63:
+        return _draws(cell, contexts, chosen), np.arange(replications)
+    code = np.zeros(replications, dtype=np.int64)
+    for row in contexts.T:
+        code = most * code + row
+    for row in chosen.reshape(replications, -1).T:
+        code = atoms * code + row
+    _, kept, place = np.unique(code, return_index=True, return_inverse=True)
+    return _draws(cell, contexts[kept], chosen[kept]), place
+
+
+def _outcomes(
+    cell: GradientCell, seed: int, first: int, replications: int
+) -> tuple[Integers, Integers]:
+    """Prompts (R, B), and the numbers of their outcomes (R, B, G)."""
     key = rng.cell_key(seed, cell.name)
     numbers = first + np.arange(replications)
     contexts = _contexts(cell, key, numbers)
-    outcomes = cell.problem.outcomes
-    ends = rng.thresholds(outcomes.probs)
+    ends = rng.thresholds(cell.problem.outcomes.probs)
     slots = np.arange(cell.batch_size)
     words = rng.words(key, numbers[:, None], slots, cell.group_size)
-    chosen = (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
-    rows = contexts[:, :, None]
+    return contexts, (words[..., None] >= ends[contexts][:, :, None, :]).sum(axis=-1)
+
+
+def _draws(cell: GradientCell, contexts: Integers, chosen: Integers) -> Draws:
+    outcomes, rows = cell.problem.outcomes, contexts[:, :, None]
     arms = outcomes.arms[rows, chosen]
     norms = cell.problem.policy.squared_norms[rows, arms]
     return Draws(contexts, arms, outcomes.rewards[rows, chosen], norms)
@@ -60,8 +89,8 @@ def measure(
     values = []
     for some in slices(block.count, _CHUNK_BYTES // row):
         first, count = block.first + some.start, some.stop - some.start
-        draws = draw(cell, seed=block.seed, first=first, replications=count)
-        values.append(values_of(cell, quantities, draws))
+        draws, place = different(cell, seed=block.seed, first=first, replications=count)
+        values.append(values_of(cell, quantities, draws)[place])
     return MomentSums.of(np.concatenate(values))
 
 
