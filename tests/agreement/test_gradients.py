@@ -13,7 +13,7 @@ from simulations import Suite, claim
 from simulations.evidence import Options, RivalVerdict, Store, Verdict, run_claims
 from simulations.problems import Entry
 from tests.support import laws
-from tests.support.estimators import EACH
+from tests.support.estimators import tables_of
 from tests.support.laws import COMPARED, SUBJECTS, errors_of
 from tests.support.problems import (
     FORMS,
@@ -102,15 +102,6 @@ def test_the_same_numbers(subject, problem):
         laws.same_numbers(subject, cell)
 
 
-BY_COUNT = [each for each in EACH if each.record.by_count and not each.record.kernel]
-
-
-@pytest.mark.parametrize("estimator", BY_COUNT, ids=lambda estimator: estimator.label)
-def test_the_same_numbers_by_a_table_of_counts(estimator):
-    cell = GradientCell(random_problem(1, "binary", contexts=2), 4, 2)
-    laws.same_numbers(SUBJECTS["cpu"], cell, [SquaredError(estimator)], replications=60)
-
-
 @pairs([name for name in COMPARED if name == "autograd"])
 def test_the_same_numbers_where_every_surrogate_is_differentiated(subject, problem, monkeypatch):
     """Where gradients are too many to keep."""
@@ -128,6 +119,16 @@ def test_the_same_numbers_in_every_size_and_design(form):
     problem = random_problem(1, FORMS[form], contexts=5)
     for cell in laws.cells(problem, range(1, 10), range(1, 6)):
         laws.same_numbers(SUBJECTS["cpu"], cell, replications=30)
+
+
+@engines(COMPARED)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_same_numbers_of_every_table_by_counts(subject, size):
+    """One prompt and several, which compiled engines have a body each for."""
+    tables = tables_of(size)
+    asked = [*map(SquaredError, tables), *(Distance(e, tables[-1]) for e in tables[:-1])]
+    for cell in laws.cells(random_problem(1, "binary", contexts=2), (size,), (1, 2)):
+        laws.same_numbers(subject, cell, asked, replications=60)
 
 
 def test_the_same_numbers_on_real_data_and_in_corners():

@@ -12,6 +12,7 @@ from simulations.engines.runs import reference
 from simulations.engines.runs.trajectory import Trajectory
 from tests.support import run_laws as laws
 from tests.support.bends import with_bends
+from tests.support.estimators import tables_of
 from tests.support.problems import RUN_ESTIMATORS, smooth
 from tests.support.run_laws import SUBJECTS, path
 from ustat_pg.problems import SoftmaxBandit
@@ -52,6 +53,13 @@ def test_the_thirty_hold_every_pair_that_a_body_may_treat_apart():
     assert {(layout, bent) for layout, _, bent in cases} == {*product(laws.LAYOUTS, (False, True))}
     pairs = {(estimator.label, bent) for _, estimator, bent in cases}
     assert pairs == {(e.label, bent) for e in RUN_ESTIMATORS for bent in (False, True)}
+
+
+@compared("cpu")
+@pytest.mark.parametrize("layout", ["one prompt", "three prompts"])
+def test_the_same_draws_make_the_same_path_by_every_table_by_counts(layout, subject, bent):
+    for estimator in tables_of(laws.LAYOUTS[layout][4]):
+        laws.same_path(subject, path(layout, estimator, 20, bent=bent, binary=True))
 
 
 @compared(*SUBJECTS)

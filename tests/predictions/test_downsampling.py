@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -28,13 +28,18 @@ CHOICES = {
 }
 
 
+def chosen(group, kept, by):
+    """The subset that a search over all subsets finds."""
+    subsets = combinations(range(len(group)), kept)
+    return list(min(subsets, key=lambda members: CHOICES[by]([group[i] for i in members])))
+
+
 def cut_down(estimator, kept, by):
-    """The advantages of the subset that a search over all subsets finds, 0 of the others."""
+    """The advantages of the chosen subset, 0 of the others."""
 
     @cache
     def of_group(group):
-        subsets = combinations(range(len(group)), kept)
-        best = list(min(subsets, key=lambda members: CHOICES[by]([group[i] for i in members])))
+        best = chosen(group, kept, by)
         row = np.zeros(len(group))
         row[best] = advantages(estimator, np.array(group)[best]) * len(group) / kept
         return row
@@ -67,6 +72,28 @@ def test_mean_and_error_are_those_of_every_outcome(name, estimator, drawn, kept,
         )
     )
     assert np.allclose(mean, found.mean, rtol=0, atol=1e-12)
+    length, gradient = np.linalg.norm(mean), problem.gradient()
+    cosine = mean @ gradient / length / np.linalg.norm(gradient)
+    assert predicted.cosine == pytest.approx(cosine, rel=1e-10)
+    noise = found.mse - found.squared_bias
+    assert predicted.noise_to_signal == pytest.approx(noise / length**2, rel=1e-9)
+    several = downsampled_mse(problem, estimator, drawn, kept, 3, by=by)
+    assert several.mse == pytest.approx(found.squared_bias + noise / 3, rel=1e-10)
+    assert several.noise_to_signal == pytest.approx(noise / 3 / length**2, rel=1e-9)
+
+
+@pytest.mark.parametrize("by", DOWNSAMPLING)
+@pytest.mark.parametrize(("drawn", "kept"), [(4, 2), (5, 4), (3, 3), (3, 1)])
+def test_groups_whose_kept_rewards_are_equal_are_silent(drawn, kept, by):
+    problem = PROBLEMS["two prompts"]
+    value, silent = problem.moments().value[:, None], 0.0
+    for group in product((0, 1), repeat=drawn):
+        if len({group[i] for i in chosen(group, kept, by)}) == 1:
+            rates = np.where(group, value, 1 - value)
+            silent += problem.context_probs @ rates.prod(axis=1)
+    found = downsampled_mse(problem, "vanilla", drawn, kept, by=by)
+    assert found.silent == pytest.approx(silent, rel=1e-12)
+    assert (found.estimator, found.drawn, found.kept, found.by) == ("vanilla", drawn, kept, by)
 
 
 @pytest.mark.parametrize("by", DOWNSAMPLING)

@@ -73,6 +73,7 @@ def without_baseline(rewards, reached):
 
 LONE = ("reward", "zero")
 BY_STATE = ("to-go", "to-go-mean")
+NOISE = ("none", "to-go", "episode", "pooled-mean")
 
 
 @cases
@@ -82,7 +83,7 @@ def test_means_and_noise_are_the_brute_force(name, size):
         close(found.mean, brute(name, ind.named(scheme, lone), size).mean, scheme)
         listed = enumerate_turns(library(name), scheme, size, lone=lone)
         close(found.by_turn, listed.by_turn, scheme)
-    for scheme in ("none", "to-go", "episode"):
+    for scheme in NOISE:
         close(turn_noise(library(name), scheme, size), brute(name, scheme, size).squares, scheme)
 
 
@@ -119,9 +120,11 @@ def test_means_are_the_brute_force_where_episodes_may_be_absent(size):
     starts, probs = whole.starts[[*range(len(whole.starts)), 0]], [*whole.probs * 2 / 3, 1 / 3]
     absent = Episodes(np.array(probs), starts, **rows)
     for scheme, lone in product(TURN_SCHEMES, LONE):
-        wanted = ind.moments(of, ind.SCHEMES[ind.named(scheme, lone)], size).mean
-        close(turn_mean(absent, scheme, size, lone=lone).mean, wanted, scheme)
-        close(enumerate_turns(absent, scheme, size, lone=lone).mean, wanted, scheme)
+        wanted = ind.moments(of, ind.SCHEMES[ind.named(scheme, lone)], size)
+        close(turn_mean(absent, scheme, size, lone=lone).mean, wanted.mean, scheme)
+        close(enumerate_turns(absent, scheme, size, lone=lone).mean, wanted.mean, scheme)
+        if scheme in NOISE and lone == "reward":
+            close(turn_noise(absent, scheme, size), wanted.squares, scheme)
         if scheme in BY_STATE:
             mine = ind.SCHEMES[ind.named(scheme, lone, True)]
             found = enumerate_turns(absent, scheme, size, lone=lone, by_state=True).mean
@@ -135,6 +138,12 @@ def test_the_pooled_mean_of_large_groups(name, size):
     push = sum(e.prob * pool * sum(e.scores) for e, pool in pools)
     gradient = sum(e.back(0) * e.slope for e in listed(name))
     close(turn_mean(library(name), "pooled-mean", size).mean, gradient - push)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tool", 12), ("opposed", 30)])
+def test_the_noise_of_the_pooled_mean_of_large_groups(name, size):
+    found = enumerate_turns(library(name), "pooled-mean", size).turn_squares
+    close(turn_noise(library(name), "pooled-mean", size), found)
 
 
 @pytest.mark.parametrize("name", ["meets", "again"])
@@ -282,7 +291,7 @@ test_what_cannot_be_predicted_is_refused = refusals(
         lambda: turn_noise(TOOL, "summed", 2),
         "scheme 'summed' is unknown: choose one of none, to-go",
     ),
-    (lambda: turn_noise(TOOL, "episode", 1), "group_size is 1: .* of at least 2"),
+    (lambda: turn_noise(TOOL, "episode", 0), "group_size is 0: .* of at least 1"),
     (lambda: enumerate_turns(TOOL, "summed", 2, by_state=True), "'summed' does not take them"),
     (lambda: enumerate_turns(TOOL, "summed", 300), "groups of 300, more than 1,000,000: take a"),
 )

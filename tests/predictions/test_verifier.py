@@ -44,6 +44,19 @@ def test_the_mean_is_shorter_and_weighs_by_what_is_seen(estimator, rates):
     assert effect.signal == pytest.approx(rates[0] - rates[1])
 
 
+@pytest.mark.parametrize(("estimator", "size", "batch"), [("grpo", 3, 2), ("std", 4, 1)])
+def test_noise_over_signal_is_that_of_every_outcome(estimator, size, batch):
+    effect = verifier_effect(PROBLEM, 0.9, 0.2, estimator, size, batch)
+    assert (effect.estimator, effect.group_size, effect.batch_size) == (estimator, size, batch)
+    assert (effect.true_positive_rate, effect.false_positive_rate) == (0.9, 0.2)
+    assert np.allclose(effect.pass_rates, 0.2 + 0.7 * PROBLEM.moments().value, rtol=1e-14)
+    seen = {"noise_to_signal": verified(PROBLEM, 0.9, 0.2), "without_errors": PROBLEM}
+    for name, problem in seen.items():
+        found = enumerate_mse(problem, estimator, size, batch)
+        wanted = (found.mse - found.squared_bias) / (found.mean @ found.mean)
+        assert getattr(effect, name) == pytest.approx(wanted, rel=1e-9), name
+
+
 def test_a_verifier_that_never_errs_changes_nothing():
     effect = verifier_effect(PROBLEM, 1.0, 0.0)
     assert effect.noise_to_signal == pytest.approx(effect.without_errors, rel=1e-13)

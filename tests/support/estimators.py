@@ -8,7 +8,7 @@ from ustat_pg.engines import Estimator
 from ustat_pg.engines.base import RUNNABLE
 from ustat_pg.registry import ESTIMATORS
 
-__all__ = ["EACH", "WITH_RANGE", "spelled"]
+__all__ = ["EACH", "WITH_RANGE", "spelled", "tables_of"]
 
 NUMBERS: dict[str, Callable[[int], tuple[float, ...]]] = {
     "shrinkage": lambda size: (0.25, 0.5),
@@ -33,6 +33,18 @@ EACH = [
     if name not in ("count-table", "loo-table")
 ]
 """One estimator for each name, of those that take groups of any size."""
+
+
+def tables_of(size: int) -> list[Estimator]:
+    """The estimators that compiled engines read from a table by counts, on rewards 0 and 1."""
+    return [
+        Estimator(spelled(name, size))
+        for name in RUNNABLE
+        if (record := ESTIMATORS[name]).by_count
+        and not record.kernel
+        and size >= record.least_group
+    ]
+
 
 KNOWN = ("of_prompt", "of_pairs", "within_rewards", "standardised")
 """What bounds an estimate whatever the rewards."""

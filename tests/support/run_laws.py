@@ -19,6 +19,7 @@ from tests.support.bends import with_bends
 from tests.support.laws import FAR, LAST, the_same_at_once
 from tests.support.problems import smooth
 from ustat_pg.engines import Estimator
+from ustat_pg.problems import SoftmaxBandit
 
 TOLERANCE = 1e-9
 """The engines' exponentials differ in the last place. A word w is a draw of another arm where
@@ -63,11 +64,16 @@ SETS = {
 
 
 def path(
-    layout: str, estimator: Estimator, steps: int, *, bent: bool = False, **asked: Any
-) -> Trajectory:
-    """Runs of a layout whose rates decay and whose starts are spread."""
+    layout: str, estimator: Estimator, steps: int, *, bent: bool = False, binary: bool = False,
+    **asked: Any,
+) -> Trajectory:  # fmt: skip
+    """Runs of a layout whose rates decay and whose starts are spread; rewards may be 0 and 1."""
     *shape, group, batch, design = LAYOUTS[layout]
     problem = smooth(*shape, uniform=design == "epochs")
+    if binary:
+        rewards = (problem.reward_values > 0).astype(float)
+        arrays = problem.policy, problem.context_probs, rewards, problem.reward_probs
+        problem = SoftmaxBandit(*arrays)
     asked = {
         "start_scale": np.linspace(0.1, 0.5, problem.d),
         # Bends of negative sign may drive θ to infinity, where rounding grows with it.

@@ -154,9 +154,8 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
     plain = _pull(part, returns)
     reach = _reach(part)
     if scheme == "pooled-mean":
-        return plain - _pull(
-            part, part.reached * _of_group_mean(part, returns[:, 0], size)[:, None]
-        )
+        pool = _Pool(part, returns[:, 0], size)
+        return plain - _pull(part, part.reached * pool.mean()[:, None])
     # What stands together is there where a whole episode is, or where the turn is.
     there = reach[:1] if scheme.startswith(("episode", "pooled")) else reach
     if scheme.endswith("-mean"):
@@ -189,33 +188,82 @@ def _reach(part: Episodes) -> Array:
     return np.where(reach > 0, reach, 1.0)
 
 
-def _of_group_mean(part: Episodes, returns: Array, size: int) -> Array:
-    """E[ρ | one episode] of the group's mean over turns ρ, (E,), for episodes that have turns.
+class _Pool:
+    """The group's mean over turns, ρ = S/N, of N turns whose returns add up to S, in its first two moments.
 
-    1/N = ∫₀¹ tᴺ⁻¹ dt of the group's N turns makes it, with φ = E tᵀ and ψ = E[T R tᵀ],
-    ∫₀¹ tᵀ⁻¹ (T R φᴳ⁻¹ + (G-1) ψ φᴳ⁻²) dt.
+    1/N = ∫₀¹ tᴺ⁻¹ dt and 1/N² = -∫₀¹ log(t) tᴺ⁻¹ dt, so that episodes are independent at each t.
     """
-    lengths, most = part.reached.sum(axis=1), part.reached.shape[1]
-    t, weights = _nodes(size * most)
-    powers = t[:, None] ** np.arange(most + 1)
-    phi = powers @ np.bincount(lengths, part.probs, most + 1)
-    psi = powers @ np.bincount(lengths, part.probs * lengths * returns, most + 1)
-    alone = (weights * phi ** (size - 1)) @ powers
-    beside = (size - 1) * (weights * psi * phi ** max(size - 2, 0)) @ powers
-    before = np.maximum(lengths - 1, 0)
-    return lengths * returns * alone[before] + beside[before]
+
+    def __init__(self, part: Episodes, returns: Array, size: int) -> None:
+        self.part, self.returns, self.size = part, returns, size
+        self.lengths, most = part.reached.sum(axis=1), part.reached.shape[1]
+        self.paid = self.lengths * returns
+        t, weights = _nodes(size * most)
+        self.over, self.over_square = weights / t, -np.log(t) * weights / t
+        self.powers = t[:, None] ** np.arange(most + 1)
+        self.sums = [
+            self.powers @ np.bincount(self.lengths, part.probs * self.paid**k, most + 1)
+            for k in range(3)
+        ]
+
+    def others(self, count: int) -> tuple[Array, Array, Array]:
+        """E tᴺ, E S tᴺ and E S² tᴺ of so many episodes, at the nodes."""
+        one, paid, square = self.sums
+        whole, but_one, but_two = (one ** max(count - left, 0) for left in range(3))
+        pairs = count * (count - 1) * paid**2 * but_two
+        return whole, count * paid * but_one, count * square * but_one + pairs
+
+    def mean(self) -> Array:
+        """E[ρ | one episode], (E,), of those that have turns."""
+        whole, paid, _ = self.others(self.size - 1)
+        return self.paid * self._at(self.over * whole) + self._at(self.over * paid)
+
+    def square(self) -> Array:
+        """E[ρ² | one episode], (E,), of those that have turns."""
+        whole, paid, square = (self._at(self.over_square * of) for of in self.others(self.size - 1))
+        return self.paid**2 * whole + 2 * self.paid * paid + square
+
+    def _at(self, weights: Array) -> Array:
+        integrals: Array = (weights @ self.powers)[self.lengths]
+        return integrals
+
+    def pair(self, turn: int) -> float:
+        """E s·s' (R - ρ)(R' - ρ) of two episodes and their scores of a turn."""
+        weights = self.part.probs * [
+            np.ones(len(self.paid)), self.returns, self.paid, self.returns * self.paid, self.paid**2,
+        ]  # fmt: skip
+        pulls = np.zeros((len(weights), self.powers.shape[1], self.part.d))
+        for length in range(turn + 1, self.powers.shape[1]):
+            rows = self.lengths == length
+            pulls[:, length] = weights[:, rows] @ self.part.scores[rows, turn]
+
+        def both(one: int, other: int) -> Array:
+            grams = pulls[one] @ pulls[other].T
+            products: Array = ((self.powers @ grams) * self.powers).sum(axis=1)
+            return products
+
+        plain, returns, paid, crossed, squares = range(5)
+        whole, of_others, square = self.others(self.size - 2)
+        once = (both(crossed, plain) + both(returns, paid)) * whole
+        once += both(returns, plain) * of_others
+        twice = 2 * (both(squares, plain) + both(paid, paid)) * whole
+        twice += 4 * both(paid, plain) * of_others + both(plain, plain) * square
+        push = pulls[returns].sum(axis=0)
+        return float(push @ push - 2 * self.over @ once + self.over_square @ twice)
 
 
 def _nodes(degree: int) -> tuple[Array, Array]:
-    """Nodes and weights in (0, 1) for polynomials below a degree whose coefficients are at least 0.
+    """Nodes and weights in (0, 1) for polynomials below a degree of no negative coefficient, by -log t too.
 
-    Sixteen of Gauss and Legendre in each of [0, 1/2], [1/2, 3/4], ... and in the last, of length h at
-    most 1/degree. The ellipse around a panel with half-axes that add up to 3 + √8 of its half reaches
-    as far as 1, around the last to 1 + h: there such a polynomial is at most e times its value at 1, and
-    the error at most 64/15 · e/2 · (3 + √8)⁻³² / (1 - (3 + √8)⁻²) = 2e-24 of that value.
+    Sixteen of Gauss and Legendre in each of [1/2, 3/4], [3/4, 7/8], ... and in the last, of length h at most
+    1/degree. The ellipse around a panel with half-axes that add up to 3 + √8 of its half reaches as far
+    as 1, around the last to 1 + h: there such a polynomial is at most e times its value at 1, and the
+    error at most 64/15 · e/2 · (3 + √8)⁻³² / (1 - (3 + √8)⁻²) = 2e-24 of that value. Panels halve
+    towards 0 too, where the logarithm is not one: what lies below 2⁻⁶⁰ is nothing.
     """
-    halvings = max(int(degree) - 1, 1).bit_length()
-    ends = 1 - np.append(0.5 ** np.arange(halvings + 1), 0.0)
+    nearest = max(int(degree) - 1, 1).bit_length()
+    low, high = 0.5 ** np.arange(60, 0, -1), 1 - 0.5 ** np.arange(2, nearest + 1)
+    ends = np.concatenate([[0.0], low, high, [1.0]])
     points, weights = np.polynomial.legendre.leggauss(16)
     half = np.diff(ends)[:, None] / 2
     return (ends[:-1, None] + half * (1 + points)).ravel(), (half * weights).ravel()
@@ -228,16 +276,16 @@ def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) ->
 
     Arguments:
         problem: what the policy is trained on, or its list of episodes.
-        scheme: "none" (returns Rₜ without a baseline), "to-go" or "episode".
-        group_size: G >= 1; at least 2 of "episode".
+        scheme: "none" (returns Rₜ without a baseline), "to-go", "episode" or "pooled-mean".
+        group_size: G >= 1.
 
     >>> from ustat_pg.problems import load_episodes
     >>> problem = load_episodes("ustat:tool")
     >>> [turn_noise(problem, scheme, 8).round(4) for scheme in ("to-go", "episode")]
     [array([0.0535, 0.0094]), array([0.0535, 0.0052])]
     """
-    one_of("scheme", scheme, ("none", "to-go", "episode"))
-    size = integer("group_size", group_size, minimum=2 if scheme == "episode" else 1)
+    one_of("scheme", scheme, ("none", "to-go", "episode", "pooled-mean"))
+    size = integer("group_size", group_size, minimum=1)
     noise = np.zeros(episodes_of(problem).rewards.shape[1])
     for chance, part in episodes_of(problem).prompts():
         noise += chance * _noise(part, scheme, size)
@@ -245,24 +293,25 @@ def turn_noise(problem: Episodes | HasEpisodes, scheme: str, group_size: int) ->
 
 
 def _noise(part: Episodes, scheme: str, size: int) -> Array:
-    probs, to_go = part.probs, part.to_go
-    norms = _norms(part)
-    reach = _reach(part)
-    value = (probs @ to_go) / reach
-    variance = (probs @ to_go**2) / reach - value**2
-    f0 = probs @ norms
-    gradients = _pull(part, to_go)
-    cross = (size - 1) * (gradients**2).sum(axis=1)
+    probs, norms, reach = part.probs, _norms(part), _reach(part)
+    if scheme == "pooled-mean":
+        # The same of all returns less their mean, whose rounding is smaller.
+        pool = _Pool(part, part.to_go[:, 0] - probs @ part.to_go[:, 0], size)
+        squares = pool.returns * (pool.returns - 2 * pool.mean()) + pool.square()
+        pairs = [(size - 1) * pool.pair(turn) for turn in range(len(reach))]
+        return (probs @ (norms * (squares * (pool.lengths > 0))[:, None]) + pairs) / size
+    returns = part.to_go
     if scheme == "episode":
-        whole = to_go[:, :1]
-        mean = float(probs @ whole[:, 0])
-        spread = float(probs @ whole[:, 0] ** 2) - mean**2
-        own = probs @ (norms * (whole - mean) ** 2) + f0 * spread / (size - 1)
-        return (own + cross * (1 + (size - 1) ** -2)) / size
-    f1 = probs @ (norms * (to_go - value))
-    f2 = probs @ (norms * (to_go - value) ** 2)
+        returns, reach = returns[:, :1], reach[:1]
+    value = (probs @ returns) / reach
+    variance = (probs @ returns**2) / reach - value**2
+    f0 = probs @ norms
+    cross = (size - 1) * (_pull(part, part.to_go) ** 2).sum(axis=1)
+    f1 = probs @ (norms * (returns - value))
+    f2 = probs @ (norms * (returns - value) ** 2)
     if scheme == "none":
         return (f2 + 2 * value * f1 + value**2 * f0 + cross) / size
+    # The baseline is a mean of as many as are there, 0 of none.
     alone = (1 - reach) ** (size - 1)
     one_over = _mean_of(size - 1, reach, lambda k: np.where(k > 0, 1 / np.maximum(k, 1), 0.0))
     own = f2 + 2 * value * alone * f1 + f0 * (variance * one_over + value**2 * alone)
