@@ -46,7 +46,7 @@ test-tool: .venv/tool  ## the tests of the tool on a core without torch, for any
 	.venv/bin/python -m pytest -n auto --dist worksteal -m "not slow" --doctest-ignore-import-errors \
 	  $(PROOF:%=--ignore=tests/%) $(PROOF:%=--ignore=ustat_pg/%)
 
-elsewhere: .venv/dev  ## claims and fast tests by the instructions of other processors; 15 min
+elsewhere: .venv/dev  ## claims and fast tests by the instructions of other processors; 10 min
 	.venv/bin/python -m benchmarks.elsewhere
 	.venv/bin/python -m benchmarks.elsewhere --by plain .venv/bin/python -m pytest -n 2 --dist worksteal -m "not slow"
 
