@@ -2,9 +2,10 @@
 size smoke by enumeration, as this machine does and as others would, and prints what differs.
 
 Which checks, rivals and points there are and what is said of each follow from the problems. Of what a
-processor or a library rounds in its own way, values alone may show, by :data:`LAST`. Draws whose address
-holds a computed number are other ones: how many is said. ``python -m benchmarks.elsewhere --by NAME
-COMMAND ...`` runs a command by those instructions.
+processor or a library rounds in its own way, values alone may show, by :data:`LAST` and :data:`SAID`.
+Draws whose address holds a computed number are other ones: how many is said.
+
+``python -m benchmarks.elsewhere --by NAME COMMAND ...`` runs a command by those instructions.
 """
 
 from __future__ import annotations
@@ -29,16 +30,22 @@ from simulations.evidence.curves import Point
 from simulations.evidence.findings import CheckResult
 from simulations.evidence.planted import run_controls
 from simulations.evidence.store import Memory
+from simulations.evidence.verdict import ROUNDING
 from simulations.processes import designs
 
 LAST = 1e-12
-"""The share of a number's size by which it may differ: some thousands of roundings."""
+"""The share of its size by which what is enumerated may differ: some thousands of roundings."""
+
+SAID = 1e-10
+"""The same for what is predicted: extrapolations multiply roundings. A decider takes numbers for the same
+that are ten times as far apart.
+"""
 
 MOST = 40
 """Differences that are printed."""
 
 Fact = str | tuple[float, float]
-"""A text, or a number and the size that it is compared by."""
+"""A text, or a number and how far off another may be."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -85,7 +92,7 @@ def facts(on: str, stems: Sequence[str] = ()) -> tuple[dict[str, Fact], list[str
             name = f"{design.stem}: point {number} of {point.figure}, {point.series}"
             for what, value in {**point.at, "prediction": point.prediction}.items():
                 told[f"{name}, {what}"] = (
-                    (value, abs(value)) if isinstance(value, float) else str(value)
+                    (value, SAID * abs(value)) if isinstance(value, float) else str(value)
                 )
     return told, addresses(made, shown)
 
@@ -100,9 +107,11 @@ def addresses(made: Sequence[Claim], shown: Sequence[Sequence[Point]]) -> list[s
 def _said(check: CheckResult) -> Iterator[tuple[str, Fact]]:
     """What a check predicts, finds and decides."""
     size = max(check.scale, abs(check.prediction))
+    # Where a quantity is rounding itself, its functional knows how much.
+    floor = check.rounding if check.rounding > ROUNDING * check.scale else 0.0
 
-    def number(value: float) -> Fact:
-        return value, max(size, abs(value)) if isfinite(value) else size
+    def number(value: float, share: float = SAID) -> Fact:
+        return value, max(floor, share * (max(size, abs(value)) if isfinite(value) else size))
 
     yield "origin", check.origin
     yield "prediction", number(check.prediction)
@@ -113,13 +122,13 @@ def _said(check: CheckResult) -> Iterator[tuple[str, Fact]]:
         yield "not enumerated", str(check.not_enumerated)
         return
     yield "verdict", check.exact.verdict
-    yield "enumerated", number(check.exact.estimate)
+    yield "enumerated", number(check.exact.estimate, LAST)
     for name, verdict in check.exact.rivals.items():
         yield f"verdict on {name!r}", verdict
 
 
 def differences(here: Mapping[str, Fact], there: Mapping[str, Fact]) -> list[str]:
-    """A line for everything that two runs say otherwise: texts, and numbers by more than :data:`LAST`."""
+    """A line for everything that two runs say otherwise: texts, and numbers by more than they may."""
     lines = [f"{name}: only here" for name in here if name not in there]
     lines += [f"{name}: only there" for name in there if name not in here]
     if not lines and list(here) != list(there):
@@ -133,10 +142,10 @@ def differences(here: Mapping[str, Fact], there: Mapping[str, Fact]) -> list[str
 def _alike(here: Fact, there: Fact) -> bool:
     if isinstance(here, str) or isinstance(there, str):
         return here == there
-    (one, size), (other, _) = here, there
+    (one, within), (other, _) = here, there
     if one == other or (isnan(one) and isnan(other)):
         return True
-    return abs(one - other) <= LAST * size
+    return abs(one - other) <= within
 
 
 def ask(words: Sequence[str], variables: Mapping[str, str]) -> tuple[dict[str, Fact], list[str]]:

@@ -182,7 +182,8 @@ def by_action(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     weights = np.divide(probs, norms, out=np.zeros_like(probs), where=norms > 0)
     pulls = np.linalg.pinv((weights * scores.T) @ scores) @ ((probs * means) @ scores)
     left = weights * (scores @ pulls) / probs
-    rewards = problem.reward_values - (means - left)[None, :, None]
+    # Few digits: the same problem, and so the same draws, on machines whose last bits differ.
+    rewards = (problem.reward_values - (means - left)[None, :, None]).round(12)
     other = SoftmaxBandit(problem.policy, problem.context_probs, rewards, problem.reward_probs)
     cells = GradientCell(problem, group_size), GradientCell(other, group_size)
     for number in (0, 1)[: problem.d]:

@@ -32,6 +32,8 @@ _SEARCH_STARTS = 24
 _PROBED_POINTS = 4096
 _SINGULAR_SHARE = 1e-8
 """A curvature below this share of what it could be is none: the Hessian counts as singular."""
+_ROUNDED_SHARE = 1e-12
+"""Returns that differ by less than this share of the largest reward are equal."""
 _CHUNK_ENTRIES = 1 << 21
 """Entries of the largest array that many parameters at once may need."""
 _SERIES_TERMS = 18
@@ -325,12 +327,16 @@ class InteriorProblem(ABC):
         basis, radius = self._row_space[0], self.radius
         starts, units = self._points()
         maxima, edge = self._maxima(starts), self._edge(units)
-        if not maxima or maxima[0][0] <= edge:
-            inner = f"the best inside is {maxima[0][0]:.9g}" if maxima else "none was found inside"
-            raise InputError(
-                f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
-                f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
-            )
+        best = maxima[0][0] if maxima else -np.inf
+        inner = f"the best inside is {best:.9g}" if maxima else "none was found inside"
+        outside = InputError(
+            f"the problem has no interior optimum: on the boundary ‖Uᵀθ‖ = {radius:g} the "
+            f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
+        )
+        # Up to rounding the edge of a return that is the same everywhere is as high: that is flat.
+        rounding = _ROUNDED_SHARE * float(np.abs(self.mean_rewards).max())
+        if best < edge - rounding:
+            raise outside
         point = maxima[0][1]
         curvatures, axes = np.linalg.eigh(self._bend(point))
         # Contexts whose returns cancel leave rounding noise, so the scale is that of one context.
@@ -340,6 +346,8 @@ class InteriorProblem(ABC):
                 f"the optimum is flat in a direction that the return depends on: the curvatures "
                 f"are {curvatures.tolist()}; they must be positive"
             )
+        if best <= edge + rounding:
+            raise outside
         frame = basis @ axes
         largest = np.abs(frame).round(9).argmax(axis=0)
         frame = frame * np.sign(frame[largest, np.arange(len(curvatures))])

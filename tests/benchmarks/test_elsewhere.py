@@ -14,17 +14,17 @@ from simulations.evidence import Verdict
 CHECK = "mse: skewed G=2: grpo"
 HERE = {
     "mse": Verdict.CONFIRMED,
-    f"{CHECK}, prediction": (0.25, 0.25),
-    f"{CHECK}, enumerated": (1e-17, 0.25),
-    f"{CHECK}, low end of 'no second-order term'": (-inf, 0.25),
+    f"{CHECK}, prediction": (0.25, 1e-12),
+    f"{CHECK}, enumerated": (1e-17, 1e-12),
+    f"{CHECK}, low end of 'no second-order term'": (-inf, 1e-12),
     "mse: point 3 of mse, grpo, prediction": (nan, nan),
 }
 
 
 def test_last_bits_are_no_difference():
     there = HERE | {
-        f"{CHECK}, prediction": [0.25 + 1e-13, 0.25],
-        f"{CHECK}, enumerated": [-3e-14, 0.25],
+        f"{CHECK}, prediction": [0.25 + 1e-13, 1e-12],
+        f"{CHECK}, enumerated": [-3e-14, 1e-12],
         "mse": "CONFIRMED",
     }
     assert elsewhere.differences(HERE, HERE) == elsewhere.differences(HERE, there) == []
@@ -34,10 +34,10 @@ def test_last_bits_are_no_difference():
     ("name", "other"),
     [
         ("mse", "INCONCLUSIVE"),
-        (f"{CHECK}, prediction", (0.25 + 1e-9, 0.25)),
-        (f"{CHECK}, enumerated", (1e-10, 0.25)),
-        (f"{CHECK}, enumerated", (nan, 0.25)),
-        (f"{CHECK}, low end of 'no second-order term'", (0.0, 0.25)),
+        (f"{CHECK}, prediction", (0.25 + 1e-9, 1e-12)),
+        (f"{CHECK}, enumerated", (1e-10, 1e-12)),
+        (f"{CHECK}, enumerated", (nan, 1e-12)),
+        (f"{CHECK}, low end of 'no second-order term'", (0.0, 1e-12)),
         ("mse: point 3 of mse, grpo, prediction", "None"),
     ],
 )
@@ -81,8 +81,9 @@ def test_a_claim_that_is_decided_otherwise_is_said(monkeypatch, capsys):
     told, drawn = elsewhere.facts("bandit", ["survivors"])
     assert told["survivors"] == "CONFIRMED"
     number = next(name for name in told if name.endswith(", enumerated"))
-    value, size = told[number]
-    changed = {number: (value + 1e-9 * size, size), "survivors": "REFUTED"}
+    value, within = told[number]
+    size = within / elsewhere.LAST
+    changed = {number: (value + 1e-9 * size, within), "survivors": "REFUTED"}
     answers = iter(
         [(told, drawn), (told, drawn), (told | changed, drawn), (told, [*drawn[1:], "x"])]
     )
