@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import runpy
 import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
-from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
@@ -22,6 +23,8 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[name] = "1"
 
 from numba.core import event  # noqa: E402
+
+from tests.support.hidden import hidden  # noqa: E402
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -83,12 +86,11 @@ def pytest_configure(config):
     config.pluginmanager.register(Everywhere(config.stash[REPORTS]))
     if config.getoption("core"):
         config.option.markexpr = "not slow or power"
-        true = PathFinder.find_spec
-
-        def find_spec(name, path=None, target=None):
-            return None if name.partition(".")[0] in OTHERS else true(name, path, target)
-
-        PathFinder.find_spec = find_spec
+        folder = TemporaryDirectory(prefix="core-")
+        config.add_cleanup(folder.cleanup)
+        # For the processes that tests start, and for this one.
+        os.environ["PYTHONPATH"] = hidden(Path(folder.name), *OTHERS)
+        runpy.run_path(f"{folder.name}/hidden/sitecustomize.py")
 
 
 @pytest.hookimpl(tryfirst=True)
