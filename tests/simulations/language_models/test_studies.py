@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 pytest.importorskip("torch")
@@ -20,11 +18,7 @@ MEMBER = "embedded:base"
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
-    """Pools of half the size that a run of size smoke takes."""
-    with pytest.MonkeyPatch.context() as patch:
-        half = replace(studies.SIZES["smoke"], prompts=40, rollouts=12)
-        patch.setitem(studies.SIZES, "smoke", half)
-        yield Suite("smoke", on="language-model", folder=tmp_path_factory.mktemp("pools"))
+    return Suite("smoke", on="language-model", folder=tmp_path_factory.mktemp("pools"))
 
 
 @pytest.fixture(scope="module")
