@@ -41,7 +41,7 @@ SUITE = "test"
 EVIDENCE = "tests/simulations/evidence"
 TESTS = {
     "ustat_pg/rng": "tests/test_rng.py",
-    "ustat_pg/engines/base": "tests/engines/test_base.py tests/agreement/test_gradients.py",
+    "ustat_pg/engines/base": f"tests/engines/test_base.py {EVIDENCE}/test_planted.py tests/agreement/test_gradients.py",
     "ustat_pg/engines/draws": "tests/test_rng.py tests/agreement/test_gradients.py",
     "ustat_pg/engines": "tests/engines/gradients/test_cpu.py tests/agreement/test_gradients.py",
     "ustat_pg/distributions": "tests/distributions/test_weighted_chi2.py",
