@@ -188,7 +188,8 @@ def measured(reports, shared=True):
         return dict(alone)
     users = Counter(fixture for each in needed.values() for fixture in each)
     return {
-        name: took + sum(cost / users[fixture] for fixture, cost in needed[name].items())
+        # A dear fixture is whole each user's: any of them alone would pay for it.
+        name: took + sum(c if c > TIMES else c / users[f] for f, c in needed[name].items())
         for name, took in alone.items()
     }
 
