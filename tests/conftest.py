@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import os
+import runpy
 import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
-from importlib.machinery import PathFinder
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
-from numba.core import event
+
+# Several workers share the cores: threads of linear algebra would wait for one another, here and in all
+# processes that tests start. Read when NumPy and torch are loaded, which is later. Who asks for more has them.
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(name, "1")
+
+from numba.core import event  # noqa: E402
+
+from tests.support.hidden import hidden  # noqa: E402
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -23,24 +32,16 @@ settings.register_profile("search", deadline=None, print_blob=True)
 asked = "ci" if os.environ.get("CI") else os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.load_profile(asked)
 
-
-# Several workers share the cores: threads of linear algebra would wait for one another, here and in all
-# processes that tests start. Read when NumPy and torch are loaded, which is later. Who asks for more has them.
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
-
-
 ROOT = Path(__file__).resolve().parents[1]
 
 SLOW = Path(__file__).with_name("slow.txt")
-"""The test functions that take more than SECONDS, with all their cases and their part of shared fixtures: the
-processor seconds of each, and its name.
-"""
+"""The test functions that take more than SECONDS, with all their cases and their part of shared fixtures."""
 
-SECONDS = 1.0
+SECONDS, UNIT = 1.0, 0.1
+"""Processor seconds on one machine, UNIT those of the work of :func:`pace`."""
 
 TIMES = 4.0
-"""A function that is not in SLOW may take so many times SECONDS, at the speed of the machine."""
+"""A function that is not in SLOW fails a run where it takes more than so many times SECONDS."""
 
 POWER = (
     *("tests/agreement/test_gradients.py", "tests/agreement/test_whole_runs.py"),
@@ -85,23 +86,16 @@ def pytest_configure(config):
     config.pluginmanager.register(Everywhere(config.stash[REPORTS]))
     if config.getoption("core"):
         config.option.markexpr = "not slow or power"
-        true = PathFinder.find_spec
-
-        def find_spec(name, path=None, target=None):
-            return None if name.partition(".")[0] in OTHERS else true(name, path, target)
-
-        PathFinder.find_spec = find_spec
-
-
-def slow():
-    """The functions in SLOW, with their seconds."""
-    lines = map(str.split, SLOW.read_text(encoding="utf-8").splitlines())
-    return {name: float(took) for took, name in lines}
+        folder = TemporaryDirectory(prefix="core-")
+        config.add_cleanup(folder.cleanup)
+        # For the processes that tests start, and for this one.
+        os.environ["PYTHONPATH"] = hidden(Path(folder.name), *OTHERS)
+        runpy.run_path(f"{folder.name}/hidden/sitecustomize.py")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    known = slow()
+    known = set(SLOW.read_text(encoding="utf-8").split())
     for item in items:
         if item.nodeid.partition("[")[0] in known:
             item.add_marker("slow")
@@ -180,8 +174,8 @@ def pytest_runtest_call(item):
         item.user_properties.append(("call", spent() - start))
 
 
-def measured(reports):
-    """Seconds of each test function, with its part of the fixtures that it shares with others."""
+def measured(reports, shared=True):
+    """Seconds of each test function, with its part of the fixtures that it shares with others or without."""
     alone, needed = Counter(), {}
     for report in reports:
         name, text = report.nodeid.partition("[")[0], dict(report.user_properties)
@@ -190,9 +184,12 @@ def measured(reports):
             continue
         alone[name] += text["setup"] + text["call"]
         needed.setdefault(name, {}).update(text["needed"])
+    if not shared:
+        return dict(alone)
     users = Counter(fixture for each in needed.values() for fixture in each)
     return {
-        name: took + sum(cost / users[fixture] for fixture, cost in needed[name].items())
+        # A dear fixture is whole each user's: any of them alone would pay for it.
+        name: took + sum(c if c > TIMES else c / users[f] for f, c in needed[name].items())
         for name, took in alone.items()
     }
 
@@ -227,18 +224,14 @@ class Everywhere:
             self.reports.append(report)
 
 
-def stale(seconds, known):
-    """What SLOW lacks of the functions that ran and are not marked slow, a line each.
-
-    The machine's speed is by those that are in it.
-    """
-    speed = median([took / known[name] for name, took in seconds.items() if name in known] or [1.0])
-    most = TIMES * SECONDS * max(speed, 1.0)
-    return [
-        f"{name} took {took:.1f} processor seconds, {most:.1f} are allowed"
-        for name, took in sorted(seconds.items())
-        if name not in known and took > most
-    ]
+def pace():
+    """How many times slower this machine is, at least 1, than the one that UNIT is of."""
+    took = []
+    for _ in range(5):
+        start = time.process_time()
+        sum(map(abs, range(3_000_000)))
+        took.append(time.process_time() - start)
+    return max(median(took) / UNIT, 1.0)
 
 
 @pytest.hookimpl(trylast=True)
@@ -248,19 +241,22 @@ def pytest_sessionfinish(session):
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = config.stash[LEFT]
         return
-    reports, known = config.stash[REPORTS], slow()
-    seconds = measured(reports)
+    reports, known = config.stash[REPORTS], set(SLOW.read_text(encoding="utf-8").split())
+    most = SECONDS * pace()
     if config.getoption("measure"):
-        unseen = {name: took for name, took in known.items() if name not in seconds}
-        found = {name: took for name, took in seconds.items() if took > SECONDS}
-        lines = (f"{took:6.1f} {name}\n" for name, took in sorted((unseen | found).items()))
-        SLOW.write_text("".join(lines), encoding="utf-8")
+        seconds = measured(reports)
+        unseen, found = known - seconds.keys(), {n for n, took in seconds.items() if took > most}
+        SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | found)), encoding="utf-8")
         return
     # Some files are slow as a whole.
-    marked = {each.nodeid.partition("[")[0] for each in reports if "slow" in each.keywords}
-    fast = {name: took for name, took in seconds.items() if name not in marked - known.keys()}
-    if lines := stale(fast, known):
-        config.stash[STALE] = lines
+    known |= {each.nodeid.partition("[")[0] for each in reports if "slow" in each.keywords}
+    # Fixtures are timed by the clock, which says nothing on a busy machine.
+    config.stash[STALE] = [
+        f"{name} took {took:.1f} processor seconds, {TIMES * most:.1f} are allowed"
+        for name, took in sorted(measured(reports, shared=False).items())
+        if name not in known and took > TIMES * most
+    ]
+    if config.stash[STALE]:
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 

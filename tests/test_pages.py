@@ -7,6 +7,9 @@ import re
 
 import pytest
 
+# What commands say without it is asked by ``commands/test_missing_packages.py``.
+pytest.importorskip("trl")
+
 from tests.support.pages import NAMED, PAGES, ROOT, commands, files_of_a_reader, read_alone, said
 
 READ = {

@@ -44,7 +44,7 @@ def test_the_true_formulas_are_not_refuted(cell, study):
         *group_size_lm._constants(cell, study, 0.5),
     ]
     asked = tuple(sorted(cell.quantities, key=lambda quantity: quantity.label))
-    sums = {cell.name: (asked, cell.measure("autograd", asked, replications=32))}
+    sums = {cell.name: (asked, cell.measure("autograd", asked, replications=16))}
     result = {}
     for check in checks:
         evidence = check.functional.evidence(sums, 0.01, sums)
