@@ -97,7 +97,8 @@ def test_every_table_by_counts_has_its_headings():
         ("verl adv_estimator=rloo", "vanilla", 1, "token-mean", None),
         ("verl adv_estimator=rloo_vectorized", "grpo", 1, "token-mean", None),
         ("slime --disable-grpo-std-normalization", "group-mean", 1, "sequence-mean", None),
-        ("open-instruct loss_denominator=50", "group-mean", 4, "constant", 0.02),
+        ("open-instruct loss_denominator=50", "group-mean", 4, "token-sum-over-constant", None),
+        ("verl adv_estimator=rloo n=4 loss_mode=sapo", "grpo", 4, "sequence-mean", None),
     ],
 )
 def test_specs(spec, estimator, size, aggregation, scale):
