@@ -11,6 +11,7 @@ from .record import part, passage, size_of
 
 FUNCTION = "open_instruct.data_loader.DataPreparationActor._data_preparation_loop"
 LOSS = "open_instruct.grpo_utils.compute_grpo_loss, open_instruct.grpo_fast.PolicyTrainerRayProcess.step"
+TRIED = {"clip_higher": "0.1"}
 
 LINES = compile(
     passage(
