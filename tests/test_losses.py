@@ -1,4 +1,4 @@
-"""The catalogue's fields on the loss against the frameworks' own losses, as `tests.conformance` recorded them."""
+"""The catalogue's fields on the loss against frameworks' own losses, as `tests.conformance` recorded them."""
 
 from __future__ import annotations
 

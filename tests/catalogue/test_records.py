@@ -74,6 +74,10 @@ def test_a_framework_is_whole(framework):
         if option.default is not None:
             assert option.read(option.default) == option.default
         assert bool(option.place) == (option.kind == "KL")
+        assert not option.where or option.place.startswith(f"in the {option.where}")
+        assert {option.adds_up} <= {"", *known.aggregations}
+        assert set(option.only_read) <= {"all", *option.possible}
+        assert option.of_loss or not option.only_read
 
 
 def test_every_table_by_counts_has_its_headings():

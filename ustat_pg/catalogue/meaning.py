@@ -36,8 +36,8 @@ class Penalty:
 
     Arguments:
         option: the one that switches it on.
-        form: which estimate it is, ``k3`` for example, with ``×`` or ``+`` behind it where the gradient of its
-            ratio is kept.
+        form: which estimate it is, ``k3`` for example, and ``×`` or ``+`` behind it where the gradient of
+            its ratio is kept.
         coefficient: what multiplies it; NaN where no option of the catalogue says.
     """
 
