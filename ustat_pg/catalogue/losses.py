@@ -64,8 +64,8 @@ def token_rewards(meaning: Meaning, log_ratios: Array) -> Array:
     >>> import numpy as np
     >>> from ustat_pg.catalogue import resolve
     >>> meaning = resolve("verl adv_estimator=rloo use_kl_in_reward=true kl_ctrl.kl_coef=.5")
-    >>> token_rewards(meaning, np.array([[[0.0, -0.2]]]))
-    array([[[-0. , -0.1]]])
+    >>> token_rewards(meaning, np.array([[[0.1, -0.2]]]))
+    array([[[ 0.05, -0.1 ]]])
     """
     result = np.zeros_like(log_ratios)
     for penalty in meaning.in_place("reward"):
