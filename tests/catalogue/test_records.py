@@ -74,6 +74,10 @@ def test_a_framework_is_whole(framework):
         if option.default is not None:
             assert option.read(option.default) == option.default
         assert bool(option.place) == (option.kind == "KL")
+        assert not option.where or option.place.startswith(f"in the {option.where}")
+        assert {option.adds_up} <= {"", *known.aggregations}
+        assert set(option.only_read) <= {"all", *option.possible}
+        assert option.of_loss or not option.only_read
 
 
 def test_every_table_by_counts_has_its_headings():
@@ -97,7 +101,8 @@ def test_every_table_by_counts_has_its_headings():
         ("verl adv_estimator=rloo", "vanilla", 1, "token-mean", None),
         ("verl adv_estimator=rloo_vectorized", "grpo", 1, "token-mean", None),
         ("slime --disable-grpo-std-normalization", "group-mean", 1, "sequence-mean", None),
-        ("open-instruct loss_denominator=50", "group-mean", 4, "constant", 0.02),
+        ("open-instruct loss_denominator=50", "group-mean", 4, "token-sum-over-constant", None),
+        ("verl adv_estimator=rloo n=4 loss_mode=sapo", "grpo", 4, "sequence-mean", None),
     ],
 )
 def test_specs(spec, estimator, size, aggregation, scale):

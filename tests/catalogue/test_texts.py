@@ -11,6 +11,7 @@ from scipy.special import comb
 
 from tests.conformance.record import BATCHES, DATA, lengths
 from tests.support.estimators import spelled
+from tests.support.refusals import refuses
 from ustat_pg.catalogue import catalogue, resolve
 from ustat_pg.estimators import advantages
 from ustat_pg.explanations import explain
@@ -291,7 +292,7 @@ def test_only_the_kl_that_is_on_is_said_and_whose_gradient_it_is():
     assert line(verl) == "none: it is switched off"
     for value, words in (
         ("kl", "gradient is 0"), ("abs", "Σ|π - ref|"), ("mse", "KL(π‖ref) of each"),
-        ("low_var_kl", "KL(ref‖π)"), ("k3+", "KL(π‖ref)"), ("full", "all of the vocabulary"),
+        ("low_var_kl", "KL(ref‖π)"), ("k3+", "KL(π‖ref)"),
     ):  # fmt: skip
         said = line(f"{verl} use_kl_loss=true kl_loss_type={value}")
         assert words in said
@@ -303,6 +304,8 @@ def test_only_the_kl_that_is_on_is_said_and_whose_gradient_it_is():
         "openrlhf kl.use_loss=true init_coef=0",
     ):
         assert line(spec) == "none: it is switched off"
+    refuses("'full': its own code raises", lambda: line(f"{verl} kl_loss_type=full"))
+    assert "added up by itself: mean over an output's tokens" in line("skyrl use_kl_loss=true")
     summed = "made of the KL alone"
     assert summed in line(f"{verl} use_kl_in_reward=true")
     assert summed not in line(f"{verl} use_kl_in_reward=true norm_adv_by_std_in_grpo=false")

@@ -7,4 +7,4 @@ from .record import write
 
 if __name__ == "__main__":
     _, name, *checkouts = sys.argv
-    print(write(name, *map(Path, checkouts)))
+    print(*write(name, *map(Path, checkouts)))

@@ -9,6 +9,7 @@ import torch
 from .record import foreign, lengths, size_of
 
 FUNCTION = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
+LOSS = "areal.utils.functional.functional.ppo_actor_loss_fn"
 
 actor = foreign("areal.trainer.ppo.actor")
 arguments = foreign("areal.api.cli_args")
@@ -32,7 +33,15 @@ def norm(options, section, size):
 def advantages(options, batch):
     size = size_of(batch)
     tokens = torch.tensor([each for group in lengths(batch) for each in group])
-    # One token of prompt, and an end that no output reaches.
+    rewards = torch.tensor([float(each) for group in batch for each in group])
+    zeros = torch.zeros(len(tokens), int(tokens.max()))
+    norms = {name: norm(options, name, size) for name in ("reward_norm", "adv_norm")}
+    answer = computed(rewards, tokens, zeros, zeros, kl_ctl=0.0, **norms)["advantages"]
+    return [part.tolist() for part in answer[:, 0].split(size)]
+
+
+def computed(rewards, tokens, logprobs, references, estimator="k1", **chosen):
+    """What the actor makes of rewards: one token of prompt, and an end that no output reaches."""
     width = int(tokens.max()) + 2
     position = torch.arange(width)
     mask = (position > 0) & (position <= tokens[:, None])
@@ -43,20 +52,51 @@ def advantages(options, batch):
         reward_bias=0.0,
         reward_scaling=1.0,
         reward_clip=20.0,
-        reward_norm=norm(options, "reward_norm", size),
-        adv_norm=norm(options, "adv_norm", size),
-        kl_ctl=0.0,
-        kl_estimator=lambda old, ref: old - ref,
+        kl_estimator=foreign("areal.utils.data").KLEstimator(estimator),
         mask_no_eos_with_zero=False,
         discount=1.0,
         gae_lambda=1.0,
+        **chosen,
     )
     data = {
         "input_ids": torch.zeros(len(tokens), width, dtype=torch.long),
-        "rewards": torch.tensor([float(each) for group in batch for each in group]),
+        "rewards": rewards,
         "loss_mask": mask,
-        "logprobs": torch.zeros(len(tokens), width),
+        "logprobs": torch.nn.functional.pad(logprobs, (1, 1)),
+        "ref_logp": torch.nn.functional.pad(references, (0, 2)),
         "attention_mask": position <= tokens[:, None],
     }
-    answer = actor.PPOActor._compute_advantages(owner, data)["advantages"]
-    return [part.tolist() for part in answer[:, 0].split(size)]
+    return actor.PPOActor._compute_advantages(owner, data)
+
+
+def penalised(options, rollouts):
+    tokens = rollouts.mask.sum(-1).long()
+    return computed(
+        0 * rollouts.advantages,
+        tokens,
+        rollouts.old,
+        rollouts.reference,
+        options["actor.kl_estimator"],
+        kl_ctl=float(options["actor.kl_ctl"]),
+        reward_norm=None,
+        adv_norm=None,
+    )["kl_rewards"]
+
+
+def loss(options, rollouts):
+    """As of micro-batches on one rank, weighted by tokens; the engine that sampled is the old policy."""
+    higher = options["actor.eps_clip_higher"]
+    total = 0.0
+    for each in rollouts.micro_batches():
+        loss, _ = actor.ppo_actor_loss_fn(
+            each.own,
+            proximal_logprobs=each.old,
+            old_logprobs=each.old,
+            advantages=each.advantages[:, None] + 0 * each.mask,
+            eps_clip=float(options["actor.eps_clip"]),
+            eps_clip_higher=None if higher == "none" else float(higher),
+            loss_mask=each.mask.bool(),
+            importance_sampling_level=options["actor.importance_sampling_level"],
+        )
+        total = total + loss * each.mask.sum() / rollouts.mask.sum()
+    return total

@@ -9,6 +9,8 @@ import torch
 
 from .record import Refused, flat, part, summed
 
+LOSS = "nemo_rl.algorithms.loss.loss_functions.ClippedPGLossFn"
+TRIED = {"loss_fn.ratio_clip_c": "1.5"}
 FUNCTION = "nemo_rl.algorithms.grpo.dynamic_sampling, _create_advantage_estimator"
 
 
@@ -81,3 +83,65 @@ def several(options, batch, weights):
             raise Refused(f"{type(error).__name__}: {error}") from None
         result[kept["row"]] = values[:, 0]
     return [group.tolist() for group in result.split(sizes)]
+
+
+def loss(options, rollouts):
+    """As of the step's micro-batches, each divided by what the step has; the old policy sampled."""
+    names = ("masked_mean", "calculate_kl", "masked_var")
+    scope = part("nemo_rl/algorithms/utils.py", *names, torch=torch)
+    kinds = SimpleNamespace(TOKEN_LEVEL=0, SEQUENCE_LEVEL=1)
+    scope |= {
+        "LossFunction": object,
+        "LossType": kinds,
+        "LossInputType": MagicMock(),
+        "MetricNormalizer": MagicMock(),
+    }
+    made = part("nemo_rl/algorithms/loss/loss_functions.py", "ClippedPGLossFn", **scope)
+    config = SimpleNamespace(
+        **{
+            name.removeprefix("loss_fn."): typed(text)
+            for name, text in options.items()
+            if name.startswith("loss_fn.")
+        },
+        kl_input_clamp_value=20.0,
+        kl_output_clamp_value=10.0,
+        use_importance_sampling_correction=False,
+        truncated_importance_sampling_type=None,
+        truncated_importance_sampling_ratio=None,
+        truncated_importance_sampling_ratio_min=None,
+        use_on_policy_kl_approximation=False,
+        force_on_policy_ratio=False,
+        positive_example_nll_weight=0.0,
+        use_cispo=False,
+    )
+    try:
+        function = made["ClippedPGLossFn"](config)
+    except AssertionError as error:
+        raise Refused(str(error)) from None
+    total = 0.0
+    for each in rollouts.micro_batches():
+
+        def shifted(values):
+            return torch.nn.functional.pad(values, (1, 0))
+
+        data = {
+            "token_mask": shifted(each.mask),
+            "sample_mask": each.mask[:, 0],
+            "advantages": shifted(each.advantages[:, None] + 0 * each.mask),
+            "prev_logprobs": shifted(each.old),
+            "generation_logprobs": shifted(each.old),
+            "reference_policy_logprobs": shifted(each.reference),
+        }
+        total = (
+            total
+            + function(each.own, data, torch.tensor(len(rollouts.mask)), rollouts.mask.sum())[0]
+        )
+    return total
+
+
+def typed(text):
+    known = {"none": None, "true": True, "false": False}
+    try:
+        return known[text] if text in known else float(text)
+    except ValueError:
+        return text

@@ -9,7 +9,8 @@ recorded. A driver is the module beside this one of the framework's name, ``-`` 
 - ``advantages(options, batch)``: the advantages of a batch of groups of rewards, a list a group, under
   these values of the framework's options by their full names. It raises `Refused` where the framework
   itself refuses them or the batch.
-- ``several(options, batch, weights)``, where it takes several rewards: the same, of a list an output.
+- ``several(options, batch, weights)``, where it takes several rewards: the same, of a list an output;
+- ``loss`` and what belongs to it, where its loss can be run: `losses` says how.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from typing import Any
 
 from sphinx.ext.autodoc.mock import _MockObject, mock
 
-from ustat_pg.catalogue import catalogue
+from ustat_pg.catalogue import Framework, catalogue
+
+from . import losses
+from .losses import Refused
 
 DATA = Path(__file__).parents[1] / "data" / "conformance"
 
@@ -56,10 +60,6 @@ WEIGHTS = (1.0, 0.5)
 
 # Annotations join stand-ins by "|".
 _MockObject.__or__ = _MockObject.__ror__ = lambda self, other: object
-
-
-class Refused(Exception):
-    """The framework does not take these options, or this batch."""
 
 
 def lengths(batch: list[list[float]]) -> list[list[int]]:
@@ -173,12 +173,8 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def run(name: str, checkout: Path | None) -> dict[str, Any]:
+def run(driver: Any, framework: Framework, commit: str) -> dict[str, Any]:
     """Everything that a driver's framework answers."""
-    if checkout is not None:
-        sys.path.insert(0, str(checkout))
-    driver = importlib.import_module(f"tests.conformance.{name.replace('-', '_')}")
-    framework = catalogue().frameworks[name]
     defaults = {option.name: option.default or "none" for option in framework.options.values()}
     runs: list[dict[str, Any]] = []
     for chosen in framework.combinations():
@@ -212,7 +208,7 @@ def run(name: str, checkout: Path | None) -> dict[str, Any]:
         runs += [] if alike else [{"options": [chosen], **record}]
     return {
         "repository": framework.repository,
-        "commit": _commit(driver, checkout),
+        "commit": commit,
         "ran": datetime.date.today().isoformat(),
         "function": driver.FUNCTION,
         "runs": runs,
@@ -228,12 +224,19 @@ def _commit(driver: Any, checkout: Path | None) -> str:
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def write(name: str, checkout: Path | None = None) -> Path:
-    """Record a framework's answers, a line for each choice of options."""
-    record = run(name, checkout)
-    runs = ",\n".join(json.dumps(each) for each in record.pop("runs"))
-    head = json.dumps(record, indent=0)[:-2]
-    path = DATA / f"{name}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f'{head},\n"runs": [\n{runs}\n]\n}}\n', "utf-8")
-    return path
+def write(name: str, checkout: Path | None = None) -> list[Path]:
+    """Record a framework's answers, a line for each choice of options; its loss beside them."""
+    if checkout is not None:
+        sys.path.insert(0, str(checkout))
+    driver = importlib.import_module(f"tests.conformance.{name.replace('-', '_')}")
+    framework = catalogue().frameworks[name]
+    commit = _commit(driver, checkout)
+    records = {DATA / f"{name}.json": run(driver, framework, commit)}
+    if hasattr(driver, "loss"):
+        records[DATA / "losses" / f"{name}.json"] = losses.run(driver, framework, commit)
+    for path, record in records.items():
+        runs = ",\n".join(json.dumps(each) for each in record.pop("runs"))
+        head = json.dumps(record, indent=0)[:-2]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f'{head},\n"runs": [\n{runs}\n]\n}}\n', "utf-8")
+    return [*records]

@@ -10,9 +10,11 @@ from types import ModuleType, SimpleNamespace
 import torch
 import torch.distributed
 
+from .losses import MICRO_BATCHES
 from .record import Refused, foreign, lengths
 
 FUNCTION = "slime.backends.megatron_utils.loss.compute_advantages_and_returns"
+LOSS = "slime.backends.megatron_utils.loss.loss_function"
 
 # The process is the only one of all groups.
 torch.distributed.all_reduce = lambda tensor, **_: None
@@ -21,6 +23,7 @@ ALONE = {
     "get_context_parallel_world_size": 1,
     "get_context_parallel_rank": 0,
     "get_data_parallel_group": None,
+    "get_data_parallel_world_size": 1,
 }
 
 
@@ -89,3 +92,64 @@ def by_actor(module, args, batch, rewards):
     module.compute_advantages_and_returns(args, data)
     first = torch.stack([each[0] for each in data["advantages"]])
     return [part.tolist() for part in first.split([len(group) for group in batch])]
+
+
+def loss(options, rollouts):
+    """As Megatron divides it: by the tokens of the step where the loss hands them on, or by micro-batches."""
+    module = parts()[1]
+    module.get_sum_of_sample_mean.__globals__["mpu"] = module.mpu
+    return by_function(module, loss_arguments(options), rollouts)
+
+
+def loss_arguments(options):
+    given = arguments({**options, "advantage_estimator": "grpo"}, [[0.0]])
+    flag = {name: value == "true" for name, value in options.items()}
+    low, high = options["eps_clip"], options["eps_clip_high"]
+    given.__dict__.update(
+        loss_type=options["loss_type"],
+        calculate_per_token_loss=flag["calculate_per_token_loss"],
+        eps_clip=float(low),
+        eps_clip_high=float(low if high == "none" else high),
+        eps_clip_c=None,
+        use_opsm=False,
+        use_tis=flag.get("use_tis", False),
+        get_mismatch_metrics=False,
+        custom_tis_function_path=None,
+        tis_clip_low=0.0,
+        tis_clip=2.0,
+        entropy_coef=float(options["entropy_coef"]),
+        use_kl_loss=flag["use_kl_loss"],
+        use_unbiased_kl=flag["use_unbiased_kl"],
+        kl_loss_type=options["kl_loss_type"],
+        kl_loss_coef=float(options["kl_loss_coef"]),
+        recompute_loss_function=False,
+        allgather_cp=False,
+        rollout_top_p=1.0,
+    )
+    return given
+
+
+def by_function(module, args, rollouts):
+    total, tokens = 0.0, 0.0
+    for part in rollouts.micro_batches():
+        made = {"log_probs": part.apart("own"), "entropy": part.apart("entropies")}
+        module.get_log_probs_and_entropy = lambda *_, made=made, **__: (None, made)
+        batch = {
+            "advantages": [
+                each + 0 * old for each, old in zip(part.advantages, part.apart("old"), strict=True)
+            ],
+            "log_probs": part.apart("old"),
+            "ref_log_probs": part.apart("reference"),
+            "rollout_log_probs": part.apart("sampler"),
+            "loss_masks": part.apart("mask"),
+            "rollout_mask_sums": torch.tensor(part.lengths),
+            "response_lengths": part.lengths,
+            "total_lengths": [1 + each for each in part.lengths],
+            "unconcat_tokens": None,
+        }
+        loss, count, _ = module.loss_function(
+            args, batch, MICRO_BATCHES, len(rollouts.own), part.own
+        )
+        total, tokens = total + loss, tokens + count
+    # Megatron divides by the number of micro-batches, or by the tokens where the loss hands them on.
+    return total / (tokens if args.calculate_per_token_loss else MICRO_BATCHES)

@@ -7,11 +7,15 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import torch
+import trl.trainer.grpo_trainer as module
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from .record import Refused, lengths, size_of
+from .losses import MICRO_BATCHES
+from .record import Refused, lengths, passage, size_of
 
 FUNCTION = "trl.GRPOTrainer._generate_and_score_completions"
+LOSS = "trl.GRPOTrainer._compute_loss"
+TRIED = {"delta": "1.5", "off_policy_mask_threshold": "0.1", "beta": "0.25"}
 
 
 def step(trainer, configuration, batch, weights=(1.0,), **options):
@@ -101,3 +105,88 @@ def several(options, batch, weights):
 def rloo(options, batch):
     flag = options["normalize_advantages"] == "true"
     return step(RLOOTrainer, RLOOConfig, batch, normalize_advantages=flag)
+
+
+CLIPS = passage("trl/trainer/grpo_trainer.py", "self.epsilon_low = ", "self.epsilon_high = ")
+MASKING = passage(
+    "trl/trainer/grpo_trainer.py", "if self.mask_truncated_completions:", "num_items_in_batch = "
+)
+
+
+def loss(options, rollouts):
+    """As of a trainer whose step has several micro-batches, and generates once."""
+    known = GRPOConfig.__dataclass_fields__
+    chosen = {name: typed(text) for name, text in options.items() if name in known}
+    size = {"num_generations": 2, "per_device_train_batch_size": 4}
+    chosen |= {**size, "gradient_accumulation_steps": MICRO_BATCHES}
+    args = GRPOConfig(**chosen, output_dir="unused", use_cpu=True, bf16=False, report_to=[])
+    made = SimpleNamespace(
+        **vars(args),
+        args=args,
+        model=SimpleNamespace(training=True),
+        accelerator=SimpleNamespace(
+            num_processes=1,
+            device="cpu",
+            gather=lambda x: x,
+            pad_across_processes=lambda x, **_: x,
+            reduce=lambda x, **_: x,
+            sync_gradients=False,
+        ),
+        aux_loss_enabled=False,
+        current_gradient_accumulation_steps=MICRO_BATCHES,
+        eos_token_ids=[1],
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        _entropy_bonus_enabled=args.entropy_coef != 0,
+        _metrics={"train": defaultdict(list)},
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
+    )
+    made.get_high_entropy_mask = lambda *given: GRPOTrainer.get_high_entropy_mask(made, *given)
+    exec(CLIPS, {"self": made, "args": args})
+    ends = [5 if each else 1 for each in rollouts.truncated]
+    names = {
+        **vars(module),
+        "self": made,
+        "device": "cpu",
+        "completion_ids_list": [
+            [5] * (n - 1) + [end] for n, end in zip(rollouts.lengths, ends, strict=True)
+        ],
+        "completion_mask": rollouts.mask.int(),
+        "tool_mask": None,
+    }
+    exec(MASKING, names)
+    rollouts.mask = names["completion_mask"].float()
+    total = 0.0
+    for part, mask in zip(
+        rollouts.micro_batches(), rollouts.mask.chunk(MICRO_BATCHES), strict=True
+    ):
+        made._get_per_token_logps_and_entropies = lambda *_, part=part, **__: (
+            part.own,
+            part.entropies,
+            None,
+        )
+        width = part.own.shape[1]
+        inputs = {
+            "prompt_ids": mask[:, :1].long(),
+            "prompt_mask": mask[:, :1],
+            "completion_ids": part.mask.long(),
+            "completion_mask": mask[:, :width],
+            "advantages": part.advantages,
+            "old_per_token_logps": part.old,
+            "ref_per_token_logps": part.reference,
+            "num_items_in_batch": names["num_items_in_batch"],
+        }
+        total = total + GRPOTrainer._compute_loss(made, None, inputs)
+    return total
+
+
+def typed(text):
+    """A value of the catalogue as a config takes it."""
+    known = {"none": None, "true": True, "false": False}
+    if text in known:
+        return known[text]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number

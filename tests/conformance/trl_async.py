@@ -6,11 +6,14 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 from accelerate import PartialState
 
-from .record import foreign
+from .losses import MICRO_BATCHES
+from .record import foreign, passage
 
 FUNCTION = "trl.experimental.async_grpo.async_rollout_worker.AsyncRolloutWorker._score_group"
+LOSS = "trl.experimental.async_grpo.async_grpo_trainer.AsyncGRPOTrainer.compute_loss"
 
 PartialState(cpu=True)
 worker = foreign("trl.experimental.async_grpo.async_rollout_worker")
@@ -45,3 +48,34 @@ def scored(group):
     [owner] = [each for each in vars(worker).values() if hasattr(each, "_score_group")]
     samples = asyncio.run(owner._score_group(made, rollouts))
     return np.array([each.advantage for each in samples]).tolist()
+
+
+LINES = passage(
+    "trl/experimental/async_grpo/async_grpo_trainer.py",
+    "log_ratio = log_probs - old_log_probs",
+    "loss = loss / self.current_gradient_accumulation_steps",
+)
+
+
+def loss(options, rollouts):
+    """A micro-batch's tokens are those that its collator counts, of all ranks."""
+    low, high = options["epsilon"], options["epsilon_high"]
+    made = SimpleNamespace(
+        epsilon_low=float(low),
+        epsilon_high=float(low if high == "none" else high),
+        accelerator=SimpleNamespace(num_processes=1),
+        current_gradient_accumulation_steps=MICRO_BATCHES,
+    )
+    total = 0.0
+    for each in rollouts.micro_batches():
+        names = {
+            "torch": torch,
+            "self": made,
+            "log_probs": torch.cat(each.apart("own")),
+            "old_log_probs": torch.cat(each.apart("old")),
+            "advantages": torch.repeat_interleave(each.advantages, torch.tensor(each.lengths)),
+            "inputs": {"global_n_tokens": torch.full((1,), float(sum(each.lengths)))},
+        }
+        exec(LINES, names)
+        total = total + names["loss"]
+    return total

@@ -40,8 +40,8 @@ def test_what_differs_has_its_numbers():
 
 def test_what_one_of_them_alone_has_is_none_in_the_other():
     verl = "verl adv_estimator=grpo"
-    assert between(verl, f"{verl} policy_loss.loss_mode=gspo") == {
-        "another loss": ("none", "loss_mode=gspo")
+    assert between(verl, f"{verl} policy_loss.loss_mode=cispo") == {
+        "another loss": ("none", "loss_mode=cispo")
     }
     rows = between("trl vllm_importance_sampling_correction=false", "trl")
     assert rows["the sampler's ratio"][0] == "none"

@@ -113,6 +113,7 @@ class Framework:
         name, aliases, title: how it is typed, and called.
         repository, commit: where its source was read.
         ran: the day on which its own code was last run beside the rows; empty where it never was.
+        loss_ran: the day on which its own loss was last run with the options on it; empty where it never was.
         notes: what its options do that no row says.
         names_of: the framework whose names its options have: a file with those alone is the other's.
         aggregation: of its loss, where no option says.
@@ -144,6 +145,7 @@ class Framework:
     rows: tuple[Row, ...]
     aliases: tuple[str, ...] = field(default=(), converter=texts)
     ran: str = ""
+    loss_ran: str = ""
     notes: tuple[str, ...] = field(default=(), converter=texts)
     names_of: str = ""
     commands: tuple[str, ...] = field(default=(), converter=texts)
@@ -220,6 +222,7 @@ class Framework:
             release=release,
             options=options,
             rows=tuple(evolve(row, read=True) for row in rows),
+            loss_ran="",
             **fields,
         )
 
@@ -239,6 +242,22 @@ class Framework:
     def checked(self, row: Row) -> str:
         """How one of its rows was held to its code."""
         return "read only" if row.read else f"run on {self.ran}"
+
+    def checked_loss(self, option: Option) -> str:
+        """How what is said of an option on the loss was held to the framework's code; empty for others."""
+        if not option.of_loss:
+            return ""
+        if not (self.loss_ran and option.ran):
+            return "read only"
+        read = f"; read only: {', '.join(option.only_read)}" if option.only_read else ""
+        return f"run on {self.loss_ran}{read}"
+
+    def adds_up(self, values: Mapping[str, str], *kinds: str) -> str:
+        """The name of the aggregation that options of these kinds choose, the last first."""
+        name = self.aggregation
+        for option in (each for kind in kinds for each in self.of_kind(kind)):
+            name = (option.means or {}).get(values[option.name], option.otherwise or name)
+        return name
 
     def of_kind(self, kind: str) -> list[Option]:
         """The options that act on one thing."""

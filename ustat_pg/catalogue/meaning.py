@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import nan, prod, sqrt
 
 import numpy as np
 
@@ -28,6 +28,22 @@ _OFF = ("none", "false")
 
 _KEPT = "its reward"
 """How the advantage of a group of one begins, where it is the reward itself."""
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A KL term that is on.
+
+    Arguments:
+        option: the one that switches it on.
+        form: which estimate it is, ``k3`` for example, and ``×`` or ``+`` behind it where the gradient of
+            its ratio is kept.
+        coefficient: what multiplies it; NaN where no option of the catalogue says.
+    """
+
+    option: Option
+    form: str
+    coefficient: float
 
 
 @dataclass(frozen=True)
@@ -120,8 +136,12 @@ class Meaning:
     @property
     def scale(self) -> float | None:
         """The factor of the gradient in the loss; None where lengths or a batch decide."""
-        if self.aggregation.scale != "1/length":
-            return None if self.aggregation.scale is None else float(self.aggregation.scale)
+        scale = self.aggregation.scale
+        return self.constant if scale == "1/length" else None if scale is None else float(scale)
+
+    @property
+    def constant(self) -> float | None:
+        """One over the length that a loss may be divided by; None where no option says."""
         adding = [self.values[option.name] for option in self.framework.of_kind("aggregation")]
         lengths = [self.values[option.name] for option in self.framework.of_kind("length")]
         for text in (*adding, *lengths):
@@ -273,29 +293,52 @@ class Meaning:
         options = self.framework.of_kind("loss")
         return [self._typed(o.name) for o in options if self.values[o.name] != o.default]
 
-    def penalties(self) -> list[str]:
-        """The KL terms that are on, where they go, and whose gradient they have; nothing where no option
-        says.
-        """
-        lines = []
+    def acting_penalties(self) -> list[Penalty]:
+        """The KL terms that are on."""
+        found = []
         for option in self._on("KL"):
             needed = all(self.values[name] in allowed for name, allowed in option.needs.items())
             if needed and not (option.times and self._is_off(option.times)):
-                lines.append(
-                    f"{self._typed(option.name)}: {option.place}{self._divergence(option)}"
-                )
-        return lines or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
+                found.append(Penalty(option, self._form(option), self._coefficient(option)))
+        return found
 
-    def _divergence(self, option: Option) -> str:
-        """Whose gradient a KL term has, and what becomes of it in silent groups, in words."""
-        if not option.where:
-            return ""
+    def in_place(self, where: str) -> list[Penalty]:
+        """The KL terms that are on in the ``loss`` or in the ``reward``, and of which that is recorded."""
+        return [each for each in self.acting_penalties() if each.option.where == where]
+
+    def _form(self, option: Option) -> str:
+        """Which estimate a KL term is, with the sign of how its ratio's gradient is kept."""
         form = self.values.get(option.form, option.form)
         name, _, kept = option.corrected.rpartition("=")
         if kept and self.values.get(name, name) == "true":
             form = form.rstrip("+") + kept
-        form = form if option.where == "loss" else form.rstrip("+")
+        return form if option.where == "loss" else form.rstrip("+")
+
+    def _coefficient(self, option: Option) -> float:
+        """What multiplies a KL term; NaN where no option of the catalogue says."""
+        try:
+            return float(self.values[option.times or option.name])
+        except ValueError:
+            return nan
+
+    def penalties(self) -> list[str]:
+        """The KL terms that are on, where they go, and whose gradient they have; nothing where no option
+        says.
+        """
+        lines = [
+            f"{self._typed(each.option.name)}: {each.option.place}{self._divergence(each)}"
+            for each in self.acting_penalties()
+        ]
+        return lines or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
+
+    def _divergence(self, penalty: Penalty) -> str:
+        """Whose gradient a KL term has, and what becomes of it in silent groups, in words."""
+        option, form = penalty.option, penalty.form
+        if not option.where:
+            return ""
         words = f" ({form}): {catalogue().divergences[option.where][form]}"
+        if option.adds_up:
+            words += f", added up by itself: {catalogue().aggregations[option.adds_up].title}"
         if option.summed and self.row.ddof is not None:
             words += (
                 ". It enters an output's reward before the division by the group's deviation: a group of "

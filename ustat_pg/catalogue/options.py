@@ -11,6 +11,12 @@ from attrs import converters, evolve, field, frozen
 
 from ..validation import InputError, integer, nearest
 
+LOSS = (
+    *("aggregation", "length", "loss", "ratio", "KL", "KL form", "filter", "filter without refill"),
+    *("survival", "entropy", "sampler"),
+)
+"""The kinds of options on the loss, its KL terms and the rollouts that enter it."""
+
 
 def as_text(value: Any) -> str:
     """A value as a user types it."""
@@ -41,13 +47,15 @@ class Option:
         by: its default under values of another option that are given, by that option's name.
         values: those that it may have; none for a number.
         unrun: further ones, whose code was only read.
+        only_read: of one on the loss, the values whose loss was only read and not run; ``all`` for every one.
         aliases: older names.
         synonyms: other ways to write a value.
-        means: the aggregation of each value.
+        means: the aggregation of each value, or of those of another loss that add up in a way of their own.
         otherwise: the aggregation of a number.
         place: where a KL term goes.
         where: ``loss`` or ``reward``, where that says whose gradient it is.
-        form: which estimate it is, k1 to k3, abs or full, or the option that says so.
+        form: which estimate it is, k1 to k3 or abs, or the option that says so.
+        adds_up: the aggregation of a KL term, where that is not the one of the loss.
         corrected: the option that keeps the gradient of its ratio, and how that is written: ``NAME=×``, or
             ``NAME=+`` where k2's gradient is put in its place.
         needs: values of other options without which it is off.
@@ -68,6 +76,7 @@ class Option:
     default: str | None = field(default=None, converter=converters.optional(as_text))
     values: tuple[str, ...] = field(default=(), converter=texts)
     unrun: tuple[str, ...] = field(default=(), converter=texts)
+    only_read: tuple[str, ...] = field(default=(), converter=texts)
     aliases: tuple[str, ...] = field(default=(), converter=texts)
     synonyms: Mapping[str, str] | None = None
     means: Mapping[str, str] | None = None
@@ -75,6 +84,7 @@ class Option:
     place: str = ""
     where: str = ""
     form: str = ""
+    adds_up: str = ""
     corrected: str = ""
     needs: Mapping[str, tuple[str, ...]] = field(factory=dict, converter=texts_by_name)
     times: str = ""
@@ -88,6 +98,18 @@ class Option:
     neutral: tuple[float, ...] = field(default=(), converter=tuple)
     scored: str = ""
     lacking: str = ""
+
+    @property
+    def of_loss(self) -> bool:
+        """Whether it acts on the loss, its KL terms or the rollouts that enter it."""
+        return self.kind in LOSS
+
+    @property
+    def ran(self) -> tuple[str, ...]:
+        """The values with which the framework's own loss was run, ``number`` standing for numbers."""
+        known = self.values or tuple(self.means or ())
+        known += ("number",) * (not known or bool(self.otherwise))
+        return () if "all" in self.only_read else tuple(v for v in known if v not in self.only_read)
 
     @property
     def possible(self) -> set[str]:

@@ -203,9 +203,7 @@ def _meaning(
     if group_size is not None:
         values[grouping.name] = str(integer("group size", group_size))
     size = values[grouping.name]
-    aggregation = framework.aggregation
-    for option in framework.of_kind("aggregation"):
-        aggregation = (option.means or {}).get(values[option.name], option.otherwise or aggregation)
+    aggregation = framework.adds_up(values, "aggregation", "loss")
     return Meaning(
         framework=framework,
         row=framework.row(values),
