@@ -93,7 +93,7 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
 def test_an_alternative_is_over_the_best_of_the_first_by_a_paired_jackknife():
     """K_crit over that of the first estimator at its best size, by deleting each step."""
     rng, steps = np.random.default_rng(3), []
-    for _ in range(12):
+    for _ in range(8):
         x = rng.integers(2, size=6)
         arms = np.array([rng.choice(ARMS, GROUP, p=PROBS[i]) for i in x])
         a = np.concatenate(
@@ -108,13 +108,13 @@ def test_an_alternative_is_over_the_best_of_the_first_by_a_paired_jackknife():
         return np.log([row.noise.k_crit.value for row in alternatives(kept, *asked)])
 
     whole = logs(steps)
-    without = np.array([logs(steps[:t] + steps[t + 1 :]) for t in range(12)])
+    without = np.array([logs(steps[:t] + steps[t + 1 :]) for t in range(8)])
     best = int(np.argmin(whole[:2]))
     for place, row in enumerate(alternatives(steps, *asked)):
         assert (row.estimator, row.group_size) == (asked[0][place // 2], asked[1][place % 2])
         apart = whole[place] - whole[best]
         part = without[:, place] - without[:, best]
-        wanted = means((apart + 11 * (part.mean() - part))[:, None])
+        wanted = means((apart + 7 * (part.mean() - part))[:, None])
         shift = apart - wanted.full[0]
         low, high = (math.exp(float(end[0]) + shift) for end in wanted.interval())
         found = row.over_best
