@@ -99,9 +99,10 @@ UNITS, FAR = 12, 3
 
 def drawn_pairs(seed, memory=0.7, at_zero=2.0):
     """Twelve steps, each with pairs of up to three before it, some of which the window has not."""
-    rng = np.random.default_rng(seed)
-    taken = []
-    for unit in range(UNITS):
+    rng, taken = np.random.default_rng(seed), []
+    # One step was left out, and is in nobody's pairs.
+    numbers = [unit for unit in range(UNITS + 1) if unit != 7]
+    for unit in numbers:
         lags = np.arange(1, FAR + 1)
         x = (
             (1 - memory**lags) / (1 - memory) * rng.uniform(0.9, 1.1, FAR)
@@ -110,7 +111,7 @@ def drawn_pairs(seed, memory=0.7, at_zero=2.0):
         )
         y = at_zero - 0.3 * x + 0.2 * rng.normal(size=FAR)
         taken.append(np.column_stack([unit - lags, lags, rng.uniform(1, 3, FAR), x, y]))
-    return Lagged(tuple(range(UNITS)), (False,) * UNITS, tuple(taken))
+    return Lagged(tuple(numbers), (False,) * UNITS, tuple(taken))
 
 
 def plain(lagged, within, bump=None):
