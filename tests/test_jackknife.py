@@ -114,6 +114,28 @@ def test_parts_that_are_equally_far_carry_alike(count):
     assert 1 < found[2] < 2.5
 
 
+@pytest.mark.parametrize(("carriers", "known"), [(2.45, False), (2.55, True)])
+def test_an_end_is_known_from_two_and_a_half_carriers_on(carriers, known):
+    def parts(third):
+        return np.array([[5.0], [5.0], [third]] + [[0.0]] * 37)
+
+    third = brentq(lambda x: means(parts(x)).carriers[0] - carriers, 0, 5)
+    found = means(parts(third))
+    assert (found.interval()[1][0] < math.inf) == known
+    assert (found.carried(0) is None) == known
+
+
+def test_parts_below_five_show_no_law_and_above_four_degrees_of_freedom():
+    """One part carries all: of four the interval is Student's, of five an end is not known."""
+    for count in (4, 5, 40):
+        column = np.eye(1, count).T
+        (low,), (high,) = means(column).interval()
+        freedom = 3 if count == 4 else 4
+        half = student_law.isf(0.025, freedom) * column.std(ddof=1) / math.sqrt(count)
+        assert low == pytest.approx(1 / count - half, rel=1e-4)
+        assert high == (pytest.approx(1 / count + half, rel=1e-4) if count == 4 else math.inf)
+
+
 def test_usual_parts_are_carried_by_enough():
     rng = np.random.default_rng(3)
     for law in (rng.standard_normal, rng.standard_exponential):
@@ -191,12 +213,12 @@ def parts_of(law, correlation, top, bottom):
 
 
 def first_root(function, start):
-    """Where a function that falls is 0; 0 where it begins below."""
-    return brentq(function, start, 1e6, xtol=1e-13) if function(start) > 0 else 0.0
+    """Where a function that falls is 0; 0 where it begins below, or never falls so far."""
+    return brentq(function, start, 1e6, xtol=1e-13) if function(start) > 0 > function(1e6) else 0.0
 
 
-MEANS = [(3.0, 2.0), (3.0, 0.3), (0.3, 2.0), (0.3, 0.3), (3.0, -0.1)]
-"""Numerators and denominators, some of which may be 0."""
+MEANS = [(3.0, 2.0), (3.0, 0.3), (0.3, 2.0), (0.3, 0.3), (3.0, -0.1), (3.0, -2.0), (-3.0, 2.0)]
+"""Numerators and denominators, some of which may be 0, and are below it."""
 
 
 @pytest.mark.parametrize("law", ["mirrored", "skewed"])
@@ -224,7 +246,7 @@ def test_a_ratio_may_be_what_a_test_of_the_difference_does_not_refuse(
     assert (high == math.inf) == unlimited
     if not unlimited:
         over = first_root(lambda r: (x - r * y).mean() + up * error(x - r * y), top / bottom)
-        assert high == pytest.approx(over, rel=1e-4)
+        assert high == pytest.approx(max(over, 0.0), rel=1e-4)
     found = ratio(means(columns))
     assert found.interval == (low, high)
     if bottom > 0:

@@ -283,7 +283,9 @@ def test_a_scheme_s_curve_goes_through_its_prompts(name):
     rates = [0.13, 0.5, 0.81]
     found = explain_scheme(name, rates)
     assert (found.name, found.scheme, found.pass_rates) == (name, SCHEMES[name], rates)
-    places = np.searchsorted(found.weight["pass_rate"], rates)
+    grid = sorted({*rates, *(k / 20 for k in range(1, 20))})
+    assert found.weight["pass_rate"] == grid
+    places = np.searchsorted(grid, rates)
     assert np.array(found.weight["w"])[places] == pytest.approx(found.mean_factor, rel=1e-9)
     may_stop_at_one = Plan.parse(found.scheme.plan).looks[0] == 1
     assert (found.unbiased_noise_to_rloo is None) == may_stop_at_one

@@ -151,6 +151,56 @@ def test_directions(drawn, name):
     close([found.scale, found.cosine, found.low, found.high], wanted)
 
 
+def same(found, wanted, what):
+    close(
+        [found.value, found.se, *found.interval], [wanted.value, wanted.se, *wanted.interval], what
+    )
+
+
+@pytest.mark.parametrize("drawn", [*POOLS[:4], (0, 2.0, 1)])
+def test_constants(drawn):
+    pool, _ = pool_of(*drawn)
+    moments, sketches = prompt_moments(pool), pool.sketches
+
+    def numbers(chosen):
+        square, vanilla, tau, phi = (
+            np.mean(getattr(moments, name)[chosen])
+            for name in (
+                "gradient_sq", "norm_squared_reward", "norm_squared_advantage", "variance_trace"
+            )
+        )  # fmt: skip
+        signal = product(sketches, sketches, chosen)
+        return [square - signal, tau - square, phi + square, vanilla - square, signal]
+
+    parts, found = deleted(numbers, pool.looks), estimates.constants(pool)
+    for place, name in enumerate(("c1", "c2", "c3", "vanilla")):
+        same(getattr(found, name), parts.estimate(place), name)
+    signal = norm_interval(sketches, pool.looks)
+    ends = dict(zip(("low", "high"), signal, strict=True))
+    same(found.signal, replace(parts.estimate(4), **ends), "signal")
+    star = ratio(parts.apply(lambda m: m[..., [2, 0]]))
+    known = 0 < star.value < math.inf
+    wanted = [1 + math.sqrt(end) for end in (max(star.value, 0), *star.interval)]
+    se = star.se / (2 * math.sqrt(star.value)) if star.value > 0 else math.nan
+    close([found.g_star.value, *found.g_star.interval, found.g_star.se], [*wanted, se])
+
+    def noise(m):
+        c1, c2, c3, _, strength = np.moveaxis(m, -1, 0)
+        root = 2 * np.sqrt(np.maximum(c1, 0) * np.maximum(c3, 0))
+        return np.stack([c1 + c2 + root, strength], axis=-1)
+
+    crit = ratio(parts.apply(noise), signal)
+    least = noise(np.maximum(parts.full, 0))[0]
+    value = least / parts.full[4] if parts.full[4] > 0 else crit.value
+    same(found.k_crit, replace(crit, value=value), "k_crit")
+    assert found.clipped == tuple(
+        name
+        for name, each in zip(("c1", "c2", "c3", "vanilla"), parts.full, strict=False)
+        if each < 0
+    )
+    assert known == (parts.full[0] > 0 and parts.full[2] > 0)
+
+
 @pytest.mark.parametrize("drawn", [(0, 1.5, 1), (1, 0.3, 3)])
 def test_errors_and_their_order(drawn):
     pool, _ = pool_of(*drawn)

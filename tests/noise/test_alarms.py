@@ -237,6 +237,67 @@ def test_each_window_begins_with_its_stakes_and_the_two_latest_count():
         assert bool(alarms.standing()) == told
 
 
+def test_winnings_on_tokens_by_hand():
+    """Two outputs: one has a token more surprising than counts, and is further away than counts."""
+    logs = np.array([[-0.5, -30.0, -1.0], [-2.0, -0.1, 9.0]])
+    entropies = np.array([[0.5, 3.0, 1.2], [0.2, 0.0, 9.0]])
+    recorded = np.array([[-0.5, -28.0, -1.0], [-1.9, -0.2, -9.0]])
+    alarms, on = Alarms(9), np.array([[1, 1, 1], [1, 1, 0]])
+    alarms.tokens(logs, on, entropies, recorded)
+    surprise, entropy = -logs[on > 0], entropies[on > 0]
+    blur = 0.02 * entropy + 2e-4
+    hot = [
+        np.prod(1 + np.minimum(stake, 0.5 / (entropy + blur)) * (surprise - entropy - blur))
+        for stake in (0.01, 0.05, 0.25)
+    ]
+    cold = [
+        np.prod(1 + stake * (entropy - blur - np.minimum(surprise, 23)))
+        for stake in (0.005, 0.015, 0.042)
+    ]
+    apart = (logs - recorded) * on
+    distance = (np.exp(apart) - 1 - apart).sum(axis=1)
+    assert distance[0] > 1 > distance[1]
+    far = [np.prod(1 + stake * (np.minimum(distance, 1) / 0.05 - 1)) for stake in (0.05, 0.2, 0.6)]
+    assert won(alarms, "rollouts") == pytest.approx([*hot, *cold, *far])
+
+
+@pytest.mark.parametrize("out", [(0,), (1, 3), (0, 2, 4)])
+def test_winnings_on_what_is_dropped_by_enumeration(out):
+    """exp of θ times the sum of the ranks that are gone, over its mean over all that could be."""
+    z, lengths = np.array([0.3, 0.1, 2.0, 2.0, 0.5]), np.array([5.0, 2.0, 2.0, 9.0, 1.0])
+    alarms = Alarms(9, 5)
+    alarms.generation([7] * 5, rewards=z, lengths=lengths, kept=~np.isin(np.arange(5), out))
+    wanted = []
+    for values in (z, lengths):
+        ranks = [np.sign(x - values).sum() / 2 for x in values]
+        sums = [sum(ranks[k] for k in each) for each in itertools.combinations(range(5), len(out))]
+        own = sum(ranks[k] for k in out)
+        for shift in (-1.0, -0.4, -0.15, -0.05, 0.05, 0.15, 0.4, 1.0):
+            theta = shift / np.std(sums)
+            wanted.append(np.exp(theta * own) / np.mean(np.exp(theta * np.array(sums))))
+    assert won(alarms, "survivors") == pytest.approx(wanted)
+
+
+def test_how_far_is_equal_near_and_together():
+    """Rewards within rounding, deviations of a hundredth of the usual, advantages that sum to 0."""
+    stakes = np.array([0.05, 0.2, 0.6])
+    for apart, silent in ((4.9e-7, True), (5.1e-7, False)):
+        alarms = Alarms(9, 2)
+        alarms.generation([0, 0], rewards=[1.0, 1.0 + apart])
+        assert won(alarms, "silent") == pytest.approx(1 + stakes if silent else 1 - stakes)
+    usual = np.sqrt(100 / 101)
+    for share, near in ((0.0099, True), (0.0101, False)):
+        alarms = Alarms(9, 2)
+        rewards = np.array([[-1.0, 1.0]] * 100 + [[-share * usual, share * usual]])
+        alarms.generation(np.arange(202) // 2, rewards=rewards.ravel())
+        wanted = (1 + 19 * stakes if near else 1 - stakes) * (1 - stakes) ** 100
+        assert won(alarms, "spikes") == pytest.approx(wanted)
+    for off, broken in ((0.0079, False), (0.0081, True)):
+        alarms = Alarms(9, 2)
+        alarms.generation([0, 0], advantages=[1.0, off - 1])
+        assert alarms.standing() == ({"groups"} if broken else set())
+
+
 @pytest.mark.parametrize(
     ("share", "told"), [(1.02, False), (1.021, True), (0.98, False), (0.979, True)]
 )

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from tests.support.refusals import refuses
+from ustat_pg.jackknife import means
 from ustat_pg.noise import NoiseMeter
-from ustat_pg.noise.completions import coefficients, group_blocks
+from ustat_pg.noise.completions import alternatives, coefficients, group_blocks
 from ustat_pg.noise.estimate import estimate_noise
 from ustat_pg.predictions import count_table
 
@@ -87,6 +88,42 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
         assert result.signal.value == pytest.approx(signal, rel=1e-9), (name, size)
         assert result.k_crit.value == pytest.approx(crit, rel=1e-9), (name, size)
         assert result.noise_to_signal.value == pytest.approx(crit / (2 * GROUP), rel=1e-9)
+
+
+def test_an_alternative_is_over_the_best_of_the_first_by_a_paired_jackknife():
+    """K_crit over that of the first estimator at its best size, by deleting each step."""
+    rng, steps = np.random.default_rng(3), []
+    for _ in range(8):
+        x = rng.integers(2, size=6)
+        arms = np.array([rng.choice(ARMS, GROUP, p=PROBS[i]) for i in x])
+        a = np.concatenate(
+            [advantages(REWARDS[i, row], "std") for i, row in zip(x, arms, strict=True)]
+        )
+        rows = a[:, None] * np.concatenate([SCORES[i, row] for i, row in zip(x, arms, strict=True)])
+        places = [np.array([i // GROUP]) for i in range(6 * GROUP)]
+        steps.append(group_blocks(rows, places, list(a[:, None])))
+    asked = ["std", "maxrl"], [2, 4]
+
+    def logs(kept):
+        return np.log([row.noise.k_crit.value for row in alternatives(kept, *asked)])
+
+    whole = logs(steps)
+    without = np.array([logs(steps[:t] + steps[t + 1 :]) for t in range(8)])
+    best = int(np.argmin(whole[:2]))
+    for place, row in enumerate(alternatives(steps, *asked)):
+        assert (row.estimator, row.group_size) == (asked[0][place // 2], asked[1][place % 2])
+        apart = whole[place] - whole[best]
+        part = without[:, place] - without[:, best]
+        wanted = means((apart + 7 * (part.mean() - part))[:, None])
+        shift = apart - wanted.full[0]
+        low, high = (math.exp(float(end[0]) + shift) for end in wanted.interval())
+        found = row.over_best
+        assert found.value == pytest.approx(math.exp(apart))
+        if place == best:
+            assert (found.value, found.se, *found.interval) == (1, 0, 1, 1)
+        else:
+            assert found.se == pytest.approx(math.exp(apart) * wanted.se[0])
+            assert found.interval == pytest.approx((low, high))
 
 
 def run(trained, steps=40, rewards=REWARDS, part=1, prompts=6, known=False):

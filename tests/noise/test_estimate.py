@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from ustat_pg.estimate import Estimate
 from ustat_pg.jackknife import Means, ratio
 from ustat_pg.noise.estimate import estimate_noise, step_sums
 
@@ -73,12 +74,20 @@ def test_every_field_is_least_squares_over_pairs_of_micro_batches(given, strengt
     found = estimate_noise(sums, leave_one_out=True, phi_over_tau=given, squares=squares)
     signal = parts.estimate(1, 1.5)
     critical = ratio(parts.apply(lambda m: m[..., :2]), signal.interval)
+    numbers = (critical.value, critical.se, *critical.interval)
+    of_step = Estimate(*(each / 12 for each in numbers), critical.reason)
     star = ratio(parts.apply(lambda m: m[..., [4, 2]]))
     wanted = {
         "signal": signal,
         "k_crit": critical,
-        "noise_to_signal": critical / 12.0,
-        "budget_over_critical": (critical / 12.0).inverse(),
+        "noise_to_signal": of_step,
+        "budget_over_critical": Estimate(
+            1 / of_step.value,
+            of_step.se / of_step.value**2,
+            1 / of_step.high,
+            1 / of_step.low if of_step.low else math.inf,
+            of_step.reason,
+        ),
         "c1": parts.estimate(2, 1.5),
         "c2": parts.estimate(3),
         "c3": parts.estimate(4),
