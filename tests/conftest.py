@@ -63,6 +63,9 @@ OTHERS = (
 )
 """What neither the core nor the extra ``tests`` installs."""
 
+PASSED = "ustat_pg/core"
+"""Where pytest keeps the names of the tests that --core has passed."""
+
 SHARED = {}
 """Seconds that a fixture took which several tests share, by name."""
 
@@ -78,6 +81,8 @@ def pytest_addoption(parser):
     parser.addoption("--measure", action="store_true", help=text)
     text = "what is not slow or is marked power, as where the core and the extra tests alone are installed"
     parser.addoption("--core", action="store_true", help=text)
+    text = "leave out what the last run of --core has passed"
+    parser.addoption("--rest", action="store_true", help=text)
 
 
 def pytest_configure(config):
@@ -94,7 +99,11 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("rest"):
+        passed = set(config.cache.get(PASSED, []))
+        config.hook.pytest_deselected(items=[each for each in items if each.nodeid in passed])
+        items[:] = [each for each in items if each.nodeid not in passed]
     known = set(SLOW.read_text(encoding="utf-8").split())
     for item in items:
         if item.nodeid.partition("[")[0] in known:
@@ -106,7 +115,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_deselected(items):
-    items[0].config.stash[LEFT] += len(items)
+    for item in items:
+        item.config.stash[LEFT] += 1
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -117,7 +127,11 @@ def pytest_testnodedown(node):
 
 @pytest.fixture(scope="session")
 def whole_run(tmp_path_factory, pytestconfig):
-    """The folder of a run of every claim at size smoke, which all workers share: ``make test`` enumerates."""
+    """The folder of a run of every claim at size smoke: the one that USTAT_RUN names, or one that all workers
+    share; ``make test`` enumerates.
+    """
+    if ready := os.environ.get("USTAT_RUN"):
+        return Path(ready).resolve()
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     engine = "exact" if pytestconfig.getoption("core") else "cpu"
@@ -241,6 +255,8 @@ def pytest_sessionfinish(session):
     if hasattr(config, "workeroutput"):
         config.workeroutput["left"] = config.stash[LEFT]
         return
+    if config.getoption("core"):
+        config.cache.set(PASSED, [report.nodeid for report in config.stash[REPORTS]])
     reports, known = config.stash[REPORTS], set(SLOW.read_text(encoding="utf-8").split())
     most = SECONDS * pace()
     if config.getoption("measure"):
