@@ -72,7 +72,7 @@ def on_networks(suite: Suite) -> Iterator[Check]:
 def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
     """Every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
     listed = entry.problem
-    reach, always = listed.probs @ listed.reached, listed.reached.all(axis=0)
+    reach, always = listed.probs @ listed.reached, np.all(listed.reached, axis=0)
     for turn in range(listed.rewards.shape[1]):
         cell = TurnCell.of(listed, turn, SIZE)
         gradient = cell.problem.gradient()

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 # Several workers share the cores: threads of linear algebra would wait for one another, here and in all
-# processes that tests start. Read when NumPy and torch are loaded, which is later. Who asks for more has them.
+# processes that tests start. Read when NumPy and torch are loaded, which is later. Who asks for more gets it.
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
