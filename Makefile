@@ -42,7 +42,7 @@ test-all: .venv/dev  ## the whole suite, with torch, language models, the site, 
 seeds: .venv/core  ## verdicts on two seeds that no default names, today's date and the next; 4 min
 	.venv/bin/python -m benchmarks.seeds --seeds 2 --first $$(date +%Y%m%d) --engine exact
 
-mutants: .venv/tool  ## every planted error that enumeration or a test refuses is still refused; 1 h
+mutants: .venv/tool  ## every planted error that enumeration or a test refuses is still refused; 60 min
 	.venv/bin/python -m simulations mutants --engine exact --against theory/mutants.json
 
 elsewhere: .venv/dev  ## claims and the suite by the instructions of other processors; 35 min

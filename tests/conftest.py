@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import fcntl
 import os
 import runpy
@@ -232,6 +233,17 @@ class Everywhere:
                 break
             error = error.__cause__ or error.__context__
         return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        """So is an example that imports it."""
+        try:
+            return (yield)
+        except doctest.UnexpectedException as stopped:
+            error = stopped.exc_info[1]
+            if isinstance(error, ModuleNotFoundError) and error.name in OTHERS:
+                pytest.skip(f"{error.name} is not installed")
+            raise
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" and report.passed:

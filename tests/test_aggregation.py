@@ -85,8 +85,9 @@ def test_one_prompt_needs_no_axis_and_no_tokens_have_no_weight():
 
 
 def test_the_ways_are_those_of_the_catalogue():
-    """A micro-batch is a minibatch of its own."""
-    assert {*AGGREGATIONS, "micro-token-mean"} == set(catalogue().aggregations)
+    """A micro-batch is a minibatch of its own, and a constant over the sum rescales it."""
+    others = {"micro-token-mean", "micro-sequence-mean", "token-sum-over-constant"}
+    assert {*AGGREGATIONS, *others} == set(catalogue().aggregations)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import string
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
 TEMPLATE = (
@@ -22,6 +23,7 @@ def byte_level(character: str) -> str:
 
 def character_tokenizer(characters: str = CHARACTERS, *, chat_template: str | None = TEMPLATE):
     """One token for each character, ``<pad>`` 0 and ``<eos>`` 1."""
+    pytest.importorskip("tokenizers", reason="language models need the extra llm")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

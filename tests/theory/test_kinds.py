@@ -8,7 +8,6 @@ import runpy
 import shutil
 from importlib import import_module
 
-import nbformat
 import pytest
 
 import ustat_pg.testing
@@ -17,6 +16,7 @@ from tests.support.hidden import hidden
 from tests.support.site import ROOT, build
 
 pytest.importorskip("myst_nb", reason="the site needs the extra theory")
+nbformat = pytest.importorskip("nbformat")
 
 SOURCE = ROOT / "theory"
 EXTENSIONS = SOURCE / "_ext"

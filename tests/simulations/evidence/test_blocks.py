@@ -118,6 +118,7 @@ def test_the_version_of_torch_is_in_the_keys_of_what_torch_computes_alone(monkey
 
 
 def test_every_file_that_is_loaded_to_measure_is_in_the_key():
+    pytest.importorskip("torch")
     code = """
 import sys
 import simulations.engines

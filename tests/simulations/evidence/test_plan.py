@@ -135,12 +135,12 @@ def test_a_reserve_is_rounded_up():
 @pytest.mark.parametrize(
     ("cell", "number", "size", "drawn"),
     [
-        # Parts of a block: an eighth, of a thousand replications or more, or a short block's whole.
+        # Whole thousands, or a short block's whole.
         (CELL, 1, "smoke", 1024),
         (CELL, 1024, "smoke", 1024),
         (CELL, 1025, "smoke", 2048),
-        (a_cell(block=65_536), 8193, "smoke", 16_384),
-        (a_cell(block=10**6), 8193, "smoke", 16_384),
+        (a_cell(block=65_536), 8193, "smoke", 9216),
+        (a_cell(block=10**6), 8193, "smoke", 9216),
         (a_cell(block=100), 101, "smoke", 200),
         (a_cell(block=2000), 1, "smoke", 1024),
         (a_cell(least=3000), 1, "smoke", 3072),
