@@ -276,6 +276,8 @@ def pytest_sessionfinish(session):
         unseen, found = known - seconds.keys(), {n for n, took in seconds.items() if took > most}
         SLOW.write_text("".join(f"{name}\n" for name in sorted(unseen | found)), encoding="utf-8")
         return
+    if not config.getoption("core"):
+        return
     # Some files are slow as a whole.
     known |= {each.nodeid.partition("[")[0] for each in reports if "slow" in each.keywords}
     # Fixtures are timed by the clock, which says nothing on a busy machine.
