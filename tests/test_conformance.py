@@ -13,6 +13,7 @@ import pytest
 from scipy.stats import binom
 
 from tests.conformance.record import BATCHES, DATA, SEVERAL, WEIGHTS, lengths
+from tests.support.answers import by_framework
 from ustat_pg.catalogue import Meaning, Row, catalogue, resolve
 from ustat_pg.estimators import advantages, standardised
 from ustat_pg.explanations import explain
@@ -67,29 +68,7 @@ ANSWERS = {
     ]
     for name, record in RECORDS.items()
 }
-
-
-def of_each(kept):
-    """A test of one answer, run on all those of a framework's record that are kept, if there are any."""
-
-    def wrap(check):
-        chosen = {name: [*filter(kept, answers)] for name, answers in ANSWERS.items()}
-
-        @pytest.mark.parametrize("name", [name for name in chosen if chosen[name]])
-        def test(name):
-            for answer in chosen[name]:
-                try:
-                    check(answer)
-                except AssertionError as error:
-                    error.add_note(f"under {answer.written}")
-                    raise
-
-        test.__doc__ = check.__doc__
-        return test
-
-    return wrap
-
-
+of_each = by_framework(ANSWERS)
 with_tables = of_each(lambda answer: answer.tables)
 
 

@@ -21,6 +21,7 @@ from tests.conformance.losses import (
     is_filter,
 )
 from tests.conformance.record import DATA
+from tests.support.answers import by_framework
 from tests.test_conformance import RECORDS as ADVANTAGE_RECORDS
 from ustat_pg.catalogue import Meaning, catalogue, resolve
 from ustat_pg.catalogue.losses import token_coefficients, token_rewards
@@ -92,27 +93,7 @@ ANSWERS = {
     ]
     for name, record in RECORDS.items()
 }
-
-
-def of_each(kept):
-    """A test of one answer, run on all those of a framework's record that are kept, if there are any."""
-
-    def wrap(check):
-        chosen = {name: [*filter(kept, answers)] for name, answers in ANSWERS.items()}
-
-        @pytest.mark.parametrize("name", [name for name in chosen if chosen[name]])
-        def test(name):
-            for answer in chosen[name]:
-                try:
-                    check(answer)
-                except AssertionError as error:
-                    error.add_note(f"under {name} {answer.options}")
-                    raise
-
-        test.__doc__ = check.__doc__
-        return test
-
-    return wrap
+of_each = by_framework(ANSWERS)
 
 
 def plain(name):

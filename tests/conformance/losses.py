@@ -198,17 +198,25 @@ def run(driver: Any, framework: Framework, commit: str) -> dict[str, Any]:
             record = answer(driver, framework, values, chosen)
         except Refused as refusal:
             record = {"refused": str(refusal)}
-        alike = [each for each in runs if {**each, "options": None} == {**record, "options": None}]
-        for each in alike:
-            each["options"].append(chosen)
-        runs += [] if alike else [{"options": [chosen], **record}]
+        add(runs, chosen, record)
+    return {**head(framework, commit, driver.LOSS), "tried": numbers, "runs": runs}
+
+
+def add(runs: list[dict[str, Any]], chosen: dict[str, str], record: dict[str, Any]) -> None:
+    """Keep what was answered under these options, beside others that gave the same."""
+    alike = [each for each in runs if {**each, "options": None} == {**record, "options": None}]
+    for each in alike:
+        each["options"].append(chosen)
+    runs += [] if alike else [{"options": [chosen], **record}]
+
+
+def head(framework: Framework, commit: str, function: str) -> dict[str, Any]:
+    """What was run, and when."""
     return {
         "repository": framework.repository,
         "commit": commit,
         "ran": datetime.date.today().isoformat(),
-        "function": driver.LOSS,
-        "tried": numbers,
-        "runs": runs,
+        "function": function,
     }
 
 

@@ -16,7 +16,6 @@ recorded. A driver is the module beside this one of the framework's name, ``-`` 
 from __future__ import annotations
 
 import ast
-import datetime
 import importlib
 import importlib.metadata
 import itertools
@@ -202,17 +201,8 @@ def run(driver: Any, framework: Framework, commit: str) -> dict[str, Any]:
                 record["several"] = str(refusal)
             else:
                 record["several"] = [[_short(each) for each in group] for group in answer]
-        alike = [each for each in runs if {**each, "options": None} == {**record, "options": None}]
-        for each in alike:
-            each["options"].append(chosen)
-        runs += [] if alike else [{"options": [chosen], **record}]
-    return {
-        "repository": framework.repository,
-        "commit": commit,
-        "ran": datetime.date.today().isoformat(),
-        "function": driver.FUNCTION,
-        "runs": runs,
-    }
+        losses.add(runs, chosen, record)
+    return {**losses.head(framework, commit, driver.FUNCTION), "runs": runs}
 
 
 def _commit(driver: Any, checkout: Path | None) -> str:
