@@ -202,6 +202,27 @@ def run(driver: Any, framework: Framework, commit: str) -> dict[str, Any]:
     return {**head(framework, commit, driver.LOSS), "tried": numbers, "runs": runs}
 
 
+def typed(text: str) -> Any:
+    """A value of the catalogue as a framework's config takes it."""
+    known = {"none": None, "true": True, "false": False}
+    if text in known:
+        return known[text]
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() else number
+
+
+def under(prefix: str, options: dict[str, str]) -> dict[str, Any]:
+    """The options whose names begin so, by the rest of their names, as a config takes them."""
+    return {
+        name.removeprefix(prefix): typed(text)
+        for name, text in options.items()
+        if name.startswith(prefix)
+    }
+
+
 def add(runs: list[dict[str, Any]], chosen: dict[str, str], record: dict[str, Any]) -> None:
     """Keep what was answered under these options, beside others that gave the same."""
     alike = [each for each in runs if {**each, "options": None} == {**record, "options": None}]

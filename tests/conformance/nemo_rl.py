@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 
 import torch
 
+from .losses import under
 from .record import Refused, flat, part, summed
 
 LOSS = "nemo_rl.algorithms.loss.loss_functions.ClippedPGLossFn"
@@ -98,11 +99,7 @@ def loss(options, rollouts):
     }
     made = part("nemo_rl/algorithms/loss/loss_functions.py", "ClippedPGLossFn", **scope)
     config = SimpleNamespace(
-        **{
-            name.removeprefix("loss_fn."): typed(text)
-            for name, text in options.items()
-            if name.startswith("loss_fn.")
-        },
+        **under("loss_fn.", options),
         kl_input_clamp_value=20.0,
         kl_output_clamp_value=10.0,
         use_importance_sampling_correction=False,
@@ -137,11 +134,3 @@ def loss(options, rollouts):
             + function(each.own, data, torch.tensor(len(rollouts.mask)), rollouts.mask.sum())[0]
         )
     return total
-
-
-def typed(text):
-    known = {"none": None, "true": True, "false": False}
-    try:
-        return known[text] if text in known else float(text)
-    except ValueError:
-        return text

@@ -10,7 +10,7 @@ import torch
 import trl.trainer.grpo_trainer as module
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
-from .losses import MICRO_BATCHES
+from .losses import MICRO_BATCHES, typed
 from .record import Refused, lengths, passage, size_of
 
 FUNCTION = "trl.GRPOTrainer._generate_and_score_completions"
@@ -178,15 +178,3 @@ def loss(options, rollouts):
         }
         total = total + GRPOTrainer._compute_loss(made, None, inputs)
     return total
-
-
-def typed(text):
-    """A value of the catalogue as a config takes it."""
-    known = {"none": None, "true": True, "false": False}
-    if text in known:
-        return known[text]
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return int(number) if number.is_integer() else number

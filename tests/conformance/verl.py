@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from .losses import under
 from .record import Refused, foreign, padded, part, summed
 
 FUNCTION = "verl.trainer.ppo.ray_trainer.compute_advantage"
@@ -87,11 +88,7 @@ def loss(options, rollouts):
     """As by FSDP, of one process: micro-batches are summed."""
     core = trainer.core_algos
     core.ActorConfig = Config
-    actor = {
-        name.removeprefix(ACTOR): typed(text)
-        for name, text in options.items()
-        if name.startswith(ACTOR)
-    }
+    actor = under(ACTOR, options)
     mode = actor.pop("policy_loss.loss_mode")
     config = Config(
         **actor,
@@ -143,14 +140,6 @@ class Logged:
     @staticmethod
     def from_dict(*unused, **more):
         return {}
-
-
-def typed(text):
-    known = {"none": None, "true": True, "false": False}
-    try:
-        return known[text] if text in known else float(text)
-    except ValueError:
-        return text
 
 
 def penalised(options, rollouts):
