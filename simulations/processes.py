@@ -19,6 +19,8 @@ from threading import Thread
 from traceback import extract_tb
 from typing import TYPE_CHECKING
 
+from threadpoolctl import threadpool_limits
+
 import ustat_pg
 
 from . import claim, curves
@@ -149,8 +151,10 @@ def designs(
     failed: dict[str, str] = {}
     for stem in stems:
         try:
-            designed = claim(stem, suite).made()
-            shown = curves(stem, suite) if figures else ()
+            # How many threads add up a product shows in its last digits.
+            with threadpool_limits(1):
+                designed = claim(stem, suite).made()
+                shown = curves(stem, suite) if figures else ()
         except Exception as error:
             message = _formula_error(error)
             if message is None:
