@@ -5,7 +5,7 @@ Which checks, rivals and points there are and what is said of each follow from t
 processor or a library rounds in its own way, values alone may show, by :data:`LAST` and :data:`SAID`.
 Draws whose address holds a computed number are other ones: how many is said.
 
-``python -m benchmarks.elsewhere --by NAME COMMAND ...`` runs a command by those instructions.
+``python -m benchmarks.elsewhere --by plain COMMAND ...`` runs a command by those instructions.
 """
 
 from __future__ import annotations

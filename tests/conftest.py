@@ -42,8 +42,9 @@ SECONDS, UNIT = 1.0, 0.1
 """Processor seconds on one machine, UNIT those of the work of :func:`pace`."""
 
 TIMES, DEAR = 10.0, 4.0
-"""A function that is not in SLOW fails a run where it takes more than so many times SECONDS: compiling, which no
-pace tells, and other processors spread what is measured. A fixture of more seconds than DEAR is no one's part.
+"""A function that is not in SLOW fails a run where it takes more than so many times SECONDS: compiling, which
+no pace tells, and other processors spread what is measured. A fixture of more seconds than DEAR is no one's
+part.
 """
 
 POWER = (
@@ -129,26 +130,40 @@ def pytest_testnodedown(node):
 
 
 @pytest.fixture(scope="session")
-def whole_run(tmp_path_factory, pytestconfig):
-    """The folder of a run of every claim at size smoke: the one that USTAT_RUN names, or one that all workers
-    share; ``make test`` enumerates.
+def run_of(tmp_path_factory, pytestconfig):
+    """A function of a kind of problem to the folder of a run of every claim on it at size smoke: that which
+    USTAT_RUN names, with the kind at its end, where there is one; else one that all workers share, by
+    enumeration on networks and under ``make test``.
     """
-    if ready := os.environ.get("USTAT_RUN"):
-        return Path(ready).resolve()
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    engine = "exact" if pytestconfig.getoption("core") else "cpu"
-    words = ["verify", "--size", "smoke", "--engine", engine, "--workers", "1"]
-    with (base / "whole_run.txt").open("a+") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
-        if not log.tell():
-            words = [sys.executable, "-m", "simulations", *words, "--out", str(base / "whole_run")]
-            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-            print(done.returncode, done.stderr, sep="\n", file=log, flush=True)
-        log.seek(0)
-        status, _, said = log.read().partition("\n")
-    assert status == "0", said
-    return base / "whole_run"
+
+    def made(on="bandit"):
+        folder = "whole_run" if on == "bandit" else f"whole_run-{on}"
+        ready = os.environ.get("USTAT_RUN", "")
+        there = Path(ready + folder.removeprefix("whole_run")).resolve()
+        if ready and (there / "verdicts.json").exists():
+            return there
+        engine = "exact" if on != "bandit" or pytestconfig.getoption("core") else "cpu"
+        words = ["verify", "--on", on, "--size", "smoke", "--engine", engine, "--workers", "1"]
+        with (base / f"{folder}.txt").open("a+") as log:
+            fcntl.flock(log, fcntl.LOCK_EX)
+            if not log.tell():
+                words = [sys.executable, "-m", "simulations", *words, "--out", str(base / folder)]
+                done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+                print(done.returncode, done.stderr, sep="\n", file=log, flush=True)
+            log.seek(0)
+            status, _, said = log.read().partition("\n")
+        assert status == "0", said
+        return base / folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def whole_run(run_of):
+    """The run of every claim on bandits."""
+    return run_of()
 
 
 def spent():

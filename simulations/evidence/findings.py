@@ -7,7 +7,7 @@ from math import isfinite
 from typing import Any
 
 from attrs import frozen
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from .intervals import Interval
 from .verdict import Decision, Evidence, RivalVerdict, Statement, Verdict, worst
@@ -166,7 +166,7 @@ class CheckResult:
             return 0.0
         if findings.standard_error == 0 or not isfinite(findings.standard_error):
             return float(beyond > half)
-        return float(norm.cdf((beyond - half) / findings.standard_error))
+        return float(ndtr((beyond - half) / findings.standard_error))
 
     @property
     def verdict(self) -> Verdict | None:

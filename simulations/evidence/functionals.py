@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isfinite, isnan, log, nan, sqrt
 from typing import ClassVar
 
@@ -164,7 +165,7 @@ class Linear(Functional):
     def quantities(self) -> tuple[Quantity, ...]:
         return tuple(quantity for quantity, _ in self.weights)
 
-    @property
+    @cached_property
     def range(self) -> tuple[float, float]:
         """Ends of the range of one replication."""
         ends = [

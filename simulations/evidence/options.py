@@ -31,7 +31,7 @@ class Size:
 
 SIZES = {
     "smoke": Size(6_000_000, 0.125),
-    "quick": Size(20_000_000, 2.0, point_most=LARGEST_BLOCK // 2),
+    "quick": Size(20_000_000, 2.0, point_most=LARGEST_BLOCK // 4),
     "full": Size(500_000_000, 64.0),
     "card": Size(5_000_000_000, 640.0, times=10),
 }

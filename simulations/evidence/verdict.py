@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import inf, isfinite, isnan, nan
 from typing import Any
 
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from .intervals import ANYWHERE, Interval
 from .planning import MISS_RATE
@@ -274,7 +274,7 @@ class Evidence:
     @property
     def smallest_discrepancy(self) -> float:
         """A discrepancy as large as this is seen with probability 1 - the miss rate."""
-        seen = self.interval.half_width + float(norm.isf(MISS_RATE)) * self.standard_error
+        seen = self.interval.half_width - float(ndtri(MISS_RATE)) * self.standard_error
         return max(seen, self.rounding)
 
 
