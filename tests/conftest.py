@@ -51,7 +51,7 @@ POWER = (
     *("tests/agreement/test_gradients.py", "tests/agreement/test_whole_runs.py"),
     *("tests/distributions/test_weighted_chi2.py", "tests/engines/gradients/"),
     *("tests/power/test_false_alarms.py", "tests/predictions/test_large_groups.py"),
-    *("tests/predictions/test_lengths.py", "tests/test_independent", "tests/test_rng.py"),
+    *("tests/predictions/test_lengths.py", "tests/test_independent"),
     "tests/simulations/evidence/test_laws.py::test_an_interval_holds_the_truth",
     "tests/simulations/evidence/test_planted.py::test_a_sound_program_passes_its_controls",
     "tests/simulations/test_main.py::test_every_claim_is_confirmed_and_every_rival_refuted",
