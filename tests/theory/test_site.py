@@ -11,6 +11,9 @@ import re
 import shutil
 from base64 import b64decode
 from contextlib import contextmanager
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -22,7 +25,7 @@ PAGES = ("index", *STEMS, "networks", "language_models")
 LARGEST = 1_500_000
 NAMESPACES = "http://www.w3.org/"
 
-BeautifulSoup = pytest.importorskip("bs4", reason="the site needs the extra theory").BeautifulSoup
+pytest.importorskip("sphinx", reason="the site needs the extra theory")
 
 pytestmark = pytest.mark.slow
 """The site takes minutes to build, whatever a test takes that reads it."""
@@ -36,20 +39,25 @@ def pages(site):
 # ---------------------------------------------------------------- what the files say
 
 
-class Reader:
+class Reader(HTMLParser):
     """What a page loads, where it links, its anchors and its images."""
 
     def __init__(self, html):
-        page = BeautifulSoup(html, "html.parser")
-        self.links = [tag["href"] for tag in page.select("a[href]")]
-        self.anchors = {tag["id"] for tag in page.select("[id]")}
-        self.images = [tag.attrs for tag in page.select("img")]
-        self.loads = [tag["href"] for tag in page.select("link[href]")]
-        for name in ("src", "poster", "data", "action"):
-            self.loads += [tag[name] for tag in page.select(f"[{name}]")]
-        for tag in page.select("[srcset]"):
-            self.loads += [source.split()[0] for source in tag["srcset"].split(",")]
+        super().__init__()
+        self.links, self.loads, self.images, self.anchors = [], [], [], set()
+        self.feed(html)
         self.loads += re.findall(r"url\(\s*['\"]?([^'\")]+)", html)
+
+    def handle_starttag(self, tag, attrs):
+        has = {name: value or "" for name, value in attrs}
+        if "href" in has and tag in ("a", "link"):
+            (self.links if tag == "a" else self.loads).append(has["href"])
+        if "id" in has:
+            self.anchors.add(has["id"])
+        if tag == "img":
+            self.images.append(has)
+        self.loads += [has[name] for name in ("src", "poster", "data", "action") if name in has]
+        self.loads += [source.split()[0] for source in has.get("srcset", "").split(",") if source]
 
 
 def outside(address):
@@ -59,8 +67,10 @@ def outside(address):
 
 def complaints_of_files(folder):
     """What the files of a site load from elsewhere, link to in vain, or leave undescribed."""
-    result = []
+    result, folder = [], folder.resolve()
     readers = {page: Reader(page.read_text("utf-8")) for page in pages(folder)}
+    place = cache(lambda folder, path: (folder / unquote(path)).resolve())
+    is_file = cache(Path.is_file)
     for page, reader in readers.items():
         name = page.relative_to(folder)
         result += [f"{name} loads {load[:80]}" for load in reader.loads if outside(load)]
@@ -73,8 +83,8 @@ def complaints_of_files(folder):
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
-            if not target.is_file():
+            target = place(page.parent, parts.path) if parts.path else page
+            if not is_file(target):
                 result.append(f"{name} points to {link}, which is not there")
             elif (
                 parts.fragment
