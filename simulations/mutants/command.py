@@ -125,12 +125,18 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
         f"{len(counted)} planted: {counts or 'none'}. Argued that nothing can refute them: {argued}."
     )
     lost = [(error, row) for error, row in results if row["verdict"] not in error.allowed]
+    unknown: list[PlantedError] = []
     if options.against:
-        names = refuted(read_json(options.against), options.engine)
+        record = read_json(options.against)
+        names = refuted(record, options.engine)
         lost = [(error, row) for error, row in lost if error.name in names]
+        known = {row["name"] for row in record["errors"]}
+        unknown = [error for error in planted if error.name not in known]
     for error, row in lost:
         print(f"- {row['verdict']}: {error.name} ({error.file})")
-    return int(bool(lost))
+    for error in unknown:
+        print(f"- not in {options.against}: {error.name} ({error.file})")
+    return int(bool(lost or unknown))
 
 
 def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
@@ -145,11 +151,19 @@ def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
     }
 
 
+UNSEEN = {"exact": {"simulation", "control", "test"}, "test": {"simulation"}}
+"""What an engine does not ask, of what refutes errors; ``cpu`` asks all."""
+
+
 def refuted(record: Row, engine: str) -> set[str]:
     """The errors that a record has as refuted, by evidence that this engine asks for."""
-    drawn = ("simulation", "control") if engine == "exact" else ()
-    rows = (row for row in record["errors"] if row["verdict"] == "REFUTED")
-    return {row["name"] for row in rows if row["by"] not in drawn}
+    return {
+        row["name"]
+        for row in record["errors"]
+        if row["verdict"] == "REFUTED"
+        and row["by"] not in UNSEEN.get(engine, ())
+        and (engine == "cpu" or row["engine"] != "cpu")
+    }
 
 
 def untouched(planted: Iterable[PlantedError]) -> list[str]:

@@ -137,17 +137,36 @@ def test_the_exit_code_and_what_is_printed(verdict, argued, code, monkeypatch, t
     assert command.run(options("--verified"), STEMS) == code
     assert (f"- {verdict}: an error" in capsys.readouterr().out) == (code != 0)
     # Against a record that has it as refuted, and one that says nothing of it.
-    for row, lost in (({"name": "an error", "verdict": "REFUTED", "by": "exact"}, code), ({}, 0)):
-        record = tmp_path / "record.json"
-        record.write_text(json.dumps({"errors": [row] if row else []}))
-        words = ("--verified", "--against", str(record))
+    record, words = (
+        tmp_path / "record.json",
+        ("--verified", "--against", str(tmp_path / "record.json")),
+    )
+    row = {"name": "an error", "verdict": "REFUTED", "by": "exact", "engine": "exact"}
+    for held, lost in ((row, code), (row | {"verdict": "CONFIRMED"}, 0)):
+        record.write_text(json.dumps({"errors": [held]}))
         assert command.run(options(*words), STEMS) == lost
+    # One that was never asked is no record.
+    record.write_text(json.dumps({"errors": []}))
+    capsys.readouterr()
+    assert command.run(options(*words), STEMS) == 1
+    assert f"- not in {record}: an error" in capsys.readouterr().out
 
 
-def test_what_was_drawn_is_not_asked_of_enumeration():
-    record = {"errors": [{"name": "an error", "verdict": "REFUTED", "by": "simulation"}]}
-    assert command.refuted(record, "cpu") == {"an error"}
-    assert command.refuted(record, "exact") == set()
+@pytest.mark.parametrize(
+    ("by", "engine", "asked"),
+    [
+        ("exact", "exact", {"exact", "test", "cpu"}),
+        ("exact", "test", {"exact", "test", "cpu"}),
+        ("control", "test", {"test", "cpu"}),
+        ("test", "test", {"test", "cpu"}),
+        ("control", "cpu", {"cpu"}),
+        ("simulation", "cpu", {"cpu"}),
+    ],
+)
+def test_what_refuted_is_asked_of_those_that_ask_it(by, engine, asked):
+    record = {"errors": [{"name": "one", "verdict": "REFUTED", "by": by, "engine": engine}]}
+    for other in ("exact", "test", "cpu"):
+        assert command.refuted(record, other) == ({"one"} if other in asked else set())
 
 
 def test_the_process_plants_an_error_and_changes_no_file():
@@ -161,6 +180,11 @@ def test_the_process_plants_an_error_and_changes_no_file():
     )
     assert python(code).stdout == "planted\n"
     assert (ROOT / "ustat_pg/designs.py").read_text() == before
+
+
+def test_every_error_has_a_record():
+    record = json.loads((ROOT / "theory/mutants.json").read_text("utf-8"))
+    assert [row["name"] for row in record["errors"]] == list(errors())
 
 
 def test_make_test_asks_enumeration_and_the_tests_of_the_file(monkeypatch):
