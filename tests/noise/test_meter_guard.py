@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from unittest.mock import patch
 
@@ -130,17 +131,23 @@ def test_no_copy_as_large_as_a_parameter_is_made(kind, adam, fold, monkeypatch):
     torch.testing.assert_close(held, wanted[0, 0], rtol=1e-3, atol=1e-1)
 
 
-def by_two(folder=None):
-    """By one of two processes of FSDP2, reduced at the last micro-batch of a step alone.
-
-    What the meter says given the parameters, given the model, and given a model on one process.
-    """
+def by_two():
+    """By one of two processes, with known layers alone and with another."""
     dist.init_process_group("gloo")
+    said = [of_sharded(()), of_sharded((Strange(),))]
+    dist.destroy_process_group()
+    return said
+
+
+def of_sharded(others):
+    """Of FSDP2, reduced at the last micro-batch of a step alone: what the meter says given the parameters,
+    given the model, and given a model on one process.
+    """
 
     def made():
         torch.manual_seed(0)
         layers = nn.Embedding(6, 8), nn.RMSNorm(8), nn.Linear(8, 3)
-        return nn.Sequential(*layers, *([Strange()] if folder else []))
+        return nn.Sequential(*layers, *copy.deepcopy(others))
 
     def loss(model, rows):
         return model(rows).square().sum() / 12
@@ -175,7 +182,6 @@ def by_two(folder=None):
             meters[2].step()
         model.zero_grad()
         one.zero_grad()
-    dist.destroy_process_group()
     try:
         meters[0].estimate()
     except ValueError as error:
@@ -196,7 +202,7 @@ class Strange(nn.Module):
 
 def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused(tmp_path):
     """They were a signal of 0, for ever."""
-    first, second = two_processes(by_two, tmp_path)
+    (first, strange), (second, _) = two_processes(by_two, tmp_path)
     assert first == second
     refused, parts, whole, told = first
     assert refused.startswith(
@@ -205,7 +211,7 @@ def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused(t
     assert whole["signal"] > 0
     assert parts == pytest.approx(whole, rel=1e-3)
     assert not told
-    *_, told = two_processes(by_two, tmp_path, "strange")[0]
+    *_, told = strange
     assert len(told) == 2
     assert told[0].startswith(
         "gradients of single completions are without 3.scale, whose use hooks"
