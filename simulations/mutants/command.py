@@ -8,6 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from inspect import isfunction, unwrap
 from pathlib import Path
@@ -97,19 +98,19 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
         unseen = untouched(errors(options.on).values())
         print("\nUnverified: no error touches these functions.", *unseen, sep="\n")
         return 0
-    head = {"version": __version__, "size": options.size, "source": source_of()}
-    rows = _recorded(options.record, head, options.engine)
-    missing = [error for error in planted if error.name not in rows]
+    here = {"size": options.size, "source": source_of()}
+    record = Record.read(options.record, here)
+    rows = record.rows
+    missing = [error for error in planted if not record.answers(error.name, here, options.engine)]
     answers = run_errors(missing, options.size, options.engine, options.workers)
     try:
         for error, answer in tqdm(answers, total=len(missing), desc="planted", disable=None):
-            rows[error.name] = {"name": error.name, **answer}
+            rows[error.name] = {"name": error.name, **answer, **here}
     finally:
         if options.record:
             every = [rows[name] for name in errors(options.on) if name in rows]
-            lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in every)
-            text = f"{json.dumps({**head, 'errors': []})[:-2]}\n{lines}\n]}}\n"
-            options.record.write_text(text, encoding="utf-8")
+            if every:
+                options.record.write_text(record.text(every), encoding="utf-8")
     results = [(error, rows[error.name]) for error in planted]
     refuting = {(row["stem"], row["engine"]) for _, row in results if row["verdict"] == "REFUTED"}
     for stem, engine in () if options.verified else sorted(refuting):
@@ -127,10 +128,10 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     lost = [(error, row) for error, row in results if row["verdict"] not in error.allowed]
     unknown: list[PlantedError] = []
     if options.against:
-        record = read_json(options.against)
-        names = refuted(record, options.engine)
+        against = read_json(options.against)
+        names = refuted(against, options.engine)
         lost = [(error, row) for error, row in lost if error.name in names]
-        known = {row["name"] for row in record["errors"]}
+        known = {row["name"] for row in against["errors"]}
         unknown = [error for error in planted if error.name not in known]
     for error, row in lost:
         print(f"- {row['verdict']}: {error.name} ({error.file})")
@@ -139,16 +140,40 @@ def run(options: argparse.Namespace, stems: Sequence[str]) -> int:
     return int(bool(lost or unknown))
 
 
-def _recorded(record: Path | None, head: Row, engine: str) -> dict[str, Row]:
-    """The rows of a record of the same program and size that need no other run, by name."""
-    held = read_json(record) if record is not None and record.exists() else {}
-    if any(held.get(key) != value for key, value in head.items()):
-        return {}
-    return {
-        row["name"]: row
-        for row in held["errors"]
-        if row["verdict"] == "REFUTED" or row["engine"] == engine
-    }
+@dataclass
+class Record:
+    """What was found of errors: by the program and at the size that the head names, where a row has no source
+    or size of its own.
+    """
+
+    head: Row
+    rows: dict[str, Row]
+
+    @classmethod
+    def read(cls, file: Path | None, here: Row) -> Record:
+        held = read_json(file) if file is not None and file.exists() else {"errors": []}
+        rows = held.pop("errors")
+        head = held or {"version": __version__, **here}
+        place = {name: head[name] for name in here}
+        return cls(head, {row["name"]: place | row for row in rows})
+
+    def answers(self, name: str, here: Row, engine: str) -> bool:
+        """Whether an error needs no other run by this program and engine."""
+        row = self.rows.get(name, {})
+        same = here.items() <= row.items()
+        return same and (row["verdict"] == "REFUTED" or row["engine"] == engine)
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """The file of these rows, whose head is of most of them."""
+        places = Counter((row["size"], row["source"]) for row in rows)
+        head = self.head | dict(zip(("size", "source"), places.most_common(1)[0][0], strict=True))
+        common = set(head.items())
+        lines = (
+            json.dumps({k: v for k, v in row.items() if (k, v) not in common}, ensure_ascii=False)
+            for row in rows
+        )
+        each = ",\n".join(f"  {line}" for line in lines)
+        return f"{json.dumps({**head, 'errors': []})[:-2]}\n{each}\n]}}\n"
 
 
 UNSEEN = {"exact": {"simulation", "control", "test"}, "test": {"simulation"}}

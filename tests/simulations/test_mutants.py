@@ -113,6 +113,19 @@ def test_a_run_continues_from_its_record_and_asks_the_true_program(tmp_path, mon
     # At another size it is run.
     assert command.run(options(*words, "--verified", "--size", "quick"), STEMS) == 0
     assert sorted(asked) == sorted(names)
+    # Of another program others are added, and what the record has stays.
+    held = json.loads((tmp_path / "record.json").read_text())
+    monkeypatch.setattr(runner, "source_of", lambda: "another")
+    words[3] = "best_shrinkage: prompts"
+    assert command.run(options(*words, "--verified"), STEMS) == 0
+    both = json.loads((tmp_path / "record.json").read_text())
+    assert (both["size"], both["source"]) == ("quick", held["source"])
+    (added,) = (row for row in both["errors"] if row not in held["errors"])
+    assert (added["size"], added["source"]) == ("smoke", "another")
+    assert len(both["errors"]) == len(names) + 1
+    words[3] = "grpo:"
+    monkeypatch.undo()
+    monkeypatch.setattr(runner, "ask", ask)
     true = {"verdict": "REFUTED", "check": ""}
     refuses("mse by exact is REFUTED without any error", command.run, options(*words), STEMS)
 

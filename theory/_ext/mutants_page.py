@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,9 +85,12 @@ def counts() -> str:
         text += f" This checkout is of source {here}: the program has changed since that run."
     if since := len(errors()) - len(held["errors"]):
         text += f" The suite holds {since} more, which that run did not plant."
-    if later := held.get("later"):
+    later = Counter(
+        (row.get("size", held["size"]), row["source"]) for row in held["errors"] if "source" in row
+    )
+    if later:
         parts = (
-            f"{count} were planted later, in source {source}" for source, count in later.items()
+            f"{n} were planted later, at size {s} in source {of}" for (s, of), n in later.items()
         )
         text += f" Of these {', '.join(parts)}."
     planted = rows.kind.value_counts().reindex(KINDS, fill_value=0)
