@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import special_ortho_group
 
 from tests.support.refusals import refusals, refuses
 from ustat_pg.policies import ArmLinearSoftmax, TabulatedPolicy
@@ -44,6 +45,16 @@ def test_other_parameters_are_the_source_s():
 def test_coordinates_are_as_many_as_directions():
     assert FORMS["reduced"].d == X * K
     assert TabulatedPolicy(LOGS, SCORES[..., :5] * 0).reduced().d == 5
+
+
+def test_coordinates_are_those_of_the_inner_products_alone():
+    """Whatever the rank, and whatever rounding makes of it: directions in them are fixed by a digest."""
+    scores = SCORES - np.einsum("xk,xkd->xd", np.exp(LOGS), SCORES)[:, None]
+    turned = scores @ special_ortho_group.rvs(scores.shape[2], random_state=4)
+    shaken = scores * (1 + 1e-13 * np.random.default_rng(5).normal(size=scores.shape))
+    first = TabulatedPolicy(LOGS, scores).reduced().all_scores
+    for other in (turned, shaken):
+        assert np.abs(TabulatedPolicy(LOGS, other).reduced().all_scores - first).max() < 1e-12
 
 
 def test_a_mean_that_is_rounding_is_taken_off():

@@ -45,6 +45,7 @@ def run(root: Path, *words: str, module: str = "simulations"):
 
 
 def test_it_is_clean(clone):
+    pytest.importorskip("ruff")
     for words in (("format", "--check"), ("check",)):
         made = ("simulations/my_result.py", "simulations/figures/my_result.py")
         files = (*made, "simulations/paper.py")
@@ -68,15 +69,20 @@ def test_it_is_confirmed_by_enumeration_and_by_simulation(clone):
     assert "no second-order term" in one.stdout
 
 
-def test_its_page_and_its_rows_stand_where_tests_ask_for_them(clone, monkeypatch):
+def test_the_code_of_its_page_runs(clone, monkeypatch):
+    pytest.importorskip("IPython")
     page = (clone / "theory/my_result.md").read_text("utf-8")
-    assert page.splitlines()[6] == "# What my result says"
-    assert re.search(r"## What `verify` checks\n.*^- `no second-order term`: ", page, re.M | re.S)
     monkeypatch.syspath_prepend(str(ROOT / "theory" / "_ext"))
     made = {}
     for code in re.findall(r"\{code-cell\} ipython3\n(?::\w+:.*\n+)*((?:.*\n)*?)```", page):
         exec(compile(code, "my_result", "exec"), made)
     assert made["numbers"](2)["error of grpo"] > 0
+
+
+def test_its_page_and_its_rows_stand_where_tests_ask_for_them(clone):
+    page = (clone / "theory/my_result.md").read_text("utf-8")
+    assert page.splitlines()[6] == "# What my result says"
+    assert re.search(r"## What `verify` checks\n.*^- `no second-order term`: ", page, re.M | re.S)
     number = 1 + sum(result.label.startswith("Beyond") for result in RESULTS.values())
     index = (clone / "theory/index.md").read_text("utf-8")
     row = f"](my_result.md) | Beyond {number} | what my result says |\n"

@@ -78,6 +78,8 @@ def one_prompt_block(first, replications, key, group, design, tables, quantities
     mass = np.zeros((tables.probs.shape[1], 2))
     xs = np.zeros(LANES, np.int64)
     stats = empty_lines(STATS)
+    # Lanes that a short block leaves empty are computed too, and a table is read at their sums.
+    stats[:] = 0.0
     # Only the sums are read: no estimator here divides by the deviation.
     sums = stats[: 2 * LANES].reshape((2, LANES))
     stats[SCALE : SCALE + LANES] = tables.features_sq[0]
