@@ -30,8 +30,8 @@ OTHERS: dict[str, Callable[[], ModuleType]] = {}
 
 
 def direction(problem: SoftmaxBandit, number: int) -> Array:
-    """The unit vector of that number in parameter space, fixed by the problem, (d,)."""
-    vector = np.random.default_rng([int(problem.digest, 16), number]).normal(size=problem.d)
+    """The unit vector of that number in parameter space, fixed by its dimension alone, (d,)."""
+    vector = np.random.default_rng([problem.d, number]).normal(size=problem.d)
     return np.asarray(vector / np.linalg.norm(vector))
 
 
