@@ -45,8 +45,10 @@ seeds: .venv/core  ## verdicts on two seeds that no default names, today's date 
 mutants: .venv/tool  ## every planted error that enumeration or a test refuses is still refused; 60 min
 	.venv/bin/python -m simulations mutants --engine test --against theory/mutants.json
 
-elsewhere: .venv/dev  ## claims and the suite by the instructions of other processors; 35 min
+elsewhere: .venv/dev  ## claims and the suite by the instructions of other processors, and indices checked; 50 min
 	.venv/bin/python -m benchmarks.elsewhere
+	.venv/bin/python -m benchmarks.elsewhere --on transformer
+	.venv/bin/python -m benchmarks.elsewhere --by checked .venv/bin/python -m pytest -n 2 tests/agreement tests/engines
 	.venv/bin/python -m benchmarks.elsewhere --by plain .venv/bin/python -m pytest -n 2 --dist worksteal
 
 wheel: .venv/tool  ## wheel and sources in dist, the wheel installed and used in a clean environment; 1 min

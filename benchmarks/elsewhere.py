@@ -1,4 +1,4 @@
-"""The claims by other instructions: ``python -m benchmarks.elsewhere [--on KIND]`` decides them all at the
+"""The claims by other instructions, and with every index checked: ``python -m benchmarks.elsewhere [--on KIND]`` decides them all at the
 size smoke by enumeration, as this machine does and as others would, and prints what differs.
 
 Which checks, rivals and points there are and what is said of each follow from the problems. Of what a
@@ -47,6 +47,8 @@ MOST = 40
 Fact = str | tuple[float, float]
 """A text, or a number and how far off another may be."""
 
+CHECKED = Path("build/checked").resolve()
+
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -67,6 +69,10 @@ def instructions() -> dict[str, dict[str, str]]:
         # Fused products in arrays alone.
         "haswell": ONE_THREAD | compiled | {"OPENBLAS_CORETYPE": "Haswell"},
         "two-threads": dict.fromkeys(ONE_THREAD, "2"),
+        # What is read past an array's end stops a run, and what was never written is no 0. What is
+        # compiled so has a folder of its own: numba's names of what it keeps do not tell it apart.
+        "checked": ONE_THREAD
+        | {"NUMBA_BOUNDSCHECK": "1", "MALLOC_PERTURB_": "165", "NUMBA_CACHE_DIR": str(CHECKED)},
     }
 
 
