@@ -1,5 +1,6 @@
-"""The claims by other instructions, and with every index checked: ``python -m benchmarks.elsewhere [--on KIND]`` decides them all at the
-size smoke by enumeration, as this machine does and as others would, and prints what differs.
+"""The claims by other instructions: ``python -m benchmarks.elsewhere [--on KIND]`` decides them all at the
+size smoke by enumeration, as this machine does, as others would and with every index checked, and prints
+what differs.
 
 Which checks, rivals and points there are and what is said of each follow from the problems. Of what a
 processor or a library rounds in its own way, values alone may show, by :data:`LAST` and :data:`SAID`.

@@ -84,17 +84,17 @@ def test_a_claim_that_is_decided_otherwise_is_said(monkeypatch, capsys):
     value, within = told[number]
     size = within / elsewhere.LAST
     changed = {number: (value + 1e-9 * size, within), "survivors": "REFUTED"}
-    answers = iter(
-        [(told, drawn), (told, drawn), (told | changed, drawn), (told, [*drawn[1:], "x"])]
-    )
+    same, moved = (told, drawn), (told, [*drawn[1:], "x"])
+    answers = iter([same, same, (told | changed, drawn), moved, same])
     monkeypatch.setattr(elsewhere, "ask", lambda words, variables: next(answers))
     monkeypatch.setattr(elsewhere, "THREADS", 1)
     assert elsewhere.main(["--claim", "survivors"]) == 1
-    plain, haswell, *lines, threads = capsys.readouterr().out.splitlines()
+    plain, haswell, *lines, threads, checked = capsys.readouterr().out.splitlines()
     assert plain == f"plain: 0 of {len(told)} facts differ; draws of 0 of {len(drawn)} cells"
     assert haswell.startswith(f"haswell: 2 of {len(told)} facts differ")
     assert {line.strip().partition(": ")[0] for line in lines} == {
         "survivors",
         number.partition(": ")[0],
     }
+    assert checked.startswith("checked: 0 of ")
     assert threads.endswith(f"0 of {len(told)} facts differ; draws of 1 of {len(drawn)} cells")
