@@ -21,7 +21,8 @@ class Check:
     """A typed statement about a functional.
 
     Each of the two may be given as a function that makes it when it is first read. Such a functional
-    is one that draws can mislead, on cells of one look, so that it is counted before it is made.
+    is one that draws can mislead, on cells of as many looks as any has or fewer, so that it is counted
+    before it is made.
 
     Arguments:
         name: name, unique in its claim.
@@ -43,8 +44,8 @@ class Check:
         if isinstance(self.asks, Functional):
             return self.asks
         made = self.asks()
-        if not made.errs or looks_at(made) != 1:
-            raise TypeError(f"{self.name}: counted as one that errs, at one look")
+        if not made.errs or looks_at(made) > Cell.looks:
+            raise TypeError(f"{self.name}: counted as one that errs, at up to {Cell.looks} looks")
         return made
 
     @cached_property

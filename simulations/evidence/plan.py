@@ -2,9 +2,9 @@
 
 From pilots, on replications of their own far from those that verdicts use, each rival is given to
 the check that refutes it with the least work, and each check gets the replications that its margin
-needs. So the number is fixed before the draws that a verdict reads; or, on a cell of several looks, the
-numbers are, and an interval of every look has its share of the check's false alarms, so that the looks
-may end at any of them.
+needs. A check that is then still open gets another look, at twice as many. These numbers are fixed before the
+draws that a verdict reads, and an interval of every look has its share of the check's false alarms, so that
+the looks may end at any of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ustat_pg.engines import Cell
 
 from .claim import Check, Claim, looks_at
 from .functionals import Functional, Sums
@@ -76,8 +78,9 @@ def alpha_of(claim: Claim) -> float:
 
 
 def looks_of(claim: Claim) -> int:
-    """The most looks at a check of a claim."""
-    return max((looks_at(functional) for functional in _made(claim)), default=1)
+    """The most looks at a check of a claim; a functional that is yet to be made has those of any cell."""
+    asked = (check.asks for check in claim.checks)
+    return max((looks_at(f) if isinstance(f, Functional) else Cell.looks for f in asked), default=1)
 
 
 def erring_of(claim: Claim) -> int:
@@ -86,7 +89,7 @@ def erring_of(claim: Claim) -> int:
 
 
 def _made(claim: Claim) -> list[Functional]:
-    """The functionals that need no making: the others err, at one look."""
+    """The functionals that need no making: the others err."""
     return [check.asks for check in claim.checks if isinstance(check.asks, Functional)]
 
 

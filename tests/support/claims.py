@@ -109,7 +109,7 @@ def claim_of_runs(factor: float = 1.0) -> Claim:
         ),
         "ratio across cells": (
             LogSlope((0.0, 1.0), (gap, mean_of(training(4), Gap(GRPO, STEPS))), (sum(own), larger)),
-            equal(log(larger / sum(text)), scale=1.0, digits=0.05, relative_margin=0.2),
+            equal(log(larger / sum(text)), scale=1.0, digits=0.03, relative_margin=0.1),
         ),
         "distribution": (
             LawDistance(runs, pit),

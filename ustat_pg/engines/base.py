@@ -327,9 +327,9 @@ class Cell(ABC):
     reserve: float = 1.0
     """The factor of replications beyond those that a pilot asks for."""
 
-    looks: int = 1
-    """The most looks at verdicts, each with twice as many replications as the last: for draws
-    of which a pilot is a poor guide.
+    looks: int = 2
+    """The most looks at verdicts, each with twice as many replications as the last: a pilot that met
+    too few rare draws is a poor guide.
     """
 
     @property

@@ -207,10 +207,10 @@ def test_another_look_doubles_the_cells_of_what_is_open_and_ends():
 # Checks and claims as data.
 
 
-def test_what_is_made_late_is_one_that_errs_at_one_look():
-    for made in (Known(1.0), Costs(1, (a_cell(looks=2),))):
+def test_what_is_made_late_is_one_that_errs_at_two_looks():
+    for made in (Known(1.0), Costs(1, (a_cell(looks=3),))):
         late = Check("late", "made-up", lambda made=made: made, lambda: equal(1.0))
-        with pytest.raises(TypeError, match="late: counted as one that errs, at one look"):
+        with pytest.raises(TypeError, match="late: counted as one that errs, at up to 2 looks"):
             _ = late.functional
     late = Check("late", "made-up", lambda: Costs(1, rounding=0.25), lambda: equal(1.0))
     assert (late.functional.number, late.statement.floor) == (1, 0.25)
