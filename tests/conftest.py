@@ -25,7 +25,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 from numba.core import event  # noqa: E402
 
-from tests.support.hidden import hidden, others  # noqa: E402
+from tests.support.hidden import hidden  # noqa: E402
 
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("search", deadline=None, print_blob=True)
@@ -63,9 +63,9 @@ POWER = (
 OTHERS = (
     *("torch", "transformers", "trl", "datasets", "peft", "accelerate", "tokenizers"),
     *("safetensors", "math_verify", "gguf", "distributed", "sphinx", "myst_nb", "selenium"),
-    "py_mini_racer",
+    *("py_mini_racer", "IPython", "ruff"),
 )
-"""Packages of other extras: a file or a docstring that lacks one is skipped."""
+"""What neither the core nor the extra ``tests`` installs."""
 
 PASSED = "ustat_pg/core"
 """Where pytest keeps the names of the tests that --core has passed."""
@@ -98,7 +98,7 @@ def pytest_configure(config):
         folder = TemporaryDirectory(prefix="core-")
         config.add_cleanup(folder.cleanup)
         # For the processes that tests start, and for this one.
-        os.environ["PYTHONPATH"] = hidden(Path(folder.name), *others("ustat_pg", "tests"))
+        os.environ["PYTHONPATH"] = hidden(Path(folder.name), *OTHERS)
         runpy.run_path(f"{folder.name}/hidden/sitecustomize.py")
 
 
