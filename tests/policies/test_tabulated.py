@@ -48,7 +48,7 @@ def test_coordinates_are_as_many_as_directions():
 
 
 def test_coordinates_are_those_of_the_inner_products_alone():
-    """Whatever the rank, and whatever rounding makes of it: directions in them are fixed by a digest."""
+    """Whatever the rank, and whatever rounding makes of it: fixed directions mean the same in them."""
     scores = SCORES - np.einsum("xk,xkd->xd", np.exp(LOGS), SCORES)[:, None]
     turned = scores @ special_ortho_group.rvs(scores.shape[2], random_state=4)
     shaken = scores * (1 + 1e-13 * np.random.default_rng(5).normal(size=scores.shape))
