@@ -232,12 +232,12 @@ def failing(model, folder):
 
 
 def test_an_error_on_one_of_two_processes_switches_both_off(small, tmp_path):
-    first, second = two_processes(failing, tmp_path, small.name, tmp_path / "run")
+    first, second = two_processes(failing, small.name, tmp_path / "run")
     said = "noise is off, the training goes on: "
     error = "OutOfMemoryError: all is taken"
     for where in PLACES:
-        assert first[where] == [6, False, [f"{said}on process 1: {error}"]], where
-        assert second[where] == [6, False, [f"{said}{error}"]], where
+        assert first[where] == (6, False, [f"{said}on process 1: {error}"]), where
+        assert second[where] == (6, False, [f"{said}{error}"]), where
 
 
 def sharded(model, folder):
@@ -270,7 +270,7 @@ def sharded(model, folder):
 
 def test_sharded_parameters_are_measured_as_whole_ones(small, tmp_path):
     """FSDP2 as transformers has it: gradients are reduced at the last micro-batch of a step alone."""
-    (whole, parts), again = two_processes(sharded, tmp_path, small.name, tmp_path / "run")
+    (whole, parts), again = two_processes(sharded, small.name, tmp_path / "run")
     assert again == [whole, parts]
     assert whole["signal"] != 0
     assert parts == pytest.approx(whole, rel=1e-3)

@@ -250,7 +250,7 @@ def apart(model, folder):
 
 def test_a_step_of_two_processes(small, tmp_path):
     """A group that lies on two processes is one group still, and the step the same gradient."""
-    worst, _ = two_processes(apart, tmp_path, small.name, tmp_path)
+    worst, _ = two_processes(apart, small.name, tmp_path)
     for name, (distance, completions) in worst.items():
         assert distance < 1e-4, name
         assert completions == 16

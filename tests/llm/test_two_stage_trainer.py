@@ -157,7 +157,7 @@ def apart(model, folder):
 
 
 def test_a_step_of_two_processes(small, tmp_path):
-    (difference, size), _ = two_processes(apart, tmp_path, small.name, tmp_path / "run")
+    (difference, size), _ = two_processes(apart, small.name, tmp_path / "run")
     assert difference < 1e-4 * size
 
 

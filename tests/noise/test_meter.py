@@ -518,8 +518,8 @@ def with_and_without(kind):
     return meter.estimate().metrics(), alone.estimate().metrics()
 
 
-def test_two_processes_give_the_numbers_of_one(tmp_path):
-    one, two = two_processes(by_two, tmp_path)
+def test_two_processes_give_the_numbers_of_one():
+    one, two = two_processes(by_two)
     for kind in KINDS:
         (first, alone), (second, _) = one[kind], two[kind]
         assert first == second, kind

@@ -200,9 +200,9 @@ class Strange(nn.Module):
         return x * self.scale
 
 
-def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused(tmp_path):
+def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused():
     """They were a signal of 0, for ever."""
-    (first, strange), (second, _) = two_processes(by_two, tmp_path)
+    (first, strange), (second, _) = two_processes(by_two)
     assert first == second
     refused, parts, whole, told = first
     assert refused.startswith(

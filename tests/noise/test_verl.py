@@ -100,9 +100,9 @@ def alone_and_together():
     return alone, together
 
 
-def test_two_processes_of_fsdp2_give_the_numbers_of_one(tmp_path):
+def test_two_processes_of_fsdp2_give_the_numbers_of_one():
     """Although verl's own loop reduces gradients after the last micro-batch alone."""
-    (alone, together), (_, again) = two_processes(alone_and_together, tmp_path)
+    (alone, together), (_, again) = two_processes(alone_and_together)
     assert together == again
     assert alone["noise/steps"] == [12]
     assert alone.keys() == together.keys()
@@ -128,9 +128,9 @@ def failing():
     return metrics, [str(w.message) for w in told if "noise is off" in str(w.message)]
 
 
-def test_an_error_on_one_of_two_processes_switches_both_off(tmp_path):
+def test_an_error_on_one_of_two_processes_switches_both_off():
     """They reduce gradients alike until both know; neither waits for the other."""
-    first, second = two_processes(failing, tmp_path)
+    first, second = two_processes(failing)
     said, error = "noise is off, the training goes on: ", "OutOfMemoryError: all is taken"
-    assert first == [{}, [f"{said}on process 1: {error}"]]
-    assert second == [{}, [f"{said}{error}"]]
+    assert first == ({}, [f"{said}on process 1: {error}"])
+    assert second == ({}, [f"{said}{error}"])

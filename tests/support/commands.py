@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from importlib import import_module
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+LOADED = ["torch.distributed.fsdp", "tests.support.trainers"]
+"""What programs of two processes load, in the server that they are forked from."""
 
 
 def out_of(capsys, main, *words) -> str:
@@ -38,28 +42,28 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def two_processes(program, folder, *words) -> list:
-    """What both processes of a distributed program return: a function of a module, called with words."""
-    launch = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        __name__,
-    ]
-    call = [program.__module__, program.__name__, folder, *words]
-    done = subprocess.run(
-        [sys.executable, *launch, *map(str, call)],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"outcome.{rank}").read_text()) for rank in range(2)]
+def two_processes(program, *words) -> list:
+    """What both processes of a distributed program return: a function of a module, called with words.
+
+    Each is forked from one server, which has loaded what all such programs load.
+    """
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    context = get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
+        both = [pool.submit(_rank, rank, port, program, words) for rank in range(2)]
+        return [each.result(timeout=1200) for each in both]
+
+
+def _rank(rank, port, program, words):
+    os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}"}
+    import torch
+
+    torch.set_num_threads(1)
+    return program(*words)
 
 
 def jsonl(path, *rows):
@@ -75,9 +79,3 @@ def strict(text):
         raise AssertionError(f"{word} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
-
-
-if __name__ == "__main__":
-    module, name, folder, *words = sys.argv[1:]
-    outcome = getattr(import_module(module), name)(*words)
-    Path(folder, f"outcome.{os.environ['RANK']}").write_text(json.dumps(outcome))
