@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -125,14 +126,19 @@ def _values(kernel: Kernel, *arguments: Any) -> FloatArray:
     return finite_array("the kernel's value", returned)
 
 
-def _symmetric(kernel: Kernel, sample: _Sample, order: int) -> None:
-    """Refuse a kernel that is not symmetric on a few tuples of the sample."""
+@lru_cache
+def _tuples(size: int, order: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """A few tuples of samples, and the same in another order, (order, SYMMETRY_TUPLES) each."""
     # A fixed seed: whether a kernel is refused must depend on the kernel and the sample only.
     draws = np.random.default_rng(0)
-    rows = np.array([draws.permutation(sample.size)[:order] for _ in range(SYMMETRY_TUPLES)]).T
+    rows = np.array([draws.permutation(size)[:order] for _ in range(SYMMETRY_TUPLES)]).T
+    return rows, draws.permuted(rows, axis=0)
+
+
+def _symmetric(kernel: Kernel, sample: _Sample, order: int) -> None:
+    """Refuse a kernel that is not symmetric on a few tuples of the sample."""
     value, other = (
-        _values(kernel, *map(sample.take, indices))
-        for indices in (rows, draws.permuted(rows, axis=0))
+        _values(kernel, *map(sample.take, indices)) for indices in _tuples(sample.size, order)
     )
     if np.abs(other - value).max() > SYMMETRY_TOLERANCE * np.abs(value).max():
         raise InputError(
