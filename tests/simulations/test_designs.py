@@ -57,41 +57,81 @@ def test_rivals_of_the_identity_are_told_apart_where_there_are_too_many_groups_t
         assert all(map(check.statement.distinguishable, check.statement.rivals))
 
 
-@pytest.mark.parametrize("stem", STEMS)
-def test_every_rival_has_its_reason_on_the_page(stem):
+@pytest.fixture(scope="module", params=STEMS)
+def stem(request):
+    """A result; what is asked of one stands together, for its designs are made once."""
+    return request.param
+
+
+def test_every_rival_has_its_reason_on_the_page(stem, whole_run):
     """A page's list of rivals is the claim's: none is missing, and none that is gone."""
+    (entry,) = (
+        entry
+        for entry in json.loads((whole_run / "verdicts.json").read_text("utf-8"))["claims"]
+        if entry["stem"] == stem
+    )
     page = (ROOT / "theory" / f"{stem}.md").read_text("utf-8")
     _, _, asked = page.partition("## What `verify` checks\n")
     listed = re.findall(r"^- `(.+?)`: \S", asked.partition("\n## ")[0], re.MULTILINE)
-    assert sorted(listed) == sorted(claim_of(stem).rivals)
+    assert sorted(listed) == sorted(rival["name"] for rival in entry["rivals"])
 
 
-@pytest.mark.parametrize(
-    ("on", "stem"),
-    # Claims take their problems of tokens from one list.
-    [*(("bandit", stem) for stem in STEMS), ("tokens", "mse"), ("tokens", "practical_mse")],
-)
-def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(on, stem):
-    def cells(built, origin: str) -> set[str]:
-        return {
-            cell.name
-            for check in built.checks
-            if check.origin == origin
-            for cell in check.functional.cells
-            # At the optimum bends show in no gradient: the same cell whatever they are. Normal
-            # deviates have no problem at all.
-            if not isinstance(cell, ChiSquares)
-            and (stem != "optimal_policy" or isinstance(cell, Training))
-        }
+def cells(built, origin):
+    """Names of the cells on problems of an origin."""
+    return {
+        cell.name
+        for check in built.checks
+        if check.origin == origin
+        for cell in check.functional.cells
+        # At the optimum bends show in no gradient: the same cell whatever they are. Normal
+        # deviates have no problem at all.
+        if not isinstance(cell, ChiSquares)
+        and (built.stem != "optimal_policy" or isinstance(cell, Training))
+    }
 
-    first, other = (claim_of(stem, "smoke", seed, on) for seed in (0, 1))
-    if on != "bandit":
-        # Made anew, and not taken from what was made before.
-        again = claim(stem, Suite("smoke", 0, on=on))
-        assert [check.name for check in again.checks] == [check.name for check in first.checks]
-        assert cells(again, "generated") == cells(first, "generated")
+
+def differ_where_generated(first, other):
     assert cells(first, "made-up") == cells(other, "made-up")
     assert not cells(first, "generated") & cells(other, "generated")
+
+
+def test_another_seed_is_other_generated_problems_and_the_same_fixed_ones(stem):
+    differ_where_generated(claim_of(stem), claim_of(stem, seed=1))
+
+
+# Claims take their problems of tokens from one list.
+@pytest.mark.parametrize("asked", ["mse", "practical_mse"])
+def test_another_seed_is_other_problems_of_tokens(asked):
+    first = claim_of(asked, on="tokens")
+    differ_where_generated(first, claim_of(asked, seed=1, on="tokens"))
+    # Made anew, and not taken from what was made before.
+    again = claim(asked, Suite("smoke", 0, on="tokens"))
+    assert [check.name for check in again.checks] == [check.name for check in first.checks]
+    assert cells(again, "generated") == cells(first, "generated")
+
+
+def test_anchors_of_every_problem_that_a_claim_runs_on(stem):
+    problems = {
+        cell.problem.digest: cell.problem
+        for check in claim_of(stem, seed=1).checks
+        for cell in check.functional.cells
+        # Weighted scores are no scores of their policy; outputs split by their fate, and a turn's part of
+        # episodes, have no parameters.
+        if not isinstance(getattr(cell, "problem", None), WeightedBandit | None)
+        and not isinstance(cell, SurvivorCell | TurnCell)
+    }
+    rng = np.random.default_rng(0)
+    for problem in problems.values():
+        probs = problem.policy.probs
+        for x in rng.choice(problem.contexts, min(problem.contexts, 5), replace=False):
+            scores = problem.policy.scores(x)
+            assert np.abs(probs[x] @ scores).max() < 1e-13 * (1 + np.abs(scores).max())
+        gradient, theta, step = problem.gradient(), problem.policy.theta, 1e-5
+        for unit in rng.normal(size=(3, problem.d)) / np.sqrt(problem.d):
+            slope = (
+                problem.objective(theta + step * unit) - problem.objective(theta - step * unit)
+            ) / (2 * step)
+            assert gradient @ unit == pytest.approx(slope, rel=1e-5, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -152,32 +192,6 @@ def test_what_rounding_leaves_of_nothing_has_no_say_in_a_direction():
     alone = telling(problem, [gradient])
 
     assert all(telling(problem, [gradient, some]).number == alone.number for some in nothing)
-
-
-def test_anchors_of_every_problem_that_a_claim_runs_on():
-    problems = {
-        cell.problem.digest: cell.problem
-        for stem in STEMS
-        for check in claim_of(stem, seed=1).checks
-        for cell in check.functional.cells
-        # Weighted scores are no scores of their policy; outputs split by their fate, and a turn's part of
-        # episodes, have no parameters.
-        if not isinstance(getattr(cell, "problem", None), WeightedBandit | None)
-        and not isinstance(cell, SurvivorCell | TurnCell)
-    }
-    assert len(problems) > 30
-    rng = np.random.default_rng(0)
-    for problem in problems.values():
-        probs = problem.policy.probs
-        for x in rng.choice(problem.contexts, min(problem.contexts, 5), replace=False):
-            scores = problem.policy.scores(x)
-            assert np.abs(probs[x] @ scores).max() < 1e-13 * (1 + np.abs(scores).max())
-        gradient, theta, step = problem.gradient(), problem.policy.theta, 1e-5
-        for unit in rng.normal(size=(3, problem.d)) / np.sqrt(problem.d):
-            slope = (
-                problem.objective(theta + step * unit) - problem.objective(theta - step * unit)
-            ) / (2 * step)
-            assert gradient @ unit == pytest.approx(slope, rel=1e-5, abs=1e-9)
 
 
 def test_claims_of_a_device_share_few_processes():

@@ -36,7 +36,7 @@ def kill_in_mid_run(
     """Run a command once for each signal, killed when ``more`` blocks of the ``whole`` are finished;
     then once more, to its end.
     """
-    kept = 0
+    kept = blocks(folder)
     for kill in kills:
         process = interruptible(words)
         deadline = time.monotonic() + 1200
