@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import fcntl
+import gc
 import os
 import runpy
 import subprocess
@@ -116,6 +117,12 @@ def pytest_collection_modifyitems(config, items):
                 item.add_marker("power")
     # One worker makes the run that these read, while the others go on with the rest.
     items.sort(key=lambda item: "whole_run" not in getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish():
+    # Trainers collect garbage at each end: of what was made since, not of all that was imported.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_deselected(items):
