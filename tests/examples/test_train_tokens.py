@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import runpy
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,10 +15,15 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch not in
 FILE = Path(__file__).resolve().parents[2] / "examples" / "train_tokens.py"
 
 
-def test_a_small_study_is_written_drawn_and_gone_on_with(tmp_path):
-    words = [sys.executable, str(FILE), "--steps", "2", "--seeds", "1", "--out", str(tmp_path)]
+@pytest.fixture(scope="module")
+def names():
+    return runpy.run_path(str(FILE))
+
+
+def test_a_small_study_is_written_drawn_and_gone_on_with(names, tmp_path):
+    words = ["--steps", "2", "--seeds", "1", "--out", str(tmp_path)]
     file = tmp_path / "train_tokens.csv"
-    subprocess.run(words, check=True, capture_output=True)
+    names["main"](words)
     whole = file.read_text()
     rows = pd.read_csv(file)
     last = rows[rows["step"] == 2]
@@ -33,15 +36,14 @@ def test_a_small_study_is_written_drawn_and_gone_on_with(tmp_path):
     # What an interruption left out is trained, and nothing else.
     lines = whole.splitlines(keepends=True)
     file.write_text("".join(lines[:-2]))
-    subprocess.run(words, check=True, capture_output=True)
+    names["main"](words)
     assert file.read_text() == whole
-    subprocess.run(words, check=True, capture_output=True)
+    names["main"](words)
     assert file.read_text() == whole
 
 
-def test_a_step_of_sgd_is_along_the_mean_of_its_draws():
+def test_a_step_of_sgd_is_along_the_mean_of_its_draws(names):
     """In the mean over seeds, one step of grpo goes along the exact gradient."""
-    names = runpy.run_path(str(FILE))
     start, problem, rate = names["START"], names["PROBLEM"], 1e-3
     gradient = problem.bandit(start).gradient()
     steps = []
