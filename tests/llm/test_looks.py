@@ -20,7 +20,7 @@ from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import mse_constants, optimal_group_size
 
-RUNS, ROLLOUTS = 400, 6
+RUNS, ROLLOUTS = 250, 6
 BANDIT = many_contexts()
 MODEL = ("--model", "embedded:short", "--samples", "4", "--budget", "64")
 """The 48 prompts that --limit takes have two looks, at 32 and at all."""
