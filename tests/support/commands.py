@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LOADED = ["torch.distributed.fsdp", "tests.support.trainers"]
-"""What programs of two processes load, in the server that they are forked from."""
 
 
 def out_of(capsys, main, *words) -> str:
@@ -43,25 +43,38 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def two_processes(program, *words) -> list:
-    """What both processes of a distributed program return: a function of a module, called with words.
+    """What both processes of a distributed program return: a function of a module, called with words."""
+    return _server().submit(_both, program, words).result(timeout=1200)
 
-    Each is forked from one server, which has loaded what all such programs load.
+
+@cache
+def _server():
+    """A process that has loaded what all such programs load, and forks them.
+
+    The forkserver of ``multiprocessing`` is one for all, and planted errors are forked from it.
     """
+    return ProcessPoolExecutor(1, get_context("spawn"), _load)
+
+
+def _load():
+    for module in ("torch.distributed.fsdp", "tests.support.trainers"):
+        import_module(module)
+
+
+def _both(program, words):
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    context = get_context("forkserver")
-    context.set_forkserver_preload(LOADED)
-    with ProcessPoolExecutor(2, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(2, get_context("fork")) as pool:
         both = [pool.submit(_rank, rank, port, program, words) for rank in range(2)]
         return [each.result(timeout=1200) for each in both]
 
 
 def _rank(rank, port, program, words):
-    os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2"}
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}"}
     import torch
 
+    os.environ |= {"RANK": f"{rank}", "LOCAL_RANK": f"{rank}", "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": f"{port}"}
     torch.set_num_threads(1)
     return program(*words)
 
