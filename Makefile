@@ -36,7 +36,7 @@ report: .venv/core  ## one self-contained page of the stored run; 10 s
 test: .venv/tool  ## every claim by enumeration, and the tests of the core: nearly all that refuses an error; 4 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal --core
 
-test-all: .venv/dev  ## the whole suite, with torch, language models, the site, and claims by simulation; 15 min
+test-all: .venv/dev  ## the whole suite, with torch, language models, the site, and claims by simulation; 30 min
 	.venv/bin/python -m pytest -n 2 --dist worksteal $(if $(TESTED),--rest)
 
 seeds: .venv/core  ## verdicts on two seeds that no default names, today's date and the next; 4 min
