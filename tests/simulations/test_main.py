@@ -83,7 +83,7 @@ def test_kills_change_no_byte_and_keep_finished_blocks(whole, tmp_path):
     assert process.returncode == 2
     assert "a worker process died" in error
     assert "finished blocks are kept, and the same command continues" in error
-    kills = signal.SIGKILL, signal.SIGTERM
+    kills = signal.SIGKILL, signal.SIGINT, signal.SIGTERM
     done = kill_in_mid_run(words, tmp_path, count // 5, 2 * count, kills)
     alone = [entry for entry in json.loads(claims_in(done.stdout)) if entry["stem"] == "normalised"]
     assert json.dumps(alone) == claims

@@ -7,10 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from functools import cache
 from importlib import import_module
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,14 @@ def _both(program, words):
         port = free.getsockname()[1]
     with ProcessPoolExecutor(2, get_context("fork")) as pool:
         both = [pool.submit(_rank, rank, port, program, words) for rank in range(2)]
-        return [each.result(timeout=1200) for each in both]
+        done, left = wait(both, 1000, FIRST_EXCEPTION)
+        if left:
+            # The partner of one that failed would wait for it.
+            for child in active_children():
+                child.kill()
+        for each in done:
+            each.result()
+        return [each.result() for each in both]
 
 
 def _rank(rank, port, program, words):
