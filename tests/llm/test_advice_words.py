@@ -42,20 +42,21 @@ COSTS = {"group_size": 8, "mse_over_oracle": 1.131, "low": 1.102, "high": 1.158}
     ],
 )
 def test_what_not_knowing_the_value_costs(cost, said):
-    advice = replace(ADVICE, group_size=4)
+    advice = replace(ADVICE, decision=replace(ADVICE.decision, group_size=4))
     vars(advice)["critic_cost"] = COSTS | cost
     assert said in str(advice)
 
 
 @pytest.mark.parametrize(
-    ("worst", "share", "settled"),
-    [(1.049, 0.05, True), (1.05, 0.05, True), (1.051, 0.05, False), (None, 0.05, False)],
+    ("worst", "known", "settled"),
+    [(1.049, True, True), (1.05, True, True), (1.051, True, False), (1.0, False, False)],
 )
-def test_what_settles_a_question(worst, share, settled):
-    advice = replace(ADVICE, worst=worst)
-    assert advice.settles(share) == settled
-    loss = "not bounded" if worst is None else f"at most {worst - 1:.1%}"
-    assert advice.line().endswith(f"loss of G = {advice.group_size} {loss}")
+def test_what_settles_a_question(worst, known, settled):
+    found = replace(ADVICE.decision, worst=worst, known=known)
+    assert found.settles(0.05) == settled
+    line, loss = replace(ADVICE, decision=found).line(), f"at most {worst - 1:.1%}"
+    assert f"loss of G = {found.group_size} {loss}" in line
+    assert ("ends of intervals are not known" in line) == (not known)
 
 
 def test_an_advice_says_what_it_is():
@@ -64,10 +65,13 @@ def test_an_advice_says_what_it_is():
     assert f"{known}, G from {least} to {most} within" in ADVICE.line()
     size, text = ADVICE.group_size, str(ADVICE)
     assert f"In TRL: num_generations = {size}, 64 completions a step" in text
-    assert f"Use G = {size}: for all c1, c2 and c3 in" in text
-    assert f"its error is at most {ADVICE.worst:.3g} times the least" in text
-    best = ADVICE.sizes.group_size
-    assert (f"G = {best} is the best at their estimates" in text) == (best != size)
+    found, best = ADVICE.decision, ADVICE.sizes.group_size
+    assert f"Use G = {size}: its error is at most {found.worst:.3g} times the least" in text
+    assert "for all c1, c2 and c3 in their 95% intervals." in text
+    assert (f"G = {best}, the best at the estimates, risks more" in text) == (best != size)
+    free = replace(ADVICE, decision=replace(found, not_ruled_out=(2, 16)))
+    assert "As the best, no G from 2 to 16 is ruled out" in str(free)
+    assert "is ruled out" not in str(replace(free, decision=replace(found, not_ruled_out=(4, 4))))
     crit = ADVICE.constants.k_crit
     assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
@@ -89,7 +93,7 @@ def test_a_budget_that_a_good_group_size_divides(near, shown):
 def test_json_has_the_same_numbers():
     data = strict(json.dumps(ADVICE.to_dict()))
     assert data["group_size"] == ADVICE.group_size
-    assert data["worst_ratio"] == ADVICE.worst
+    assert data["worst_ratio"] == ADVICE.decision.worst
     assert data["g_star"] == ADVICE.constants.g_star.value
     assert data["g_star_interval"] == list(ADVICE.constants.g_star.interval)
     assert data["g_interval"] == list(ADVICE.sizes.g_interval)
@@ -133,3 +137,14 @@ def test_an_end_that_is_missing_is_said():
     assert "no upper end (score more prompts)" in str(advice)
     assert "no upper end (score more prompts)" in advice.line()
     assert " inf" not in str(advice) + advice.line()
+    # It is never the estimate that is advised: c1 is estimated below 0.
+    assert (advice.sizes.group_size, advice.group_size) == (64, 4)
+    assert "no G from 2 to 64 is ruled out; G = 64, the best at the estimates, risks" in str(advice)
+    assert "until more is known" not in str(advice)
+    unknown = replace(advice, decision=replace(advice.decision, known=False), settled_by=240)
+    assert "Use G = 4 until more is known: its error is at most" in str(unknown)
+    assert "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3" in str(unknown)
+    assert "About 240 prompts in all would settle it." in str(unknown)
+    assert "in all would settle" not in str(advice)
+    assert unknown.to_dict()["settled_by"] == 240
+    assert not unknown.to_dict()["ends_known"]

@@ -94,17 +94,17 @@ def test_all_intervals_of_a_pool_share_the_errors_of_its_looks():
 
 def test_a_decision_is_what_its_words_say():
     pool = replace(pool_of(500, 3), config={"looks": 5})
-    result = decide(pool.select_prompts(range(128)), 1024)
-    assert result.settles(result.worst - 1)
-    assert result.worst > 1
-    assert not result.settles((result.worst - 1) * 0.999)
+    found = decide(pool.select_prompts(range(128)), 1024).decision
+    assert found.settles(found.worst - 1)
+    assert found.worst > 1
+    assert not found.settles((found.worst - 1) * 0.999)
     equal = replace(pool, rewards=np.ones_like(pool.rewards))
     assert decide(equal, 1024) is None
     # Two prompts: their constants have no error that could be known.
     first = decide(pool.select_prompts([0, 1]), 1024)
-    assert first.worst is None
-    assert not first.settles(1.0)
-    assert "not bounded" in first.line()
+    assert not first.decision.known
+    assert not first.decision.settles(1.0)
+    assert first.settled_by is None
 
 
 # The command.

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
-from ..predictions import MseConstants, group_size_advice, near_budget, robust_group_size
+from ..predictions import MseConstants, group_size_advice, near_budget
 from ..predictions.advice import Advice
 from ..shown import plain
 from ..validation import InputError, number
 from .constants import constants
+from .decision import Decision, decision, prompts_to_settle
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import frac_reward_zero_std, gradients, prompt_moments
 from .pool import ScoredPool
@@ -46,9 +47,9 @@ class PoolAdvice(Advice):
         pool: of the scores.
         constants: c1, c2, c3 and G*, with intervals.
         sizes: the table of group sizes, at the estimates of the constants.
-        group_size: the advised G: the feasible one of the least worst loss.
-        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are within
-            their intervals; None where these are infinite.
+        decision: the advised G, what it may lose, and the G that are not ruled out.
+        settled_by: about how many prompts in all would settle it; None where it is settled, or where that
+            cannot be said.
         budget: outputs of a step, or with costs what a step may cost.
         better_budget: the nearest budget that a good group size divides, and that size; None with costs or
             a population.
@@ -59,17 +60,18 @@ class PoolAdvice(Advice):
 
     pool: ScoredPool
     constants: ConstantsEstimate
-    group_size: int
-    worst: float | None
+    decision: Decision
+    settled_by: int | None
     budget: float
     better_budget: tuple[int, int] | None
     looks: tuple[dict[str, Any], ...] = ()
     adaptive: AdaptiveAdvice | None = None
     choice: Choice | None = None
 
-    def settles(self, share: float) -> bool:
-        """Whether the worst error is at most this share above the least."""
-        return self.worst is not None and self.worst <= 1 + share
+    @property
+    def group_size(self) -> int:
+        """The advised G."""
+        return self.decision.group_size
 
     def _answer(self) -> dict[str, Any]:
         """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
@@ -78,14 +80,19 @@ class PoolAdvice(Advice):
             "g_star_interval": plain(self.constants.g_star.interval),
             "g_interval": list(self.sizes.g_interval),
             "group_size": self.group_size,
-            "worst_ratio": self.worst,
+            "worst_ratio": self.decision.worst,
+            "ends_known": self.decision.known,
+            "not_ruled_out": list(self.decision.not_ruled_out),
+            "settled_by": self.settled_by,
         }
 
     def line(self) -> str:
         """The same in one line."""
         star, (least, most) = self.constants.g_star, self.sizes.g_interval
         head = f"G* {star.value:.3g}" if math.isfinite(star.value) else "G* unknown"
-        loss = "not bounded" if self.worst is None else f"at most {self.worst - 1:.1%}"
+        loss = f"at most {self.decision.worst - 1:.1%}"
+        if not self.decision.known:
+            loss += " if c2/c3 is as estimated; ends of intervals are not known"
         return (
             f"{head} (95%: {ends(*star.interval)}), G from {least} to {most} within 5%, loss of "
             f"G = {self.group_size} {loss}"
@@ -148,8 +155,8 @@ class PoolAdvice(Advice):
         lines = [facts(pool, summary(pool))]
         if "c1" in estimates.clipped:
             lines.append(
-                "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0: what "
-                f"follows holds for that case. This pool only shows that G* is at least {low:.3g}.\n"
+                "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0 in the "
+                f"table. This pool only shows that G* is at least {low:.3g}.\n"
             )
         lines.append(str(replace(self.sizes, advised=self._advised())))
         if math.isfinite(crit := estimates.k_crit.value):
@@ -182,24 +189,31 @@ class PoolAdvice(Advice):
         lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
         return "\n".join(lines)
 
-    def _advised(self) -> str | None:
-        """The advice in words; None where the intervals of the constants have no end."""
-        size, near = self.group_size, self.better_budget
-        if self.worst is None:
-            return None
+    def _advised(self) -> str:
+        """The advice in words."""
+        size, found, near = self.group_size, self.decision, self.better_budget
+        least, most = found.not_ruled_out
         text = f"Use G = {size}"
         if near is not None and near[0] != self.budget:
             text = (
                 "No group size that fits this budget is within 5% of the least error: take a budget of "
                 f"{near[0]} with G = {near[1]}, or here G = {size}"
             )
+        text += "" if found.known else " until more is known"
         text += (
-            f": for all c1, c2 and c3 in their 95% intervals, its error is at most {self.worst:.3g} times "
-            "the least of the group sizes above."
+            f": its error is at most {found.worst:.3g} times the least of the group sizes above, "
         )
-        if size != self.sizes.group_size:
+        text += (
+            "for all c1, c2 and c3 in their 95% intervals."
+            if found.known
+            else "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3 is as estimated."
+        )
+        if least < most:
+            text += f" As the best, no G from {least} to {most} is ruled out"
             best = self.sizes.group_size
-            text += f" G = {best} is the best at their estimates, but may cost more elsewhere."
+            text += "." if best == size else f"; G = {best}, the best at the estimates, risks more."
+        if self.settled_by is not None:
+            text += f" About {self.settled_by} prompts in all would settle it."
         return text
 
     def _critic_sentence(self) -> str:
@@ -299,10 +313,11 @@ def advise_model(
                 prompt_cost=prompt_cost,
                 output_cost=output_cost,
                 population=population,
+                **({} if share is None else {"share": share}),
             )
             if share is None:
                 break
-            settled = advice is not None and advice.settles(share)
+            settled = advice is not None and advice.decision.settles(share)
             record = {} if advice is None else advice._answer()
             looks.append({"prompts": grown.distinct, **record, "settled": settled})
             so = "going on" if len(looks) < grown.looks else "there are no more"
@@ -371,8 +386,12 @@ def decide(
     prompt_cost: float = 0.0,
     output_cost: float | None = None,
     population: int | None = None,
+    share: float = _ENOUGH,
 ) -> PoolAdvice | None:
-    """The advice of a pool of at least two prompts; None where no group of it has a signal."""
+    """The advice of a pool of at least two prompts; None where no group of it has a signal.
+
+    It is settled where it costs at most ``share`` over the least error.
+    """
     estimates = constants(pool)
     if not np.ptp(pool.rewards, axis=1).any():
         return None
@@ -388,20 +407,17 @@ def decide(
         ),
         wrong_norms=_wrong_norms(pool),
     )
-    best, worst, better = sizes.group_size, None, None
-    ends = {name: estimates.estimates[name].interval for name in ("c1", "c2", "c3")}
-    if np.isfinite(list(ends.values())).all():
-        best, ratios = robust_group_size(
-            values,
-            group_sizes=[row.group_size for row in sizes.table],
-            batch_sizes=[row.batch_size for row in sizes.table],
-            **ends,
-            population=population,
-        )
-        worst = float(ratios.min())
+    found = decision(estimates, sizes, population)
+    better = None
     if output_cost is None and not prompt_cost and population is None:
-        better = near_budget(values, int(budget))
-    return PoolAdvice(sizes, pool, estimates, best, worst, budget, better)
+        # What no interval bounds is no reason for another budget.
+        better = (
+            near_budget(values, int(budget)) if found.known else (int(budget), found.group_size)
+        )
+    more = None
+    if not found.settles(share):
+        more = prompts_to_settle(estimates, pool.distinct, sizes, share, population)
+    return PoolAdvice(sizes, pool, estimates, found, more, budget, better)
 
 
 def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:

@@ -90,12 +90,13 @@ def robust_group_size(
 
         min_G  max_{c1, c2, c3}  MSE(G; c1, c2, c3) / min_G' MSE(G'; c1, c2, c3)
 
-    For given G and G' it is a ratio of two linear functions of each constant, greatest at a corner of the
-    intervals, so that their corners are all that need be asked.
+    For given G and G' it is a ratio of two linear functions of the constants, greatest at a corner of the
+    intervals, or where one that has no upper end is all that counts: these are all that need be asked.
 
     Arguments:
         constants: whose c2 is taken as known where no ``c2`` is given.
-        c1, c3: the least and the greatest, (2,); what is negative counts as 0.
+        c1, c3: the least and the greatest, (2,), infinite where an end is not known; what is negative
+            counts as 0.
         c2: likewise.
         group_sizes, batch_sizes: the designs to choose from, G >= 2 and B, (D,).
         population: N, where prompts are drawn without replacement.
@@ -107,19 +108,29 @@ def robust_group_size(
     >>> size, worst = robust_group_size(found, (0.0, 0.2), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
     >>> size, worst.round(2).tolist()
     (8, [2.79, 1.51, 1.39, 2.35])
+
+    Where c1 may be anything, twice the prompts are at most half of the error:
+
+    >>> size, worst = robust_group_size(found, (0.0, np.inf), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
+    >>> size, worst.round(2).tolist()
+    (4, [2.79, 2.0, 4.0, 8.0])
     """
-    ends = []
+    ends, alone = [], []
     given = (constants.c2,) * 2 if c2 is None else c2
-    for name, interval in (("c1", c1), ("c2", given), ("c3", c3)):
-        both = finite_array(name, interval, 1)
-        if len(both) != 2 or both[0] > both[1]:
+    for axis, (name, interval) in enumerate((("c1", c1), ("c2", given), ("c3", c3))):
+        both = np.asarray(interval, dtype=float)
+        if both.shape != (2,) or not both[0] <= both[1] or both[0] == np.inf:
             raise InputError(f"{name} is {interval!r}: it must be its least and its greatest value")
-        ends.append(np.maximum(both, 0.0))
+        both = np.maximum(both, 0.0)
+        ends.append(both[np.isfinite(both)])
+        if len(ends[-1]) < 2:
+            alone.append(np.eye(3)[axis])
     sizes = finite_array("group_sizes", group_sizes, 1)
     worst = np.ones(len(sizes))
-    for corner in (MseConstants(*map(float, corner_ends)) for corner_ends in product(*ends)):
-        errors = corner.mse(sizes, batch_sizes, population=population)
-        least = errors.min()
-        if least > 0:
+    for corner in (*product(*ends), *alone):
+        errors = MseConstants(*map(float, corner)).mse(sizes, batch_sizes, population=population)
+        if (least := errors.min()) > 0:
             worst = np.maximum(worst, errors / least)
+        else:
+            worst[errors > 0] = np.inf
     return int(sizes[len(sizes) - 1 - int(worst[::-1].argmin())]), worst

@@ -1,0 +1,106 @@
+"""The group size that intervals of the constants allow, and how many prompts would settle it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..jackknife import Interval, student
+from ..predictions import MseConstants, robust_group_size
+from ..shown import Shown
+
+if TYPE_CHECKING:
+    from ..predictions import GroupSizeAdvice
+    from .constants import ConstantsEstimate
+
+_GROWTH = 2 ** np.arange(0.5, 6.5, 0.5)
+"""How many times the prompts are asked for at most."""
+
+
+@dataclass(frozen=True)
+class Decision(Shown):
+    """A group size under uncertainty: that of the least worst loss over the interval of G*.
+
+    Arguments:
+        group_size: the largest of equals.
+        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are in their
+            intervals. Where an end of these is not known: whatever c1/c3 is in the interval of G*, with c2/c3
+            at its estimate.
+        known: whether all ends are.
+        not_ruled_out: the least and the greatest feasible size that is best somewhere in the interval of G*.
+    """
+
+    group_size: int
+    worst: float
+    known: bool
+    not_ruled_out: tuple[int, int]
+
+    def settles(self, share: float) -> bool:
+        """Whether all ends are known and the worst error is at most this share above the least."""
+        return self.known and self.worst <= 1 + share
+
+
+def decision(
+    found: ConstantsEstimate, sizes: GroupSizeAdvice, population: int | None = None
+) -> Decision:
+    """The decision among feasible group sizes.
+
+    Only ratios of the constants matter to it. c1/c3 is in the interval of G*, and at most 1, since
+    c3 - c1 = E φ + ‖g‖² >= 0 (Theorem 7, group_size): a bound where the data have none. c2/c3 is taken at its
+    estimate: it hardly differs between prompts, as the lengths of their scores cancel.
+    """
+    designs = np.array([(row.group_size, row.batch_size) for row in sizes.table]).T
+    most, least = (min((end - 1) ** -2.0, 1.0) if end > 1 else 1.0 for end in found.g_star.interval)
+    share = max(found.c2.value, 0.0) / found.c3.value if found.c3.value > 0 else 0.0
+
+    def over(low: float, high: float) -> tuple[int, NDArray[np.float64]]:
+        return _asked(((low, high), (share, share), (1.0, 1.0)), designs, population)
+
+    # The larger c1/c3, the smaller the best group.
+    smallest, largest = over(most, most)[0], over(least, least)[0]
+    best, worst = over(least, most)
+    intervals = found.c1.interval, found.c2.interval, found.c3.interval
+    if known := bool(np.isfinite(intervals).all()):
+        _, worst = _asked(intervals, designs, population)
+    return Decision(best, float(worst[designs[0] == best][0]), known, (smallest, largest))
+
+
+def prompts_to_settle(
+    found: ConstantsEstimate,
+    count: int,
+    sizes: GroupSizeAdvice,
+    share: float,
+    population: int | None = None,
+) -> int | None:
+    """About how many prompts in place of ``count`` would settle the group size up to this share.
+
+    As many as it takes if the estimates hold and intervals shrink as 1/√(prompts); None where c1, which a
+    pool shows least of, is not distinguishable from 0 by its standard error, or so many would not do.
+    """
+    designs = np.array([(row.group_size, row.batch_size) for row in sizes.table]).T
+    three = found.c1, found.c2, found.c3
+    values, errors, low, high = (
+        np.array([getattr(each, name) for each in three]) for name in ("value", "se", "low", "high")
+    )
+    if not (np.isfinite(errors).all() and values[0] > errors[0]):
+        return None
+    width = student(count - 1) * errors
+    below, above = (np.where(np.isfinite(end), end, width) for end in (values - low, high - values))
+    for more in _GROWTH:
+        ends = zip(values - below / math.sqrt(more), values + above / math.sqrt(more), strict=True)
+        if _asked(tuple(ends), designs, population)[1].min() <= 1 + share:
+            return math.ceil(more * count)
+    return None
+
+
+def _asked(
+    ends: Sequence[Interval], designs: NDArray[np.int64], population: int | None
+) -> tuple[int, NDArray[np.float64]]:
+    c1, c2, c3 = ends
+    nothing = MseConstants(0.0, 0.0, 0.0)
+    return robust_group_size(nothing, c1, c3, *designs, c2=c2, population=population)
