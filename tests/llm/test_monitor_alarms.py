@@ -17,7 +17,7 @@ from tests.support.trainers import LONGEST, trl_trainer
 from ustat_pg.estimate import Estimate
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.checkpoints import FILE, packed
-from ustat_pg.llm.prompts import Task
+from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.noise import NoiseMeter
 from ustat_pg.noise.estimate import estimate_noise, step_sums
 
@@ -208,35 +208,40 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
     assert any(1000 <= step < 1050 and "is 3 to 4 times" in text for step, text in lines)
 
 
-def of_checkpoints(small, task, folder, resume=None, steps=6, **options):
-    """A run that saves after three steps."""
+def of_checkpoints(small, task, folder, resume=None, steps=6, each=4, **options):
+    """A run that saves after three steps of the first epoch: TRL shuffles later ones otherwise on resuming."""
     monitor = NoiseMonitor(8, **options)
+    prompts = tuple(Prompt(f"q{i}", f"{i // 8}+{i % 8}=") for i in range(4 * steps))
     trainer = trl_trainer(
-        fresh(small), Task("sums", task.prompts, binary, LONGEST), folder, callbacks=[monitor],
+        fresh(small), Task("sums", prompts, binary, LONGEST), folder, callbacks=[monitor],
         max_steps=steps, save_strategy="steps", save_steps=3, save_total_limit=None, budget=16,
-        per_device_train_batch_size=4, learning_rate=0.05, **GRPO, loss_type="dr_grpo",
+        per_device_train_batch_size=each, learning_rate=0.05, **GRPO, loss_type="dr_grpo",
         scale_rewards="group",
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     return monitor
 
 
-@pytest.mark.parametrize("per_completion", [False, True])
-def test_a_resumed_run_goes_on_to_the_last_digit(small, task, tmp_path, per_completion):
-    options = {"per_completion": per_completion}
+@pytest.mark.parametrize(
+    "options", [{}, {"per_completion": True}, {"each": 16}], ids=["plain", "apart", "two as one"]
+)
+def test_a_resumed_run_goes_on_to_the_last_digit(small, task, tmp_path, options):
+    """Also where a step waits for the next, and pairs of steps before the checkpoint and after."""
     whole = of_checkpoints(small, task, tmp_path / "whole", **options)
     kept = tmp_path / "whole" / "checkpoint-3"
-    assert (kept / FILE).stat().st_size < 10_000
+    assert (kept / FILE).stat().st_size < 500_000
     stored = json.loads((kept / "trainer_state.json").read_text())["stateful_callbacks"]
     assert len(json.dumps(stored["NoiseMonitor"])) < 1000
     again = of_checkpoints(small, task, tmp_path / "again", str(kept), **options)
     first, second = (monitor._meter.state_dict() for monitor in (whole, again))
-    assert second["count"] == first["count"] == 6
-    for name in ("steps", "squares", "blocks"):
-        assert len(second[name]) == len(first[name])
-        assert second[name][:3] == first[name][:3], name
-    assert len(second["blocks"]) == 6 * per_completion
-    assert second["steps"][3:] != first["steps"][:3]
+    assert first.keys() == second.keys()
+    for name, state in first.items():
+        assert second[name] == state, name
+    assert first["count"] == 6
+    # Completions that are told apart are sketched anew at each step, which has no pairs with others.
+    pairs = {"per_completion": [0] * 6, "each": [1, 5, 9]}.get("".join(options), [*range(6)])
+    assert [len(each) for _, _, each in first["lagged"]] == pairs
+    assert len(first["blocks"]) == 6 * ("per_completion" in options)
 
 
 def test_a_checkpoint_is_small():

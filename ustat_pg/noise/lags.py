@@ -116,6 +116,25 @@ class Trail:
         self._kept.append((unit, self.seen, draw, gradient, size))
         return np.array(rows, dtype=float).reshape(-1, 5)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The last steps, in numbers that JSON takes."""
+        kept = [[*known, gradient.tolist(), size] for *known, gradient, size in self._kept]
+        before = self._before if self.seen else None
+        return {"seen": self.seen, "before": before, "rates": [*self._rates], "kept": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` gave."""
+        self.seen = int(state["seen"])
+        if state["before"] is not None:
+            # What the optimizer counts now, it has made since.
+            self._before = int(state["before"])
+        for kept, values in (
+            (self._rates, state["rates"]),
+            (self._kept, [(*known, np.array(g), size) for *known, g, size in state["kept"]]),
+        ):
+            kept.clear()
+            kept.extend(values)
+
     def drop(self, unit: int) -> None:
         """Forget a step that the window did not take up."""
         kept = [row for row in self._kept if row[0] != unit]

@@ -123,23 +123,39 @@ class Window:
             "squares": [row.tolist() for row in self._squares],
             "lagged": [[*known, pairs.tolist()] for *known, pairs in self._lagged],
             "blocks": [[part.tolist() for part in vars(row).values()] for row in self._blocks],
+            "trail": self.trail.state_dict(),
+            "held": self._held and _listed(self._held),
+            "unknown": self._unknown,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        self.taken = int(state.get("taken", len(state["steps"])))
+        self.taken, self._unknown = int(state["taken"]), state["unknown"]
         for kept, name in ((self.steps, "steps"), (self._squares, "squares")):
             kept.clear()
             kept.extend(np.array(row, dtype=float) for row in state[name])
         self._lagged.clear()
-        none: list[Any] = [[unit, False, []] for unit in range(len(self.steps))]
         self._lagged.extend(
             (unit, joined, np.array(pairs, dtype=float).reshape(-1, 5))
-            for unit, joined, pairs in state.get("lagged") or none
+            for unit, joined, pairs in state["lagged"]
         )
-        self.trail.seen = int(state["count"])
         self._blocks.clear()
-        self._blocks.extend(Blocks(*map(np.array, row)) for row in state.get("blocks", []))
+        self._blocks.extend(Blocks(*map(np.array, row)) for row in state["blocks"])
+        self.trail.load_state_dict(state["trail"])
+        self._held = None
+        if held := state["held"]:
+            rows, groups, shares, pairs = held
+            self._held = _Held(
+                np.array(rows),
+                [np.array(group) for group in groups],
+                np.array(shares),
+                np.array(pairs, dtype=float).reshape(-1, 5),
+            )
+
+
+def _listed(held: _Held) -> list[Any]:
+    rows, groups, shares, pairs = held
+    return [rows.tolist(), [g.tolist() for g in groups], shares.tolist(), pairs.tolist()]
 
 
 def _sums(parts: list[_Held]) -> Array:
