@@ -126,9 +126,13 @@ def test_the_shortest_half_of_each_group(small, task, tmp_path, way):
 def watching(sums=None, **args):
     """A monitor in a trainer of which it sees nothing but steps."""
     monitor = NoiseMonitor(50)
-    given = SimpleNamespace(scale_rewards="group", epsilon_high=0.2, **args)
+    # What a trainer makes of its arguments: one that is not given is None there.
+    given = SimpleNamespace(scale_rewards="group", epsilon_high=None, **args)
     monitor._trainer = SimpleNamespace(
-        args=given, is_world_process_zero=lambda: True, state=SimpleNamespace(global_step=0)
+        args=given,
+        epsilon_high=0.2,
+        is_world_process_zero=lambda: True,
+        state=SimpleNamespace(global_step=0),
     )
     return monitor
 
@@ -136,7 +140,7 @@ def watching(sums=None, **args):
 def test_clipping_is_an_alarm_that_says_its_cause():
     def alarmed(epsilon_high=0.2, **logs):
         monitor = watching()
-        monitor._trainer.args.epsilon_high = epsilon_high
+        monitor._trainer.epsilon_high = epsilon_high
         monitor.on_log(None, None, None, logs={"loss": 0.0} | logs)
         return monitor.alarms
 
@@ -148,8 +152,7 @@ def test_clipping_is_an_alarm_that_says_its_cause():
 
 
 def test_cispo_by_its_defaults_is_not_said_to_be_off_policy(small, task, tmp_path, capsys):
-    settings = GRPO | {"loss_type": "cispo", "scale_rewards": "group", "epsilon_high": 0.2}
-    settings |= {"max_steps": 2}
+    settings = GRPO | {"loss_type": "cispo", "max_steps": 2}
     assert alarms_of(small, task, tmp_path, binary, **settings) == {"capped"}
     error = capsys.readouterr().err
     assert "The cap on ratios is below 1" in error
@@ -209,7 +212,7 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
 
 
 def of_checkpoints(small, task, folder, resume=None, steps=6, each=4, **options):
-    """A run that saves after three steps of the first epoch: TRL shuffles later ones otherwise on resuming."""
+    """A run that saves after three steps of the first epoch: a resumed TRL shuffles others anew."""
     monitor = NoiseMonitor(8, **options)
     prompts = tuple(Prompt(f"q{i}", f"{i // 8}+{i % 8}=") for i in range(4 * steps))
     trainer = trl_trainer(

@@ -154,6 +154,8 @@ def test_a_loop_of_ones_own_around_the_trainer_stays(small, task, tmp_path):
     with pytest.warns(UserWarning, match="noise is off, the training goes on: memory"):
         trainer.train()
     assert calls == [0] * 4 + [1] * 4 + [2] * 4
+    off = [record.get("noise/off") for record in trainer.state.log_history if "loss" in record]
+    assert off == [None, 1.0, 1.0]
 
 
 def test_a_training_that_was_interrupted_begins_anew(small, task, tmp_path):
@@ -421,6 +423,7 @@ def test_what_cannot_be_measured_is_said_at_once(small, task, tmp_path):
     )  # fmt: skip
     with pytest.warns(UserWarning, match="is off.*share outputs, by tensor parallelism"):
         trainer.train()
+    assert trainer.state.log_history[0]["noise/off"] == 2.0
 
 
 def test_adam_has_a_metric_once_its_moments_are_of_22_steps(small, task, tmp_path, capsys):

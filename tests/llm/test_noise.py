@@ -26,7 +26,7 @@ RUNS = {
     "penalty": GRPO | {"loss_type": "grpo", "beta": 0.04},
     "batch deviation": GRPO | {"loss_type": "dr_grpo", "scale_rewards": "batch"},
     "bnpo": GRPO | {"loss_type": "bnpo", "gradient_checkpointing": True},
-    "cispo": GRPO | {"loss_type": "cispo", "epsilon_high": 0.2},
+    "cispo": GRPO | {"loss_type": "cispo"},
     "sapo": GRPO | {"loss_type": "sapo", "mask_truncated_completions": True},
     "stale": GRPO | {"steps_per_generation": 16},
     "luspo": {"name": "grpo-corrected", "per_device_train_batch_size": 4},

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .trl_batches import array
+from .trl_batches import array, option
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,6 @@ def _ranked(trainer: Any) -> bool:
     """Whether advantages rise with rewards: not where a penalty is in them or each is normalised alone."""
     from trl import RLOOTrainer
 
-    args: Any = trainer.args
-    way = getattr(args, "multi_objective_aggregation", "sum_then_normalize")
-    penalised = isinstance(trainer, RLOOTrainer) and args.beta
+    way = option(trainer, "multi_objective_aggregation", "sum_then_normalize")
+    penalised = isinstance(trainer, RLOOTrainer) and option(trainer, "beta")
     return way == "sum_then_normalize" and not penalised

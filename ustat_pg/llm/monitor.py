@@ -36,6 +36,7 @@ from .trl_batches import (
     array,
     caller,
     movable,
+    option,
     own_table,
     prompts_of,
     shares,
@@ -71,7 +72,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
     policy moves within a window, so an estimate is the mean over its steps. With several iterations over
     the same completions the first is measured. An error in here is one warning, on all processes, and the
-    training goes on. A training that another trainer begins has a window of its own.
+    training goes on; ``noise/off`` is 1 from then on, 2 where the run cannot be measured so, and else 0. A
+    training that another trainer begins has a window of its own.
 
     Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded
     (FSDP2) hooks on layers separate completions, as with ``per_completion``. A line on stderr says
@@ -199,6 +201,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._safely(self._close)
         # Also of a process that is off, until all are.
         self._guard.run(self._step)
+        if self._guard.reason is not None:
+            self._guard.run(self._mark_off)
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Look for what is wrong."""
@@ -254,7 +258,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._drawn = -1
         self._begin_step()
         self._alarms.group_size = self._size
-        self._selects = args.mask_truncated_completions
+        self._selects = option(trainer, "mask_truncated_completions")
         self._replaced = Replaced(
             trainer,
             {
@@ -433,7 +437,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     def _metrics(self) -> dict[str, float]:
         if self._meter is None:
             return {}
-        metrics = self._meter.metrics(self.detail) | self._beside()
+        metrics = {"off": 0.0} | self._meter.metrics(self.detail) | self._beside()
         if self._meter.steps < min(_SPOKEN, self.window):
             self._say(
                 f"numbers are logged from the second step on, and said in words from step {_SPOKEN} on: "
@@ -442,6 +446,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         else:
             self._explain(self.estimate())
         return {f"noise/{name}": value for name, value in metrics.items()}
+
+    def _mark_off(self) -> None:
+        """Have TRL log that it is off, where a warning on a terminal is not seen."""
+        logged = getattr(self._trainer, "_metrics", None)
+        if logged is not None:
+            logged["train"]["noise/off"].append(2.0 if self._guard.refused else 1.0)
 
     def _explain(self, estimate: NoiseEstimate) -> None:
         assert self._meter is not None
@@ -471,12 +481,12 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         return {"best_group": float(best.group_size), "over_best": over.value, **ends}
 
     def _alarm(self, logs: dict[str, Any]) -> None:
-        scaled = getattr(self._trainer.args, "scale_rewards", "none") in ("group", True)
+        scaled = option(self._trainer, "scale_rewards", "none") in ("group", True)
         standing = self._alarms.standing() - (set() if scaled else {"spikes"})
         if (logs.get("clip_ratio/region_mean") or 0.0) >= _CLIPPED:
             standing.add("clipped")
         if (logs.get("cispo_clip_ratio") or 0.0) >= _CLIPPED:
-            standing.add("capped" if self._trainer.args.epsilon_high < 1 else "clipped")
+            standing.add("capped" if option(self._trainer, "epsilon_high") < 1 else "clipped")
         if self._meter is not None and self._meter.steps == self.window:
             step = self._meter.taken
             if self._known is None or self.estimate().signal.low > 0:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..validation import InputError
-from .trl_batches import kinds, mixes, refuse_shared_outputs
+from .trl_batches import kinds, mixes, option, refuse_shared_outputs
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Plan:
                 "hooks on layers separate outputs, and a compiled model does not run them: set "
                 "torch_compile=False"
             )
-        if per_completion and (mixing or (args.beta and loss != "rloo")):
+        if per_completion and (mixing or (option(trainer, "beta") and loss != "rloo")):
             raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
         if per_completion and not apart and each > 1:
             raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
@@ -85,6 +85,6 @@ class Plan:
             # A sum over the completions of a step does not depend on their order.
             sorts=not (rest or loss == "bnpo" or mixing or apart),
             rolls=loo and each % size == 0,
-            repeats=1 if rest else max(1, min(args.num_iterations, passes)),
+            repeats=1 if rest else max(1, min(option(trainer, "num_iterations"), passes)),
             said=tuple(said),
         )

@@ -44,13 +44,17 @@ def refuse_shared_outputs(trainer: Any) -> None:
             )
 
 
+def option(trainer: Any, name: str, default: Any = None) -> Any:
+    """An option as the trainer has it, who fills in what its arguments leave open (``epsilon_high``)."""
+    return getattr(trainer, name, getattr(trainer.args, name, default))
+
+
 def mixes(trainer: Any) -> bool:
     """Whether a loss has a term that mixes the completions of a micro-batch."""
-    args = trainer.args
     return bool(
-        getattr(args, "top_entropy_quantile", 1.0) < 1
-        or getattr(args, "entropy_coef", 0.0)
-        or getattr(args, "use_adaptive_entropy", False)
+        option(trainer, "top_entropy_quantile", 1.0) < 1
+        or option(trainer, "entropy_coef", 0.0)
+        or option(trainer, "use_adaptive_entropy", False)
         # A mixture of experts is balanced over the tokens of a micro-batch.
         or getattr(trainer, "aux_loss_enabled", False)
     )
@@ -60,16 +64,17 @@ def kinds(trainer: Any) -> tuple[str, bool]:
     """The loss's name, and whether advantages may be leave-one-out, up to a factor, of whole scores."""
     from trl import GRPOTrainer, RLOOTrainer
 
-    args = trainer.args
-    whole = not args.mask_truncated_completions and args.num_iterations == 1
+    whole = not option(trainer, "mask_truncated_completions")
+    whole = whole and option(trainer, "num_iterations") == 1
     if isinstance(trainer, RLOOTrainer):
-        return "rloo", whole and not args.normalize_advantages
+        return "rloo", whole and not option(trainer, "normalize_advantages")
     if not isinstance(trainer, GRPOTrainer):
         raise InputError(
             f"the trainer is a {type(trainer).__name__}: GRPOTrainer and RLOOTrainer are known"
         )
-    unscaled = args.scale_rewards in ("none", False) and not args.beta
-    return args.loss_type, whole and unscaled and args.loss_type in ("luspo", "dr_grpo", "dapo")
+    loss = str(option(trainer, "loss_type"))
+    unscaled = option(trainer, "scale_rewards") in ("none", False) and not option(trainer, "beta")
+    return loss, whole and unscaled and loss in ("luspo", "dr_grpo", "dapo")
 
 
 def prompts_of(inputs: Any) -> Any:
@@ -101,9 +106,9 @@ def own_table(trainer: Any) -> str | None:
 
     named = getattr(trainer, "ustat_pg_estimator", None)
     if named is None and isinstance(trainer, RLOOTrainer):
-        named = None if getattr(trainer.args, "normalize_advantages", False) else "rloo"
+        named = None if option(trainer, "normalize_advantages") else "rloo"
     elif named is None:
-        named = _SCALED.get(trainer.args.scale_rewards)
+        named = _SCALED.get(option(trainer, "scale_rewards"))
     try:
         count_table(str(named), trainer.num_generations)
     except InputError:

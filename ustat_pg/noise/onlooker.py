@@ -22,6 +22,8 @@ class Guard:
     def __init__(self, *stops: Callable[[], Any]) -> None:
         self.reason: str | None = None
         """Why it is off; None while it is on."""
+        self.refused = False
+        """Whether it is off because what is asked cannot be measured, and nothing failed."""
         self.over = False
         """Whether all processes know that it is off."""
         self.stops = list(stops)
@@ -37,19 +39,19 @@ class Guard:
         try:
             return act(*given)
         except Exception as error:
-            said = str(error)
-            self.off(said if isinstance(error, InputError) else f"{type(error).__name__}: {said}")
+            said, refused = str(error), isinstance(error, InputError)
+            self.off(said if refused else f"{type(error).__name__}: {said}", refused)
             return None
 
     def hang(self, register: Callable[..., Any], act: Callable[..., Any], *given: Any) -> None:
         """Register a hook, which goes when this goes off."""
         self._handles.append(register(partial(self, act, *given)))
 
-    def off(self, reason: str) -> None:
+    def off(self, reason: str, refused: bool = False) -> None:
         """Take all hooks away and say why, the first time."""
         if self.reason is not None:
             return
-        self.reason = reason
+        self.reason, self.refused = reason, refused
         for stop in [self.remove, *self.stops]:
             self.run(stop)
         warnings.warn(f"noise is off, the training goes on: {reason}", stacklevel=2)
