@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -78,19 +80,49 @@ def regular(path: Path, most: float = float("inf")) -> Path:
     return path
 
 
+def kind(path: Path) -> str:
+    """The ending that says what a file holds, without the ``.gz`` of one that is compressed.
+
+    >>> kind(Path("log.jsonl.gz")), kind(Path("log.csv"))
+    ('.jsonl', '.csv')
+    """
+    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+
+
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """Text of a file in UTF-8, with a byte order mark or without.
+    """Text of a file in UTF-8, with a byte order mark or without; one of ``.gz`` is unpacked.
+
+    What is packed may end anywhere, as while it is written: so far as it goes it is read.
 
     Arguments:
         path: the file.
         most: the largest size, in bytes.
     """
     try:
-        return regular(path, most).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+        regular(path, most)
+        data = _unpacked(path, most) if path.suffix == ".gz" else path.read_bytes()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from None
+
+
+def _unpacked(path: Path, most: int) -> bytes:
+    most = min(most, max(MOST_BYTES, MOST_PACKED * path.stat().st_size))
+    data = b""
+    with gzip.open(path) as file:
+        try:
+            while len(data) <= most and (part := file.read1(2**20)):
+                data += part
+        except EOFError:
+            # The last character may be torn.
+            return data.decode(errors="ignore").encode()
+        except zlib.error as error:
+            raise InputError(f"{path}: not packed by gzip: {error}") from None
+    if len(data) > most:
+        raise InputError(f"{path}: it unpacks to more than {most} bytes")
+    return data
 
 
 def json_value(text: str, place: str | Path) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests.support.commands import jsonl
+from ustat_pg.cli import main
 from ustat_pg.llm.files import load_rewards, load_rollouts
 from ustat_pg.llm.logs import LogWarning, groups_of_log
 from ustat_pg.validation import InputError
@@ -29,12 +32,41 @@ def writers():
     yield "plain.jsonl", rows(), lines
     yield "verl.jsonl", rows("input", "output", "score", step=3, gts="4"), lines
     yield "plain.csv", rows(), lambda path, found: pd.DataFrame(found).to_csv(path, index=False)
+    yield (
+        "plain.tsv",
+        rows(),
+        lambda path, found: pd.DataFrame(found).to_csv(path, index=False, sep="\t"),
+    )
+    yield "packed.jsonl.gz", rows(), packed(lines)
+    yield "list.json", rows(), lambda path, found: path.write_text(json.dumps(found))
+    yield "list.json.gz", rows(), packed(lambda path, found: path.write_text(json.dumps(found)))
+    yield "words.jsonl", [{**row, "reward": str(row["reward"])} for row in rows()], lines
+    yield "chat.jsonl", [chat(row) for row in rows()], lines
     yield "trl.parquet", rows(reward="even", step=3, advantage=0.5), parquet
     yield "completions_9.table.json", rows(reward="even", step=3), table
 
 
 def lines(path, found):
     return jsonl(path, *found)
+
+
+def packed(write):
+    def both(path, found):
+        plain = path.with_suffix("")
+        write(plain, found)
+        path.write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+
+    return both
+
+
+def chat(row):
+    """A conversation with a score, and no more."""
+    said = ("user", row["prompt"]), ("assistant", row["completion"])
+    return {
+        "messages": [{"role": role, "content": content} for role, content in said],
+        "score": row["reward"],
+    }
 
 
 def table(path, found):
@@ -58,8 +90,110 @@ def test_every_kind_of_log_gives_its_groups_and_their_rewards(tmp_path, name, fo
     assert ids == ("0", "1", "2")
     np.testing.assert_array_equal(rewards, PASSED)
     (_, first), *_ = groups_of_log(tmp_path / name)
-    assert first["prompt"] == "q0"
+    prompt = [{"role": "user", "content": "q0"}] if name == "chat.jsonl" else "q0"
+    assert first["prompt"] == prompt
     assert first["completions"] == ["a00", "a01", "a02", "a03"]
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.csv", "log.tsv", "log.jsonl.gz", "log.csv.gz"])
+def test_the_log_of_a_job_that_runs_is_read_up_to_its_last_whole_row(tmp_path, name):
+    """Cut anywhere in its last row, and a packed one anywhere in its last block."""
+    path, table = tmp_path / name, pd.DataFrame(rows())
+    mark = "\t" if ".tsv" in name else ","
+    table["completion"] = [f"a {mark} b\n{cell}" for cell in table["completion"]]
+    whole = (
+        table.to_json(orient="records", lines=True)
+        if ".jsonl" in name
+        else table.to_csv(index=False, sep=mark)
+    ).encode()
+    start = whole.rindex(b"q2")
+    for cut in (start + 1, start + 6, len(whole) - 7):
+        data = gzip.compress(whole[:cut])[:-9] if name.endswith(".gz") else whole[:cut]
+        path.write_bytes(data)
+        with pytest.warns(LogWarning) as said:
+            ids, rewards = load_rewards(path, group_by=["prompt"])
+        where = "line" if ".jsonl" in name else "row"
+        texts = [str(each.message) for each in said]
+        assert any(re.search(f"{where} 12, is not whole, as the last of a job", t) for t in texts)
+        assert ids == ("q0", "q1")
+        np.testing.assert_array_equal(rewards, PASSED[:2])
+
+
+def test_a_line_that_is_torn_elsewhere_is_refused(tmp_path):
+    path = jsonl(tmp_path / "log.jsonl", *rows())
+    text = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*text[:5], text[5][:-9] + "\n", *text[6:]]))
+    with pytest.raises(InputError, match=r"log\.jsonl, line 6: not JSON"):
+        load_rewards(path)
+    path.write_text(text[0][:20])
+    with pytest.raises(InputError, match=r"line 1: not JSON"):
+        load_rewards(path)
+
+
+WRONG = {
+    "words.jsonl": (lambda row: {**row, "reward": "half"}, "line 5: reward is 'half': it must be"),
+    "cells.csv": (lambda row: {**row, "reward": "half"}, "row 5: reward is 'half': it must be"),
+    "cells.tsv": (lambda row: {**row, "reward": "half"}, "row 5: reward is 'half': it must be"),
+    "list.json": (lambda row: {**row, "reward": [1]}, "row 5: reward is .*: it must be a number"),
+    "list.json.gz": (lambda row: {**row, "reward": {}}, "row 5: reward is .*: it must be a number"),
+    "completion.jsonl": (
+        lambda row: {**row, "completion": 5},
+        "line 5: completion is 5: it must be text",
+    ),
+    "no answer.jsonl": (
+        lambda row: {**chat(row), "messages": chat(row)["messages"][:1]},
+        "line 5: messages does not end with a message of the assistant",
+    ),
+    "no messages.jsonl": (
+        lambda row: {**chat(row), "messages": "q"},
+        "line 5: messages is 'q': it must be a list of messages",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_cell_is_named_by_its_row_and_column(tmp_path, name):
+    wrong, said = WRONG[name]
+    found = [chat(row) for row in rows()] if "messages" in wrong(rows()[0]) else rows()
+    found[4] = wrong(rows()[4])
+    path = tmp_path / name
+    if ".json" not in name:
+        pd.DataFrame(found).to_csv(path, index=False, sep="\t" if ".tsv" in name else ",")
+    elif name.endswith("l"):
+        lines(path, found)
+    else:
+        data = json.dumps(found).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    with pytest.raises(InputError, match=said):
+        load_rewards(path)
+
+
+def test_words_that_look_like_numbers_stay_words(tmp_path):
+    answers = ["007", "NA", "1e3", ""] * 3
+    table = pd.DataFrame(rows()).assign(completion=sorted(answers))
+    table.to_csv(tmp_path / "log.csv", index=False)
+    found = [text for _, row in groups_of_log(tmp_path / "log.csv") for text in row["completions"]]
+    assert sorted(found) == sorted(answers)
+
+
+def test_a_file_that_grows_is_shown_again(tmp_path, capsys, monkeypatch):
+    """What is not there yet is waited for; Ctrl-C ends it."""
+    path, found = tmp_path / "log.jsonl", rows()
+
+    def later(seconds, states=iter(["none", "some", "all", "same", None])):  # noqa: B008
+        state = next(states)
+        if state is None:
+            raise KeyboardInterrupt
+        if state in ("some", "all"):
+            lines(path, found if state == "all" else found[:-1])
+
+    monkeypatch.setattr("ustat_pg.commands.following.time.sleep", later)
+    with pytest.warns(LogWarning, match="1 of 3 groups do not have 4"):
+        assert main(["rewards", str(path), "--follow", "--json"]) == 130
+    shown = capsys.readouterr()
+    assert shown.err.count("waiting: ") == 1
+    prompts = [json.loads(line)["prompts"] for line in shown.out.splitlines()]
+    assert prompts == [2, 3]
 
 
 def test_a_folder_of_steps_is_one_log_and_a_prompt_of_two_steps_two_groups(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from ..advice import ProblemAdvice, advise
+from .following import follow
 from .plots import refuse_plot, save
 
 if TYPE_CHECKING:
@@ -50,10 +51,17 @@ def rewards(options: argparse.Namespace) -> None:
     """Print pass rates, and groups without signal, of a file of rewards."""
     from ..llm.rewards import summarise_rewards
 
-    summary = summarise_rewards(
-        options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
-    )
-    if options.csv:
-        print(summary.to_frame().to_csv(index=False), end="")
+    def show() -> None:
+        summary = summarise_rewards(
+            options.file, options.group_sizes, group_by=options.group_by, reward=options.reward
+        )
+        if options.csv:
+            print(summary.to_frame().to_csv(index=False), end="", flush=True)
+        else:
+            text = json.dumps(summary.to_dict(), allow_nan=False) if options.json else summary
+            print(text, flush=True)
+
+    if options.follow:
+        follow(options.file, show)
     else:
-        print(json.dumps(summary.to_dict(), allow_nan=False) if options.json else summary)
+        show()

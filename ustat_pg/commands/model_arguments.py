@@ -198,8 +198,10 @@ def add_rewards(commands: Any) -> None:
         "these is found. Pass rates, and the share of groups of equal rewards at each group size.",
     )
     add = command.add_argument
-    text = ".json, .jsonl, .csv, .parquet, or a folder of them"
+    text = ".json, .jsonl, .csv, .tsv, each as it is or .gz, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
+    text = "go on, and print again whenever the file has grown, until interrupted"
+    add("--follow", action="store_true", help=text)
     text = "columns of a log that define a group (default: prompt and step)"
     add("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
     text = "reward column of a log that has several, or a sum, correct+0.5*format"

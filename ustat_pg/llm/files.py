@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..reading import read_json
+from ..reading import kind, read_json
 from ..validation import InputError
 from .logs import groups_of_log, is_log
 from .models import LanguageModel, check_lengths, tokenise, weights_digest
@@ -346,7 +346,7 @@ def _reward_rows(
     path: Path, group_by: Sequence[str], reward: str | None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The prompts of a file of rewards, which one object of JSON may hold together."""
-    if path.suffix == ".json" and not path.is_dir() and not is_log(path):
+    if kind(path) == ".json" and not path.is_dir() and not is_log(path):
         _refuse_columns(path, group_by, reward)
         whole = read_json(path)
         if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):

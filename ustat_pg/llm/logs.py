@@ -2,28 +2,33 @@
 
 TRL's ``log_completions`` writes a Parquet file each step with ``prompt``, ``completion``, ``step`` and
 a column for each reward function; verl's ``rollout_data_dir`` a JSONL file with ``input``, ``output``,
-``score`` and ``step``. A prompt that returns in several steps has a group in each. The text of a completion
-that is a list of messages is the last one's. Columns such as ``finish_reason`` or ``truncated`` say which
-were cut off.
+``score`` and ``step``; others a JSON list of rows, CSV or TSV, packed by gzip or not. A prompt that returns
+in several steps has a group in each. The text of a completion that is a list of messages is the last one's;
+of ``messages`` alone the last is the completion, and those before it the prompt. Columns such as
+``finish_reason`` or ``truncated`` say which were cut off. The log of a job that runs is read up to its last
+whole row.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..reading import read_json, read_text, regular
+from ..reading import kind, read_json, read_text, regular
 from ..validation import InputError
-from .rollouts import MOST_LINES, lines
+from .prompts import short
+from .rollouts import MOST_LINES, LogWarning, lines, warn_torn
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 PROMPTS = ("prompt", "input")
 COMPLETIONS = ("completion", "output", "response")
 REWARDS = ("reward", "score")
+MESSAGES = "messages"
 """Names of the columns in logs."""
 
 OTHERS = ("step", "advantage", "advantages", "gts")
@@ -47,8 +53,8 @@ CUT_OFF: dict[str, tuple[Any, ...]] = {
 """Columns of logs that say whether a completion was cut off, and their values that say so."""
 
 
-class LogWarning(RuntimeWarning):
-    """Groups of a log are left out; the message says how many."""
+_NONE = ("", "NA", "N/A", "NaN", "nan", "None", "null")
+"""What stands in a cell of a table of text where there is no value."""
 
 
 def is_log(path: Path, named: Sequence[str] = ()) -> bool:
@@ -57,20 +63,22 @@ def is_log(path: Path, named: Sequence[str] = ()) -> bool:
     Arguments:
         named: columns that a user says it has.
     """
-    if path.is_dir() or path.suffix in (".csv", ".parquet"):
+    if path.is_dir() or kind(path) in (".csv", ".tsv", ".parquet"):
         return True
-    if path.suffix == ".json":
-        return _is_table(read_json(path))
+    if kind(path) == ".json":
+        value = read_json(path)
+        return _is_table(value) or _is_list(value)
     _, first = next(iter(lines(path)), ("", {}))
     prompts = {"format", "completions", "completion_ids", "rewards"}
-    return not prompts & set(first) and bool({*COMPLETIONS, *REWARDS, *named} & set(first))
+    known = {MESSAGES, *COMPLETIONS, *REWARDS, *named}
+    return not prompts & set(first) and bool(known & set(first))
 
 
 def groups_of_log(
     path: Path, group_by: Sequence[str] = (), reward: str | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The groups of a log with their places, each a row as one's own file has it for a prompt."""
-    log = _read(path)
+    log = _parted(_read(path))
     columns = ", ".join(map(str, log))
     prompt = next((name for name in PROMPTS if name in log), None)
     completion = next((name for name in COMPLETIONS if name in log), None)
@@ -118,33 +126,134 @@ def groups_of_log(
         if parts:
             row["parts"] = {name: part[index].tolist() for name, part in parts.items()}
         if completion is not None:
-            row["completions"] = [_text(_plain(value)) for value in log.loc[index, completion]]
+            row["completions"] = [
+                _text(place, completion, _plain(value))
+                for place, value in log.loc[index, completion].items()
+            ]
         rows.append((f"{path}, group {row['id']}", row))
     return rows
 
 
 def _read(path: Path) -> pd.DataFrame:
-    """A log: one file, or all of a folder in the order of their steps; TRL's folder of a run has its own."""
+    """A log: one file, or all of a folder in the order of their steps; TRL's folder of a run has its own.
+
+    Its index has the place of each row.
+    """
     import pandas as pd
 
-    kinds: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": lambda file: pd.read_csv(StringIO(read_text(file, MOST_LINES))),
-        ".parquet": lambda file: pd.read_parquet(regular(file)),
-        ".jsonl": lambda file: pd.DataFrame([row for _, row in lines(file)]),
-        ".json": lambda file: _of_table(read_json(file)),
-    }
     within = path / "completions"
-    files = _files(within if within.is_dir() else path, kinds) if path.is_dir() else [path]
+    files = _files(within if within.is_dir() else path) if path.is_dir() else [path]
     try:
-        parts = [_with_step(kinds[file.suffix](file), file) for file in files]
+        parts = [_with_step(_READERS[kind(file)](file), file) for file in files]
     except ImportError as error:
         raise InputError(f"{path}: Parquet files need pip install pyarrow") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a log: {error}") from error
-    log = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        raise (
+            error
+            if isinstance(error, InputError)
+            else InputError(f"{path} cannot be read as a log: {error}")
+        ) from error
+    log = pd.concat(parts) if parts else pd.DataFrame()
     if log.empty:
-        raise InputError(f"{path} has no rows: a log is one of, or a folder of, {', '.join(kinds)}")
+        kinds = ", ".join(_READERS)
+        raise InputError(f"{path} has no rows: a log is one of, or a folder of, {kinds}")
     return log
+
+
+def _placed(log: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """A table with the place of each row as its index."""
+    return log.set_axis([f"{path}, row {number}" for number in range(1, len(log) + 1)])
+
+
+def _of_lines(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    places, rows = zip(*lines(path), strict=True) or ((), ())
+    return pd.DataFrame(list(rows), index=list(places))
+
+
+def _of_columns(path: Path, between: str) -> pd.DataFrame:
+    """A table of rows whose cells a mark stands between, without a last row that is torn."""
+    import pandas as pd
+
+    text = read_text(path, MOST_LINES)
+    if not text.endswith("\n"):
+        text, torn = _whole_rows(text, between)
+        if torn:
+            warn_torn(path, f"{path}, row {torn}")
+    # 007 and NA are words there.
+    words = dict.fromkeys((*PROMPTS, *COMPLETIONS), str)
+    first = next(csv.reader(StringIO(text), delimiter=between), [])
+    missing: dict[Any, Any] = {name: _NONE for name in first if name not in words}
+    table = pd.read_csv(
+        StringIO(text), sep=between, dtype=words, na_values=missing, keep_default_na=False
+    )
+    return _placed(table, path)
+
+
+def _whole_rows(text: str, between: str) -> tuple[str, int]:
+    """A table up to its last row, if that has fewer cells than the first, and that row's number, or 0."""
+    rows = csv.reader(StringIO(text), delimiter=between, strict=True)
+    end = number = cells = 0
+    try:
+        for number, row in enumerate(rows):  # noqa: B007
+            cells = cells or len(row)
+            if 0 < len(row) < cells:
+                break
+            end = rows.line_num
+        else:
+            return text, 0
+    except csv.Error:
+        number += 1
+    return "".join(text.splitlines(keepends=True)[:end]), number
+
+
+def _of_json(path: Path) -> pd.DataFrame:
+    """Rows in a list, or a table as Weights & Biases keeps one (``*.table.json``)."""
+    import pandas as pd
+
+    value = read_json(path)
+    if _is_table(value):
+        return _placed(pd.DataFrame(value["data"], columns=value["columns"]), path)
+    if not _is_list(value):
+        raise InputError(f"{path} is no list of rows, and no table of columns and data")
+    return _placed(pd.DataFrame(value), path)
+
+
+def _of_parquet(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    return _placed(pd.read_parquet(regular(path)), path)
+
+
+_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".csv": partial(_of_columns, between=","),
+    ".tsv": partial(_of_columns, between="\t"),
+    ".parquet": _of_parquet,
+    ".jsonl": _of_lines,
+    ".json": _of_json,
+}
+
+
+def _parted(log: pd.DataFrame) -> pd.DataFrame:
+    """A log whose rows are conversations, with the last message as the completion."""
+    if MESSAGES not in log or any(name in log for name in COMPLETIONS):
+        return log
+    for place, value in log[MESSAGES].items():
+        messages = _plain(value)
+        if not isinstance(messages, list) or not all(
+            isinstance(each, dict) and {"role", "content"} <= set(each) for each in messages
+        ):
+            raise InputError(
+                f"{place}: {MESSAGES} is {short(value)}: it must be a list of messages"
+            )
+        if not messages or messages[-1]["role"] != "assistant":
+            raise InputError(f"{place}: {MESSAGES} does not end with a message of the assistant")
+    own = log[MESSAGES].map(lambda value: _plain(value)[-1:])
+    log = log.assign(completion=own)
+    if not any(name in log for name in PROMPTS):
+        log = log.assign(prompt=log[MESSAGES].map(lambda value: _plain(value)[:-1]))
+    return log.drop(columns=MESSAGES)
 
 
 _STEP = re.compile(r"step_(\d+)")
@@ -152,16 +261,16 @@ _DEEP = 3
 """Folders within one another in which logs are looked for."""
 
 
-def _files(folder: Path, kinds: Iterable[str]) -> list[Path]:
+def _files(folder: Path) -> list[Path]:
     """The logs of a folder: its own, or those of its folders of steps."""
-    found = [file for file in sorted(folder.iterdir()) if file.suffix in kinds and file.is_file()]
+    found = [file for file in sorted(folder.iterdir()) if kind(file) in _READERS and file.is_file()]
     if found:
-        return [file for file in found if file.suffix != ".json" or _is_table(read_json(file))]
+        return [file for file in found if kind(file) != ".json" or is_log(file)]
     steps = [
         (int(match[1]), file)
         for depth in range(1, _DEEP + 1)
         for file in sorted(folder.glob("/".join(["*"] * depth + ["*"])))
-        if file.suffix in kinds and file.is_file() and (match := _STEP.search(str(file.parent)))
+        if kind(file) in _READERS and file.is_file() and (match := _STEP.search(str(file.parent)))
     ]
     return [file for _, file in sorted(steps)]
 
@@ -177,33 +286,33 @@ def _is_table(value: Any) -> bool:
     return isinstance(value, dict) and {"columns", "data"} <= set(value)
 
 
-def _of_table(value: Any) -> pd.DataFrame:
-    import pandas as pd
-
-    if not _is_table(value):
-        raise ValueError("no table of columns and data")
-    return pd.DataFrame(value["data"], columns=value["columns"])
+def _is_list(value: Any) -> bool:
+    """Whether it is a list of rows."""
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
 
 
 def _rewards(
     path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]
 ) -> tuple[pd.Series[Any], dict[str, pd.Series[Any]]]:
     """The column named, or a sum and its parts; else that of the usual name; else the only one of numbers."""
-    numbers = log.select_dtypes(["number", "bool"]).columns
-    choices = [str(name) for name in numbers if name not in taken and name not in OTHERS]
+    import pandas as pd
+
+    choices = [str(name) for name in log if name not in taken and name not in OTHERS]
+    choices = [name for name in choices if _is_numbers(log[name])]
     usual = [name for name in REWARDS if name in log] or choices
     if reward is None and len(usual) == 1:
-        return log[usual[0]], {}
+        return _numbers(log, usual[0]), {}
     if reward is not None and reward in log:
-        return log[reward], {}
+        return _numbers(log, reward), {}
     fault = f"{len(usual)} columns of rewards" if reward is None else f"no column {reward!r}"
     if reward is not None and "+" in reward:
         weights: dict[str, float] = {}
         for name, weight in map(_term, reward.split("+")):
             weights[name] = weights.get(name, 0.0) + weight
-        unknown = [name for name in weights if name not in choices]
+        unknown = [name for name in weights if name not in log or name in taken]
         if not unknown:
-            parts = log[[*weights]] * [*weights.values()]
+            columns = {name: _numbers(log, name) for name in weights}
+            parts = pd.DataFrame(columns) * [*weights.values()]
             # As trainers add them up: a reward that is not given counts nothing.
             filled = parts.astype(float).fillna(0.0)
             return parts.sum(axis=1, min_count=1), {name: filled[name] for name in weights}
@@ -211,6 +320,29 @@ def _rewards(
     several = f", or a sum, {'+'.join(choices)}" if len(choices) > 1 else ""
     choice = f"name one (reward=NAME), of {', '.join(choices)}" if choices else "none holds numbers"
     raise InputError(f"{path} has {fault}: {choice}{several}")
+
+
+def _read_numbers(column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any]]:
+    """A column as numbers, also where they are written as text, and which of its cells are none."""
+    import pandas as pd
+
+    cells = column.map(lambda cell: cell if isinstance(cell, str | float | int) else _plain(cell))
+    cells = cells.where(cells.map(lambda cell: isinstance(cell, str | float | int)), None)
+    found = pd.to_numeric(cells, errors="coerce").astype(float)
+    return found, found.isna() & column.map(lambda cell: cell is not None and cell == cell)
+
+
+def _is_numbers(column: pd.Series[Any]) -> bool:
+    found, wrong = _read_numbers(column)
+    return bool(found.notna().any() and not wrong.any())
+
+
+def _numbers(log: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """A column of numbers, NaN where there is none."""
+    found, wrong = _read_numbers(log[name])
+    for place, cell in log[name][wrong].items():
+        raise InputError(f"{place}: {name} is {short(cell)}: it must be a number")
+    return found
 
 
 def _term(text: str) -> tuple[str, float]:
@@ -236,7 +368,11 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, bool) else value
 
 
-def _text(completion: Any) -> Any:
-    if isinstance(completion, list) and completion and isinstance(completion[-1], dict):
-        return completion[-1].get("content")
-    return completion
+def _text(place: Any, column: str, completion: Any) -> Any:
+    """The words of a completion, or of the last of its messages."""
+    words = completion
+    if isinstance(words, list) and words and isinstance(words[-1], dict):
+        words = words[-1].get("content")
+    if not isinstance(words, str):
+        raise InputError(f"{place}: {column} is {short(completion)}: it must be text, or messages")
+    return words

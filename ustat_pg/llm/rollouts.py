@@ -116,6 +116,10 @@ def same_prompts(rollouts: Sequence[Rollouts]) -> list[int]:
     return [seen.setdefault(key, len(seen)) for key in keys]
 
 
+class LogWarning(RuntimeWarning):
+    """Rows or groups of a log are left out; the message says how many."""
+
+
 class VerifierWarning(RuntimeWarning):
     """A verifier raised at some prompts; they are left out, and named."""
 
@@ -223,7 +227,10 @@ def _no_store(path: Path) -> InputError:
 
 
 def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a JSONL file with their places, for messages; a torn last line is dropped."""
+    """The objects of a JSONL file with their places, for messages.
+
+    The last line may be torn, as that of a job that runs: it is left out, with a warning.
+    """
     rows = read_text(path, MOST_LINES).split("\n")
     store = rows[0].startswith('{"format": "ustat_pg rollouts')
     for number, line in enumerate(rows, 1):
@@ -233,12 +240,24 @@ def lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             row = json_value(line, place)
         except InputError:
-            if store and number == len(rows):
-                return
-            raise
+            if number < len(rows) or number == 1:
+                raise
+            # Ours says so by what it does next.
+            if not store:
+                warn_torn(path, place)
+            return
         if not isinstance(row, dict):
             raise InputError(f"{place}, is {short(row)}: every line must be a JSON object")
         yield place, row
+
+
+def warn_torn(path: Path, place: str) -> None:
+    """Warn of an end that is not whole."""
+    warnings.warn(
+        f"{place}, is not whole, as the last of a job that runs: {path} is read up to it",
+        LogWarning,
+        stacklevel=3,
+    )
 
 
 def read_store(path: Path) -> tuple[dict[str, Any], dict[str, Rollouts]]:

@@ -128,12 +128,10 @@ class Trail:
         if state["before"] is not None:
             # What the optimizer counts now, it has made since.
             self._before = int(state["before"])
-        for kept, values in (
-            (self._rates, state["rates"]),
-            (self._kept, [(*known, np.array(g), size) for *known, g, size in state["kept"]]),
-        ):
-            kept.clear()
-            kept.extend(values)
+        self._rates.clear()
+        self._rates.extend(state["rates"])
+        self._kept.clear()
+        self._kept.extend((*known, np.array(g), size) for *known, g, size in state["kept"])
 
     def drop(self, unit: int) -> None:
         """Forget a step that the window did not take up."""
