@@ -46,7 +46,8 @@ def problem(name: str) -> SoftmaxBandit:
 
     ``rare``: 200 prompts, pass rates of 3% in the mean, most far below; ``usual``: 200, of 5 to 95%;
     ``mild``: 300, lengths of their scores of log-deviation 0.3; ``heavy``: of 0.8; ``dominated``: one prompt
-    in ten has scores four times as long; ``unseen``: one in forty has scores six times as long.
+    in ten has scores four times as long; ``unseen``: one in forty has scores six times as long; ``spread-X``:
+    X, whose gradients differ so much that c1 is about 20 times the signal.
     """
     rng = np.random.default_rng(7)
     kinds: dict[str, Callable[[], tuple[Array, Array, Array | None]]] = {
@@ -57,12 +58,16 @@ def problem(name: str) -> SoftmaxBandit:
         "dominated": lambda: (rng.uniform(0.1, 0.9, 40), np.r_[4.0, np.ones(39)], np.array(0.1)),
         "unseen": lambda: (rng.uniform(0.1, 0.9, 40), np.r_[6.0, np.ones(39)], None),
     }
+    if (number := name.removeprefix("spread-")) != name:
+        kinds[name] = lambda: (rng.uniform(0.1, 0.9, int(number)), np.ones(int(number)), None)
     if name not in kinds:
         return named_problem(name).problem
     rates, lengths, first = kinds[name]()
     count, arms = len(rates), 6
     features = rng.normal(size=(count, arms, 8)) * lengths[:, None, None]
     features[:, 0, 0] += lengths
+    if number != name:
+        features[:, 0] += 1.5 * rng.normal(size=(count, 8))
     wrong = (1 - rates)[:, None] * rng.dirichlet(np.full(arms - 1, 2.0), size=count)
     probs = np.full(count, 1 / count)
     if first is not None:
@@ -79,6 +84,12 @@ def drawn(name: str, prompts: int, rollouts: int, rng: np.random.Generator) -> t
     """Rewards (P, N) and scores (P, N, d) of prompts and rollouts drawn from a problem."""
     made = problem(name).sample(rng, rollouts, prompts)
     return made.rewards, made.scores
+
+
+@cache
+def one(name: str, prompt: int) -> SoftmaxBandit:
+    """A problem of one of its prompts."""
+    return problem(name).restrict([prompt])
 
 
 @dataclass(frozen=True)
@@ -155,7 +166,8 @@ class Pool:
 class Meter:
     """A window of steps of B prompts in groups of G by leave-one-out, four completions a micro-batch.
 
-    ``tails``: of completions of Student's law with these degrees of freedom in place of a problem's.
+    ``tails``: of completions of Student's law with these degrees of freedom in place of a problem's;
+    ``epochs``: prompts are those of shuffled epochs.
     """
 
     name: str
@@ -164,9 +176,11 @@ class Meter:
     group_size: int
     usual: bool = False
     tails: float | None = None
+    epochs: bool = False
 
     def __str__(self) -> str:
-        return f"{self.name}, {self.steps} steps of {self.prompts} x {self.group_size}"
+        how = " in epochs" if self.epochs else ""
+        return f"{self.name}, {self.steps} steps of {self.prompts} x {self.group_size}{how}"
 
     def truths(self) -> dict[str, float]:
         """The exact value of everything whose interval is counted."""
@@ -177,7 +191,9 @@ class Meter:
             return {"signal": 1.0, "K_crit": alone + (size - 1) * pair}
         moments = problem(self.name).moments()
         known, signal = mse_constants(moments), moments.mean_gradient_sq
-        noise = size * known.c1 + known.c2 + known.c3 / (size - 1)
+        count = len(moments.context_probs)
+        left = (count - self.prompts) / (count - 1) if self.epochs else 1.0
+        noise = left * size * known.c1 + known.c2 + known.c3 / (size - 1)
         values = {"signal": signal, "K_crit": noise / signal}
         values |= {"c1": known.c1, "c2": known.c2, "c3": known.c3}
         return values | {"G*": 1 + math.sqrt(known.c3 / known.c1)}
@@ -189,8 +205,14 @@ class Meter:
             moments = problem(self.name).moments()
             phi = moments.context_probs @ (moments.reward_variance * moments.fisher_trace)
             ratio = float(phi / (moments.context_probs @ moments.norm_squared_advantage))
-        sums = np.array([self._step(rng) for _ in range(self.steps)])
-        found = estimate_noise(sums, leave_one_out=ratio is not None, phi_over_tau=ratio or 1.0)
+        order: list[int] = []
+        sums = np.array([self._step(rng, order) for _ in range(self.steps)])
+        found = estimate_noise(
+            sums,
+            leave_one_out=ratio is not None,
+            phi_over_tau=ratio or 1.0,
+            population=problem(self.name).contexts if self.epochs else None,
+        )
         width = float(student_law.isf(0.025, self.steps - 1))
         names = {"signal": "signal", "k_crit": "K_crit", "g_star": "G*"}
         names |= {name: name for name in ("c1", "c2", "c3")}
@@ -202,10 +224,19 @@ class Meter:
             for name, label in names.items()
         }
 
-    def _step(self, rng: np.random.Generator) -> Array:
+    def _step(self, rng: np.random.Generator, order: list[int]) -> Array:
         shape = self.prompts, self.group_size
         if self.tails is None:
-            rewards, scores = drawn(self.name, *shape, rng)
+            if self.epochs:
+                if len(order) < self.prompts:
+                    order[:] = rng.permutation(problem(self.name).contexts).tolist()
+                made = [one(self.name, order.pop()).sample(rng, shape[1]) for _ in range(shape[0])]
+                rewards, scores = (
+                    np.concatenate([getattr(each, part) for each in made])
+                    for part in ("rewards", "scores")
+                )
+            else:
+                rewards, scores = drawn(self.name, *shape, rng)
             apart = rewards - rewards.mean(axis=1, keepdims=True)
             each = (apart * (shape[1] / (shape[1] - 1)))[..., None] * scores
         else:
@@ -245,6 +276,7 @@ CASES: tuple[Pool | Meter, ...] = (
     Meter("rare", 12, 4, 8),
     Meter("rare", 50, 4, 8),
     Meter("heavy", 50, 4, 8),
+    *(Meter(f"spread-{count}", 50, 16, 8, epochs=True) for count in (60, 100, 200, 1000)),
     Meter("t of 3 degrees", 7, 8, 4, tails=3.0),
     Meter("t of 3 degrees", 50, 8, 4, tails=3.0),
     Meter("t of 2.5 degrees", 20, 8, 4, tails=2.5),

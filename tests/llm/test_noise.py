@@ -136,9 +136,9 @@ def test_what_is_logged_is_the_estimate(small, task, tmp_path):
         for record in trainer.state.log_history
         if "loss" in record
     ]
-    assert logged[0] == {"steps": 1.0}
+    assert logged[0] == {"off": 0.0, "steps": 1.0}
     assert {"signal", "signal_low", "k_crit"} < logged[1].keys() | {"k_crit"}
-    assert logged[-1] == monitor.estimate().metrics(detail=False)
+    assert logged[-1] == {"off": 0.0} | monitor.estimate().metrics(detail=False)
 
 
 def test_equal_and_nearly_equal_rewards_are_alarms(small, task, tmp_path, capsys):

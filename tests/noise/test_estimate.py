@@ -10,7 +10,7 @@ import pytest
 
 from ustat_pg.estimate import Estimate
 from ustat_pg.jackknife import Means, ratio
-from ustat_pg.noise.estimate import estimate_noise, step_sums
+from ustat_pg.noise.estimate import Law, estimate_noise, noise_and_signal, step_sums
 
 
 def step(rng, prompts, group=4, signal=1.0):
@@ -189,3 +189,104 @@ def test_a_signal_may_be_larger_than_symmetric_steps_show():
     found = estimate_noise(sums)
     low, high = found.signal.interval
     assert high - found.signal.value > 1.05 * (found.signal.value - low)
+
+
+def without_replacement(size, whole):
+    """Sums of every step of two of three prompts in groups, with probabilities; ‖g‖², c1 and the noise."""
+    rates = np.array([0.2, 0.5, 0.9])
+    along = np.array([[3.0, 0.5], [2.0, -2.0], [6.0, 1.5]])
+    # Of a binary output z the score is (z - p) u and the reward z: g(x) = p (1-p) u.
+    steps, weights, squares = [], [], 0.0
+    for pair in itertools.permutations(range(3), 2):
+        for z in itertools.product((0.0, 1.0), repeat=2 * size):
+            z = np.array(z).reshape(2, size)
+            p = rates[list(pair), None]
+            weight = np.prod(np.where(z == 1, p, 1 - p)) / 6
+            own = (z - z.mean(axis=1, keepdims=True)) * size / (size - 1)
+            each = (own * (z - p))[..., None] * along[list(pair), None]
+            # Whole groups, or the first of each together and the others alone.
+            rest = each[:, 1:].reshape(-1, 2)
+            rows = each.sum(axis=1) if whole else np.vstack([each[:, 0].sum(axis=0), rest])
+            alone = [[x] for x in pair for _ in range(size - 1)]
+            names = [[x] * size for x in pair] if whole else [list(pair), *alone]
+            steps.append(step_sums(rows @ rows.T, [np.array(name) for name in names]))
+            weights.append(weight)
+            squares += weight * np.square(each.mean(axis=(0, 1))).sum()
+    gradients = (rates * (1 - rates))[:, None] * along
+    signal = float(np.square(gradients.mean(axis=0)).sum())
+    between = float(np.square(gradients).sum(axis=1).mean()) - signal
+    mean = np.average(steps, axis=0, weights=weights)
+    return mean, signal, between, 2 * size * (squares - signal)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_prompts_of_shuffled_epochs_have_the_signal_of_all(size):
+    """In every order and with every output, by their probabilities."""
+    mean, signal, between, noise = without_replacement(size, whole=False)
+    found = noise_and_signal(mean, Law(3, size))
+    np.testing.assert_allclose(found, [noise, signal], rtol=1e-12)
+    apart = noise_and_signal(mean)[1]
+    assert apart == pytest.approx(signal - between / 2, rel=1e-12)
+    assert Law(3, size).slack(mean) == 0
+
+
+def test_where_no_prompt_is_in_two_micro_batches_the_signal_is_bounded():
+    mean, signal, between, _ = without_replacement(3, whole=True)
+    law = Law(3, 3)
+    apart = noise_and_signal(mean, law)[1]
+    assert apart == pytest.approx(signal - between / 2, rel=1e-12)
+    assert between / 2 <= law.slack(mean)
+    assert Law(None, 3).slack(mean) == 0
+    rng = np.random.default_rng(0)
+    steps = mean * (1 + 0.05 * rng.standard_normal((12, 1)))
+    free, bound = (estimate_noise(steps, population=number) for number in (None, 3))
+    assert bound.signal.high == pytest.approx(free.signal.high + law.slack(steps.mean(axis=0)))
+    assert bound.k_crit.low < free.k_crit.low
+    assert (bound.signal.low, bound.k_crit.high) == (free.signal.low, free.k_crit.high)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_intervals_hold_in_shuffled_epochs_of_a_small_set(whole):
+    """60 prompts, whose spread is 20 times the signal, by steps of 15, also by pairs of steps."""
+    held = np.array(list(epochs_of(60, whole, range(60))))
+    assert held[:, 0].mean() >= 0.9
+    assert held[:, 1].mean() >= 0.9
+    # Taken for independent ones they miss.
+    assert held[:, 2].mean() <= 0.6
+
+
+def epochs_of(prompts, whole, seeds, group=4, each=15, steps=40):
+    """Whether the intervals of the signal and K_crit hold the truth, and those of independent prompts."""
+    rng = np.random.default_rng(1)
+    rates = rng.uniform(0.2, 0.8, prompts)
+    along = rng.normal(size=(prompts, 6)) + 0.25
+    gradients = (rates * (1 - rates))[:, None] * along
+    signal = float(np.square(gradients.mean(axis=0)).sum())
+    squares = np.square(along).sum(axis=1)
+    v = rates * (1 - rates)
+    c1 = float(np.square(gradients).sum(axis=1).mean()) - signal
+    # z (1-z) of the output alone: E (z-p)⁴ and V².
+    tau = squares * v * (1 - 3 * v)
+    c2, c3 = (
+        float((tau - v**2 * squares).mean()),
+        float((v * v * squares + v**2 * squares).mean()),
+    )
+    noise = group * c1 * (prompts - each) / (prompts - 1) + c2 + c3 / (group - 1)
+    for seed in seeds:
+        rng, order, sums = np.random.default_rng([5, seed]), [], []
+        for _ in range(steps):
+            order = order or rng.permutation(prompts).tolist()
+            now, order = order[:each], order[each:]
+            z = (rng.random((each, group)) < rates[now, None]).astype(float)
+            own = (z - z.mean(axis=1, keepdims=True)) * group / (group - 1)
+            rows = (own * (z - rates[now, None]))[..., None] * along[now, None]
+            flat = rows.sum(axis=1) if whole else rows.reshape(-1, 6)
+            names = np.repeat(now, group).reshape(each if whole else each * group, -1)
+            sums.append(step_sums(flat @ flat.T, list(names)))
+        found, free = (estimate_noise(np.array(sums), population=x) for x in (prompts, None))
+        critical = noise / signal
+        yield [
+            found.signal.low <= signal <= found.signal.high,
+            found.k_crit.low <= critical <= found.k_crit.high,
+            free.k_crit.low <= critical <= free.k_crit.high,
+        ]

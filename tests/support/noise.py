@@ -20,6 +20,7 @@ class Seen(TrainerCallback):
 
     def __init__(self):
         self.steps, self.rows, self.prompts, self.whole = [], [], [], []
+        self.batches = []
         self.total = 0.0
 
     def on_substep_end(self, args, state, control, model=None, **_):
@@ -34,6 +35,7 @@ class Seen(TrainerCallback):
         rows = rows * sum(map(len, prompts))
         self.whole.append(rows.sum(0))
         self.steps.append(step_sums(rows @ rows.T, prompts))
+        self.batches += prompts
         self.rows, self.prompts, self.total = [], [], 0.0
 
 
@@ -43,6 +45,7 @@ def watched(
     """The monitor, the trainer, and what was seen by hand."""
     plain = {"max_steps": 3, "per_device_train_batch_size": 2, "learning_rate": 1e-12}
     monitor, seen = monitor or NoiseMonitor(3, sketch=WHOLE), Seen()
+    seen.population = len(task.prompts)
     trainer = trl_trainer(
         fresh(small),
         task,
@@ -67,4 +70,5 @@ def watched(
 
 
 def by_hand(seen, **options):
-    return estimate_noise(np.array(seen.steps), **options)
+    """TRL passes over the task's prompts in shuffled epochs."""
+    return estimate_noise(np.array(seen.steps), **({"population": seen.population} | options))

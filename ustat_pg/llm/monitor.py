@@ -244,7 +244,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             model if plan.apart else model.parameters(), self.window, leave_one_out=plan.leave_one_out,
             phi_over_tau=None if plan.measures else self.phi_over_tau or 1.0, metric=self.metric,
             optimizer=optimizer, numbers=self.sketch, seed=self.seed, width=self.width,
-            guard=self._guard,
+            population=plan.population, guard=self._guard,
         )  # fmt: skip
         self._head = Head(trainer, model, self._guard) if plan.apart else None
         if folder is not None:

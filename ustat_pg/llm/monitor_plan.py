@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..validation import InputError
-from .trl_batches import kinds, mixes, option, refuse_shared_outputs
+from .trl_batches import kinds, mixes, option, population, refuse_shared_outputs
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Plan:
         leave_one_out: whether advantages are leave-one-out up to a factor, and φ/τ is known for nothing.
         sorts: whether outputs of a step may be sorted by their prompts.
         rolls: whether whole groups are halved, so that pairs of one prompt lie in two micro-batches.
+        population: the prompts of the data set, where they are drawn without replacement.
         repeats: how often a step passes over each of its completions, before the policy moves.
         said: what a user is told.
     """
@@ -28,6 +29,7 @@ class Plan:
     leave_one_out: bool
     sorts: bool
     rolls: bool
+    population: int | None
     repeats: int
     said: tuple[str, ...]
 
@@ -77,6 +79,11 @@ class Plan:
         if batches * trainer.accelerator.num_processes < 2 and not apart:
             said.append("a step is one micro-batch, so two steps in a row are measured as one")
         loo = loo and (detail or measures or phi_over_tau is not None)
+        if (drawn_from := population(trainer)) is None:
+            said.append(
+                "prompts are drawn by a sampler that is not TRL's: if it draws them without replacement from "
+                "a set of X, the signal is c₁/(X-1) too small"
+            )
         passes, rest = divmod(batches, args.steps_per_generation)
         return cls(
             apart=apart,
@@ -84,7 +91,8 @@ class Plan:
             leave_one_out=loo,
             # A sum over the completions of a step does not depend on their order.
             sorts=not (rest or loss == "bnpo" or mixing or apart),
-            rolls=loo and each % size == 0,
+            rolls=(loo or drawn_from is not None) and each % size == 0,
+            population=drawn_from,
             repeats=1 if rest else max(1, min(option(trainer, "num_iterations"), passes)),
             said=tuple(said),
         )

@@ -49,6 +49,16 @@ def option(trainer: Any, name: str, default: Any = None) -> Any:
     return getattr(trainer, name, getattr(trainer.args, name, default))
 
 
+def population(trainer: Any) -> int | None:
+    """The prompts of a data set that TRL's own sampler passes over in shuffled epochs; None of others."""
+    from trl import GRPOTrainer, RLOOTrainer
+
+    own = {GRPOTrainer._get_train_sampler, RLOOTrainer._get_train_sampler}
+    if type(trainer)._get_train_sampler not in own or not hasattr(trainer.train_dataset, "__len__"):
+        return None
+    return len(trainer.train_dataset)
+
+
 def mixes(trainer: Any) -> bool:
     """Whether a loss has a term that mixes the completions of a micro-batch."""
     return bool(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..estimate import Estimate
 from ..jackknife import log_ratio, means
 from ..validation import InputError, integer
-from .estimate import NoiseEstimate, estimate_noise, noise_and_signal
+from .estimate import Law, NoiseEstimate, estimate_noise, noise_and_signal
 
 Array = NDArray[np.float64]
 
@@ -56,14 +56,19 @@ class Blocks:
         """
         rows = np.array([tables[int(n)][int(won)] for n, won, *_ in self.counts])
         groups, size = self.counts[:, 3].sum(), rows[0, 7]
-        second = ((rows[:, :2] * self.alone).sum() + (rows[:, 2:5] * self.pairs).sum()) / groups
+        pairs = (rows[:, 2:5] * self.pairs).sum() / groups
+        second = (rows[:, :2] * self.alone).sum() / groups + pairs
         apart = np.einsum("ga,gahb,hb->", rows[:, 5:7], self.products, rows[:, 5:7])
         pair_count = groups * (groups - 1)
         n = self.counts[:, 0] @ self.counts[:, 3]
         signal = apart / max(pair_count, 1)
         total = n**2 * signal + n * size * (second - signal)
+        # β of the pairs of a group, of which its mean has (G-1)/G.
+        known = groups if size > 1 else 0
+        same = known * pairs * size / max(size - 1, 1)
         return np.array(
-            [0, 0, pair_count, 0, apart, 0, 0, 0, n, n**2, total, n / size, 0, 0], dtype=float
+            [known, 0, pair_count, same, apart, 0, 0, 0, n, n**2, total, n / size, 0, 0],
+            dtype=float,
         )
 
 
@@ -174,9 +179,15 @@ class Alternative:
 
 
 def alternatives(
-    steps: Sequence[Blocks], estimators: Sequence[str], group_sizes: Sequence[int] | None
+    steps: Sequence[Blocks],
+    estimators: Sequence[str],
+    group_sizes: Sequence[int] | None,
+    population: int | None = None,
 ) -> list[Alternative]:
     """Each of some tables at each group size, all from the same steps.
+
+    Arguments:
+        population: of :func:`~ustat_pg.noise.estimate.estimate_noise`.
 
     Raises:
         InputError: a name that is no table by counts, a group size that no group has room for, or a table
@@ -205,8 +216,11 @@ def alternatives(
                 )
             parts = {room: coefficients(table, room) for room in rooms}
             rows.append((name, size, np.array([step.sums(parts) for step in steps])))
-    estimates = [estimate_noise(sums) for _, _, sums in rows]
-    noises = [means(sums, parts="steps").apply(noise_and_signal) for _, _, sums in rows]
+    estimates = [estimate_noise(sums, population=population) for _, _, sums in rows]
+    noises = [
+        means(sums, parts="steps").apply(partial(noise_and_signal, law=Law(population, size)))
+        for _, size, sums in rows
+    ]
     crits = np.nan_to_num([noise.k_crit.value for noise in estimates[: len(sizes)]], nan=math.inf)
     best = noises[int(np.argmin(crits))]
     return [

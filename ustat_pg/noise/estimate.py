@@ -8,12 +8,17 @@ micro-batches have
 
 exactly, n_same and n_other the pairs of different completions of one prompt and of different ones. So
 ‖E ĝ‖² = γ, and tr Cov ĝ = E‖ĝ‖² - γ.
+
+Where a set of X prompts is passed over in shuffled epochs, two prompts of a step are never one, and
+γ = ‖E ĝ‖² - c/(X-1), c the variance of prompts' mean gradients. Their E‖·‖² is that of β, which in groups of
+G around their mean is larger by 1 + 1/(G-1)². So ‖E ĝ‖² is known again: γ (X-1)/X + β/(1 + 1/(G-1)²)/X.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -188,6 +193,7 @@ def estimate_noise(
     phi_over_tau: float | None = 1.0,
     squares: ArrayLike = (),
     lagged: Lagged | None = None,
+    population: int | None = None,
 ) -> NoiseEstimate:
     """Signal, noise and constants from the sums of some steps.
 
@@ -197,6 +203,9 @@ def estimate_noise(
         phi_over_tau: φ/τ, which parts c₂ from c₃; None for that of the shares.
         squares: ‖Hₖ‖² of all their micro-batches, for ``top_share``.
         lagged: pairs of each with steps before it.
+        population: X, of a set of prompts that is passed over in shuffled epochs; None where prompts are
+            drawn independently. Where no prompt is in two micro-batches c is only bounded, and intervals of
+            the signal and the critical budget are wider by that.
 
     Raises:
         InputError: fewer than two steps.
@@ -204,21 +213,28 @@ def estimate_noise(
     if len(steps) < 2:
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
     count, mean = len(steps), steps[:, 8].mean()
+    size, alike = _of_one_size(steps)
+    law = Law(population, size)
     parts = means(steps, parts="steps")
-    both, shared, used = parts.apply(noise_and_signal), Estimate(), 0
+    both, shared, used = parts.apply(partial(noise_and_signal, law=law)), Estimate(), 0
     if lagged is not None:
-        both, shared, used = _with_pairs(parts, both, lagged)
+        both, shared, used = _with_pairs(parts, both, lagged, law)
     signal = both.estimate(1, SQUARE)
     critical = ratio(both, signal.interval)
+    if slack := law.slack(parts.full):
+        share = 1 + slack / signal.high if signal.high > 0 else math.inf
+        # Noise and signal of a step together are what they are.
+        least = (critical.low + float(mean)) / share - float(mean)
+        signal = replace(signal, high=signal.high + slack)
+        critical = replace(critical, low=max(least, 0.0))
     # Errors are NaN where the signal is not above 0.
     known = critical.value * critical.se > 0
     needed = count * (critical.se / (_KNOWN * critical.value)) ** 2 - count if known else math.inf
-    size, alike = _of_one_size(steps)
     alike = alike if leave_one_out and size > 1 else alike[:0]
     found = dict.fromkeys(("c1", "c2", "c3", "g_star"), Estimate())
     if len(alike) > 1:
         parts = means(alike, parts="steps").apply(
-            lambda sums: _constants(sums, size, _ratio(sums, phi_over_tau))
+            lambda sums: _constants(sums, law, _ratio(sums, phi_over_tau))
         )
         found = constant_estimates(parts, SQUARE)
     return NoiseEstimate(
@@ -236,14 +252,16 @@ def estimate_noise(
     )
 
 
-def _with_pairs(parts: Means, both: Means, lagged: Lagged) -> tuple[Means, Estimate, int]:
+def _with_pairs(parts: Means, both: Means, lagged: Lagged, law: Law) -> tuple[Means, Estimate, int]:
     """Noise and signal from pairs of steps too, the mean product of these, and how many are made use of."""
+    if law.population is not None:
+        lagged = _of_epochs(parts.full, lagged, law)
     sums, pairs = line_sums(lagged)
     if not (sums.without[:, 0] > 0).all():
         # Without some step there are none.
         return both, Estimate(), 0
     shared = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]).estimate(0)
-    own = parts.apply(_within)
+    own = parts.apply(partial(_within, law=law))
     # A product of two steps that are measured as one is a pair of neighbouring steps.
     own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
     gamma = combined(own, sums, pairs)
@@ -254,6 +272,53 @@ def _with_pairs(parts: Means, both: Means, lagged: Lagged) -> tuple[Means, Estim
     return replace(both, full=found[0], without=found[1]), shared, len(pairs)
 
 
+@dataclass(frozen=True)
+class Law:
+    """How prompts are drawn.
+
+    Arguments:
+        population: X, where they are drawn without replacement; None for independent ones.
+        size: G, of their groups.
+    """
+
+    population: int | None = None
+    size: float = 0.0
+
+    def signal(self, beta: Array, gamma: Array) -> Array:
+        """‖E ĝ‖² from β and γ; γ where β is not known."""
+        if self.population is None or self.size < 2:
+            return gamma
+        known = np.where(np.isfinite(beta), beta / (1 + 1 / (self.size - 1) ** 2), gamma)
+        return np.asarray(gamma + (known - gamma) / self.population)
+
+    def slack(self, sums: Array) -> float:
+        """How far the signal may be above γ where β is unknown: c is at most E‖·‖² of a group's mean."""
+        beta, gamma = _slopes(sums)
+        if self.population is None or self.size < 2 or np.isfinite(beta):
+            return 0.0
+        # Of micro-batches of m: m + m (m - 1) = m² where all are of one prompt.
+        pairs = sums[8] + sums[6] + sums[7]
+        return max(float(sums[5] / pairs - gamma), 0.0) / self.population
+
+
+def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
+    """Products of steps as if prompts were independent.
+
+    Steps of one epoch have no prompt in common, as pairs of one step have none; a share k B/X of the pairs of
+    steps k apart are of two epochs.
+    """
+    beta, gamma = _slopes(sums)
+    below = float(law.signal(beta, gamma) - gamma)
+    epoch = float(law.population or 1) / (sums[8] / law.size if law.size > 0 else 1.0)
+
+    def shifted(pairs: Array) -> Array:
+        pairs = pairs.copy()
+        pairs[:, 4] += below * np.maximum(1 - pairs[:, 1] / epoch, 0.0)
+        return pairs
+
+    return lagged._replace(pairs=tuple(shifted(each) for each in lagged.pairs))
+
+
 def _of_one_size(steps: Array) -> tuple[float, Array]:
     """The size that most steps' groups have, all of a step, and the steps whose groups have it."""
     own = np.divide(steps[:, 8], steps[:, 11], out=np.zeros(len(steps)), where=steps[:, 11] > 0)
@@ -262,11 +327,12 @@ def _of_one_size(steps: Array) -> tuple[float, Array]:
     return size, steps[own == size]
 
 
-def _constants(sums: Array, size: float, phi_over_tau: Array) -> Array:
+def _constants(sums: Array, law: Law, phi_over_tau: Array) -> Array:
     """c1, c2 and c3, of leave-one-out advantages in groups of one size."""
     beta, gamma = _slopes(sums)
     alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
-    return np.stack(paired(alpha, beta, gamma, size - 1, phi_over_tau), axis=-1)
+    signal = law.signal(beta, gamma)
+    return np.stack(paired(alpha, beta, signal, law.size - 1, phi_over_tau), axis=-1)
 
 
 def _short(value: float) -> str:
@@ -289,17 +355,17 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
 
 
-def _within(sums: Array) -> Array:
-    """γ of pairs within steps, and its weight beside a product of two steps, n² where these are noise."""
-    gamma, (nn, no, oo) = _slopes(sums)[1], np.moveaxis(sums[..., :3], -1, 0)
+def _within(sums: Array, law: Law) -> Array:
+    """Signal of pairs within steps, and its weight beside a product of two, n² where these are noise."""
+    gamma, (nn, no, oo) = law.signal(*_slopes(sums)), np.moveaxis(sums[..., :3], -1, 0)
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2
     return np.stack([gamma, np.where(np.isfinite(gamma), weight, 0.0)], axis=-1)
 
 
-def noise_and_signal(sums: Array) -> Array:
+def noise_and_signal(sums: Array, law: Law = Law()) -> Array:
     """The noise of one completion, and the signal."""
-    return _noise_of(sums, _slopes(sums)[1])
+    return _noise_of(sums, law.signal(*_slopes(sums)))
 
 
 def _noise_of(sums: Array, gamma: Array) -> Array:

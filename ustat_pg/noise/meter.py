@@ -81,6 +81,9 @@ class NoiseMeter:
         seed: of the sketches, the same on every process.
         width: to which a layer's inputs and output gradients are projected where the model is given; sides
             of a matrix that are no longer are kept. Cost and numbers grow with it, errors of products fall.
+        population: X, of a set of prompts that is passed over in shuffled epochs: two prompts of a step are
+            never one then, and pairs of them are below the signal by c₁/(X-1). None where prompts are drawn
+            independently. Where no two micro-batches share a prompt c₁ is not known, and intervals are wider.
         guard: under which a loop around it runs too; its own unless given.
 
     Raises:
@@ -100,9 +103,11 @@ class NoiseMeter:
         numbers: int = 4096,
         seed: int = 0,
         width: int = 16,
+        population: int | None = None,
         guard: Guard | None = None,
     ) -> None:
         self.window = integer("window", window, 2)
+        self.population = None if population is None else integer("population", population, 2)
         self.leave_one_out = leave_one_out
         self.phi_over_tau = None if phi_over_tau is None else positive("phi_over_tau", phi_over_tau)
         self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
@@ -368,7 +373,7 @@ class NoiseMeter:
                 "gradients are sharded and reduced at the last micro-batch of a step alone, so no other is "
                 "seen: give the meter the model itself, or reduce at every pass"
             )
-        return self._taken.estimate(self.leave_one_out, self.phi_over_tau)
+        return self._taken.estimate(self.leave_one_out, self.phi_over_tau, self.population)
 
     def metrics(self, detail: bool = True) -> dict[str, float]:
         """The numbers of :meth:`estimate` to log; before two steps count, how many do."""
@@ -390,7 +395,7 @@ class NoiseMeter:
             InputError: fewer than two steps had such completions, an unknown name, a size out of range, or a
                 table that needs groups which the training multiplies by 0.
         """
-        return self._taken.compare(estimators, group_sizes)
+        return self._taken.compare(estimators, group_sizes, self.population)
 
     @property
     def steps(self) -> int:
@@ -404,12 +409,15 @@ class NoiseMeter:
 
     def state_dict(self) -> dict[str, Any]:
         """The window, in numbers that JSON takes."""
-        return {"count": self._count, **self._taken.state_dict()}
+        drawn = [self.numbers, self.seed, self._layers is not None]
+        return {"count": self._count, "drawn": drawn, **self._taken.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         self._count = int(state["count"])
-        self._taken.load_state_dict(state)
+        # Gradients that were sketched otherwise have no products with those to come.
+        alike = state["drawn"] == [self.numbers, self.seed, self._layers is not None]
+        self._taken.load_state_dict(state, alike)
 
     def remove(self) -> None:
         """Take the hooks away."""

@@ -97,7 +97,9 @@ class Window:
             except InputError as error:
                 self._unknown = str(error)
 
-    def estimate(self, leave_one_out: bool, phi_over_tau: float | None) -> NoiseEstimate:
+    def estimate(
+        self, leave_one_out: bool, phi_over_tau: float | None, population: int | None = None
+    ) -> NoiseEstimate:
         """Signal, noise and their ratios, as :class:`ustat_pg.noise.NoiseMeter` is configured."""
         return estimate_noise(
             np.array(self.steps),
@@ -105,15 +107,21 @@ class Window:
             phi_over_tau=phi_over_tau,
             squares=np.concatenate([*self._squares, []]),
             lagged=Lagged(*zip(*self._lagged, strict=True)) if self._lagged else None,
+            population=population,
         )
 
-    def compare(self, estimators: Sequence[str], sizes: Sequence[int] | None) -> list[Alternative]:
+    def compare(
+        self,
+        estimators: Sequence[str],
+        sizes: Sequence[int] | None,
+        population: int | None = None,
+    ) -> list[Alternative]:
         """Noise of other estimators and group sizes."""
         if len(self._blocks) < 2:
             raise InputError(
                 f"{len(self._blocks)} steps show what other estimators do, and 2 are needed: {self._unknown}"
             )
-        return alternatives(self._blocks, estimators, sizes)
+        return alternatives(self._blocks, estimators, sizes, population)
 
     def state_dict(self) -> dict[str, Any]:
         """The window, in numbers that JSON takes."""
@@ -128,8 +136,8 @@ class Window:
             "unknown": self._unknown,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+    def load_state_dict(self, state: dict[str, Any], gradients: bool = True) -> None:
+        """Go on from what :meth:`state_dict` gave, with the gradients in it or without."""
         self.taken, self._unknown = int(state["taken"]), state["unknown"]
         for kept, name in ((self.steps, "steps"), (self._squares, "squares")):
             kept.clear()
@@ -141,9 +149,10 @@ class Window:
         )
         self._blocks.clear()
         self._blocks.extend(Blocks(*map(np.array, row)) for row in state["blocks"])
-        self.trail.load_state_dict(state["trail"])
+        trail = state["trail"]
+        self.trail.load_state_dict(trail if gradients else trail | {"kept": []})
         self._held = None
-        if held := state["held"]:
+        if gradients and (held := state["held"]):
             rows, groups, shares, pairs = held
             self._held = _Held(
                 np.array(rows),
