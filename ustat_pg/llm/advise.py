@@ -80,7 +80,7 @@ class PoolAdvice(Advice):
             "g_star_interval": plain(self.constants.g_star.interval),
             "g_interval": list(self.sizes.g_interval),
             "group_size": self.group_size,
-            "worst_ratio": self.decision.worst,
+            "worst_ratio": finite(self.decision.worst),
             "ends_known": self.decision.known,
             "not_ruled_out": list(self.decision.not_ruled_out),
             "settled_by": self.settled_by,
