@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -371,6 +373,18 @@ def test_a_checkpoint_keeps_what_was_measured_before_it_went_off(
     )  # fmt: skip
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert monitor.estimate().steps == 2
+
+
+def test_a_copy_of_a_used_monitor_has_its_window(small, task, tmp_path):
+    """And goes on with it in another training; the first is as it was."""
+    monitor, _, _ = watched(small, task, tmp_path, monitor=NoiseMonitor(9, sketch=WHOLE))
+    kept = monitor._meter.state_dict()
+    for again in (copy.deepcopy(monitor), pickle.loads(pickle.dumps(monitor))):
+        assert again.state()["args"] == monitor.state()["args"]
+        watched(small, task, tmp_path, monitor=again)
+        assert again.estimate().steps == 6
+        assert again._meter.state_dict()["steps"][:3] == kept["steps"]
+    assert monitor._meter.state_dict() == kept
 
 
 def test_what_is_a_mean_over_a_micro_batch_is_not_sorted(small, task, tmp_path):

@@ -163,18 +163,23 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             raise InputError("no completion was kept: NoiseMonitor(per_completion=True) does")
         return self._meter.compare(estimators, group_sizes)
 
-    def state(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps."""
+    def __reduce__(self) -> Any:
+        """A copy has the settings and the window, and belongs to no trainer."""
+        saved = self.saved if self._meter is None else self._meter.state_dict()
+        return _copied, (self._settings(), saved)
+
+    def _settings(self) -> dict[str, Any]:
         names = (
             "window", "detail", "phi_over_tau", "metric", "sketch", "seed", "per_completion", "width",
         )  # fmt: skip
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> dict[str, Any]:
+        """The state that a checkpoint keeps."""
         saved = self.saved if self._meter is None else self._guard.run(self._meter.state_dict)
         if saved:
             self._guard.run(self._pack, saved)
-        return {
-            "args": {name: getattr(self, name) for name in names},
-            "attributes": {"checkpoint": self.checkpoint},
-        }
+        return {"args": self._settings(), "attributes": {"checkpoint": self.checkpoint}}
 
     def _pack(self, saved: dict[str, Any]) -> None:
         own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
@@ -497,3 +502,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._trainer.is_world_process_zero():
             for name in sorted(begun):
                 print(SENTENCES[name], file=sys.stderr)
+
+
+def _copied(settings: dict[str, Any], saved: dict[str, Any] | None) -> NoiseMonitor:
+    monitor = NoiseMonitor(**settings)
+    monitor.saved = saved
+    return monitor
