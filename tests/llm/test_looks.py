@@ -13,12 +13,13 @@ from tests.support.commands import strict
 from tests.support.listed_pools import many_contexts, sampled
 from ustat_pg.cli import main
 from ustat_pg.llm import estimates, model_pool
-from ustat_pg.llm.advise import decide
+from ustat_pg.llm.advise import advise_model, decide
 from ustat_pg.llm.constants import constants
-from ustat_pg.llm.model_pool import look_sizes
+from ustat_pg.llm.model_pool import ModelPool, look_sizes
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tasks import drawn, load_task
 from ustat_pg.predictions import mse_constants, optimal_group_size
+from ustat_pg.validation import InputError
 
 RUNS, ROLLOUTS = 250, 6
 BANDIT = many_contexts()
@@ -301,3 +302,17 @@ def test_what_a_log_cannot_answer_is_said_before_anything_is_scored(
         capsys, main, "advise", *asked, "--estimator", f"trl {options}"
     )
     assert not scored_prompts
+
+
+def test_prompts_without_a_signal_are_said_before_all_are_scored(scored_prompts):
+    """A first one is, for the time that the others would take."""
+    source = ModelPool(model="embedded:short", samples=4, limit=6)
+    model, task = source.parts
+
+    def never(*, completions, **columns):
+        return [0.0] * len(completions)
+
+    vars(source)["parts"] = model, replace(task, verifier=never)
+    with pytest.raises(InputError, match="all rewards of each prompt are equal"):
+        advise_model(source, 64)
+    assert len(scored_prompts) <= 1

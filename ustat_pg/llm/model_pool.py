@@ -145,7 +145,7 @@ class ModelPool:
         """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
 
         Rewards of one's own rollouts, (P, N), and the numbers of their prompts go to ``known`` before
-        anything is scored.
+        anything is scored; of sampled ones where no prompt has a signal, before all are scored in vain.
         """
         from .models import precision
         from .rollouts import VerifierWarning, same_prompts, sample
@@ -242,6 +242,10 @@ class ModelPool:
                     _forecast(times, sizes)
             for size in sizes:
                 part = rollouts_of(drawn(whole, size, self.seed), progress)
+                if known is not None and size == sizes[-1] and self.rollouts is None:
+                    rewards = np.stack([rollouts.rewards for rollouts in part])
+                    if not np.ptp(rewards, axis=1).any():
+                        known(rewards, same_prompts(part))
                 pool = scored(part, progress)
                 refuse_another_policy(pool, self.off_policy)
                 yield pool
