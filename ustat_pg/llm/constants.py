@@ -18,7 +18,7 @@ from .pool import ScoredPool
 from .printing import interval_lines
 
 _TELLING = 3
-"""Prompts in which ‖g(x)‖² must be seen for an upper end of c1."""
+"""Prompts in which ‖g(x)‖² must be seen for an upper end of what rests on it."""
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,21 @@ class ConstantsEstimate(Estimates):
 
     @classmethod
     def of_means(
-        cls, parts: Means, signal: Interval | None = None, telling: int | None = None
+        cls, parts: Means, signal: Interval | None = None, hidden: str | None = None
     ) -> ConstantsEstimate:
         """Those of means of c1, c2, c3, vanilla and the signal.
 
         Arguments:
             parts: the means, over prompts.
             signal: the interval of the signal; that of the means unless given.
-            telling: the prompts that have two rewards or more apart from their most common one; all unless
-                given. With rare rewards no other prompt shows ‖g(x)‖², so few such prompts leave c1 without
-                an upper end.
+            hidden: why c1 and c3 have no upper end, of :func:`hidden_gradients`; None where they have.
         """
         found, strength = constant_estimates(parts), parts.estimate(4)
         if signal is not None:
             strength = replace(strength, low=signal[0], high=signal[1])
-        count = len(parts.without)
-        if telling is not None and telling < _TELLING and count >= FEW:
-            reason = (
-                f"{telling} of {count} prompts have two rewards or more apart from their most common one, "
-                "and c1 is seen in no other"
-            )
-            found["c1"] = replace(found["c1"], high=math.inf, reason=reason)
+        if hidden is not None:
+            for name in ("c1", "c3"):
+                found[name] = replace(found[name], high=math.inf, reason=hidden)
             found["g_star"] = replace(found["g_star"], low=1.0)
         crit = least_budget(parts, signal)
         return cls(**found, vanilla=parts.estimate(3), signal=strength, k_crit=crit)
@@ -107,11 +101,24 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     >>> round(estimate.c2.value, 12), round(estimate.c3.value, 4), estimate.unbounded
     (0.0625, 0.5208, True)
     """
-    sketches, rewards = pool.by_prompt(gradients(pool)), pool.rewards
+    signal = norm_interval(pool.by_prompt(gradients(pool)), pool.looks)
+    return ConstantsEstimate.of_means(constant_means(pool), signal, hidden_gradients(pool))
+
+
+def hidden_gradients(pool: ScoredPool) -> str | None:
+    """Why what rests on ‖g(x)‖² has no upper end: too few prompts show it; None where enough do.
+
+    With rare rewards, or rare failures, no prompt but those that have two rewards or more apart from their
+    most common one shows it.
+    """
+    rewards, count = pool.rewards, pool.distinct
     alike = (rewards[:, :, None] == rewards[:, None, :]).sum(axis=2).max(axis=1)
     telling = int((pool.by_prompt(alike <= rewards.shape[1] - 2) > 0).sum())
-    return ConstantsEstimate.of_means(
-        constant_means(pool), norm_interval(sketches, pool.looks), telling
+    if telling >= _TELLING or count < FEW:
+        return None
+    return (
+        f"{telling} of {count} prompts have two rewards or more apart from their most common one, and "
+        "it is seen in no other"
     )
 
 

@@ -29,7 +29,7 @@ from ..estimate import Estimate
 from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio
 from ..shown import Shown, plain
 from ..validation import InputError, integer, one_of
-from .constants import ConstantsEstimate, constants
+from .constants import ConstantsEstimate, constants, hidden_gradients
 from .moments import (
     GroupMoments,
     PromptMoments,
@@ -171,6 +171,13 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
     frame = pd.DataFrame(both, columns=["first", "second"])
     frame["difference"] = averages.full
     frame["low"], frame["high"] = averages.interval()
+    if hidden_gradients(pool) is not None:
+        # grpo less oracle is (φ + ‖g‖²)/(G (G-1)).
+        for first, second, end, far in (
+            ("grpo", "oracle", "high", math.inf),
+            ("oracle", "grpo", "low", -math.inf),
+        ):
+            frame.loc[(frame["first"] == first) & (frame["second"] == second), end] = far
     frame["se"] = averages.se
     frame["larger"] = np.select(
         [(frame["difference"] == 0) & (frame["se"] == 0), frame["low"] > 0, frame["high"] < 0],
@@ -245,10 +252,11 @@ def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
     """
     sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
     both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
-    rows = []
+    rows, seen = [], hidden_gradients(pool) is None
     for size, top, below in zip(sizes, *both, strict=True):
         pair = beside(_error(pool, moments, top), _error(pool, moments, below))
-        rows.append((size, *_known(ratio(pair))))
+        value, low, high = _known(ratio(pair))
+        rows.append((size, value, low, high if seen else math.inf))
     return pd.DataFrame(rows, columns=["group_size", "predicted", "low", "high"])
 
 
@@ -457,6 +465,8 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
 
     averages = means(pool.by_prompt(columns), pool.looks).apply(quantities)
     low, high = averages.interval()
+    if hidden_gradients(pool) is not None:
+        high[3] = math.inf
     shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
