@@ -12,8 +12,10 @@ import pytest
 
 from tests.support.commands import jsonl
 from ustat_pg.cli import main
-from ustat_pg.llm.files import load_rewards, load_rollouts
+from ustat_pg.llm.files import load_rewards, load_rollouts, logged_rewards
 from ustat_pg.llm.logs import LogWarning, groups_of_log
+from ustat_pg.llm.moments import frac_reward_zero_std
+from ustat_pg.llm.rewards import summarise_rewards
 from ustat_pg.validation import InputError
 
 PASSED = np.array([[1, 0, 0, 1], [0, 0, 0, 0], [1, 1, 1, 0]], float)
@@ -305,3 +307,29 @@ def test_the_log_of_a_trainer_is_scored_as_its_store_is(tmp_path, small):
             # A text does not say whether its end was drawn.
             assert ids[:-1] == own[: len(ids) - 1]
             assert ids[-1] == end
+
+
+def test_a_prompt_that_returns_is_one_prompt_for_the_share_without_a_signal(tmp_path):
+    """Five visits of each of 40 prompts: the interval is as wide as of 40 prompts, and holds the truth."""
+    rates = np.repeat([0.02, 0.5], 20)
+    truth = float((rates**4 + (1 - rates) ** 4).mean())
+    held, alone = 0, []
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        drawn = rng.choice(rates, 40)
+        found = [
+            {"prompt": f"q{x}", "completion": "a", "reward": float(rng.random() < p), "step": step}
+            for step in range(5)
+            for x, p in enumerate(drawn)
+            for _ in range(4)
+        ]
+        path = tmp_path / "log.csv"
+        pd.DataFrame(found).to_csv(path, index=False)
+        (row,) = summarise_rewards(path, [4]).to_frame().itertuples()
+        held += row.low <= truth <= row.high
+        values = logged_rewards(path)
+        (apart,) = frac_reward_zero_std(values.rewards, [4]).itertuples()
+        assert apart.frac_reward_zero_std == pytest.approx(row.frac_reward_zero_std)
+        alone.append(apart.low <= truth <= apart.high)
+    assert held >= 54
+    assert np.mean(alone) < 0.85

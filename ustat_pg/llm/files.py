@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -287,12 +288,14 @@ class LoggedRewards:
         rewards: (P, N).
         finished: whether each completion was finished and not cut off, (P, N); None where it does not say.
         parts: what rewards are the sum of, by name, (P, N) each; none unless several were named.
+        prompts: the number of each row's prompt, (P,), which returns in a log.
     """
 
     names: tuple[str, ...]
     rewards: NDArray[np.float64]
     finished: NDArray[np.bool_] | None = None
     parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    prompts: NDArray[np.intp] | None = None
 
 
 def load_rewards(
@@ -318,6 +321,9 @@ def logged_rewards(
     table: dict[str, NDArray[np.float64]] = {}
     flags: list[list[bool] | None] = []
     parts: list[dict[str, list[float]]] = []
+    # Prompts of one's own file differ, whatever they say.
+    logged, seen = _logged(path, group_by, reward), dict[str, int]()
+    prompts: list[int] = []
     for place, name, row in _named(_reward_rows(path, group_by, reward)):
         if row.get("rewards") is None:
             raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
@@ -332,6 +338,8 @@ def logged_rewards(
         finished = row.get("finished")
         flags.append(None if finished is None else _flags(place, finished, count))
         parts.append(row.get("parts", {}))
+        words = json.dumps(row["prompt"]) if logged and "prompt" in row else name
+        prompts.append(seen.setdefault(words, len(seen)))
     if not table:
         raise InputError(f"{path} has no rewards")
     return LoggedRewards(
@@ -339,6 +347,7 @@ def logged_rewards(
         np.stack(list(table.values())),
         None if None in flags else np.array(flags),
         {name: np.array([each[name] for each in parts]) for name in parts[0]},
+        np.array(prompts),
     )
 
 

@@ -239,13 +239,20 @@ def norm_interval(vectors: Array, looks: float = 1) -> Interval:
 
 
 def frac_reward_zero_std(
-    rewards: ScoredPool | ArrayLike, group_sizes: Sequence[int]
+    rewards: ScoredPool | ArrayLike,
+    group_sizes: Sequence[int],
+    clusters: Sequence[int] | NDArray[np.intp] | None = None,
 ) -> pd.DataFrame:
     """The share of groups whose rewards are all equal, so that they teach nothing.
 
     Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
     For groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
     whose upper end is ``high`` there.
+
+    Arguments:
+        rewards: a pool, or (P, N).
+        group_sizes: G, each at least 2.
+        clusters: with rewards, the prompt of each row, (P,), where prompts return: their groups are averaged.
 
     Returns:
         a row for each group size: group_size, frac_reward_zero_std, low, high, se, biased (whether G > N:
@@ -270,9 +277,14 @@ def frac_reward_zero_std(
         log = gammaln(many + 1) - gammaln(many - size + 1)
         log -= gammaln(count + 1) - gammaln(count - size + 1)
         shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    averages = means(
-        rewards.by_prompt(shares) if isinstance(rewards, ScoredPool) else shares, looks
-    )
+    if isinstance(rewards, ScoredPool):
+        shares = rewards.by_prompt(shares)
+    elif clusters is not None:
+        _, places, times = np.unique(clusters, return_inverse=True, return_counts=True)
+        sums = np.zeros((len(times), len(sizes)))
+        np.add.at(sums, places, shares)
+        shares = sums / times[:, None]
+    averages = means(shares, looks)
     low, high = share_interval(averages)
     beyond = np.array(sizes) > count
     return pd.DataFrame(

@@ -172,7 +172,9 @@ def summarise_rewards(
     sizes = group_sizes or [2**power for power in range(1, log.rewards.shape[1].bit_length())]
     return RewardSummary(
         pd.DataFrame(log.rewards, index=list(log.names)),
-        frac_reward_zero_std(log.rewards, [integer("group size", size, 2) for size in sizes]),
+        frac_reward_zero_std(
+            log.rewards, [integer("group size", size, 2) for size in sizes], log.prompts
+        ),
         log.finished,
         log.parts,
     )
