@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.commands import jsonl
 from ustat_pg.cli import main
-from ustat_pg.llm.files import load_rewards, load_rollouts, logged_rewards
+from ustat_pg.llm.files import load_rewards, load_rollouts
 from ustat_pg.llm.logs import LogWarning, groups_of_log
 from ustat_pg.llm.moments import frac_reward_zero_std
 from ustat_pg.llm.rewards import summarise_rewards
@@ -313,23 +313,24 @@ def test_a_prompt_that_returns_is_one_prompt_for_the_share_without_a_signal(tmp_
     """Five visits of each of 40 prompts: the interval is as wide as of 40 prompts, and holds the truth."""
     rates = np.repeat([0.02, 0.5], 20)
     truth = float((rates**4 + (1 - rates) ** 4).mean())
-    held, alone = 0, []
-    for seed in range(60):
+    prompts, held, alone = np.tile(np.arange(40), 5), [], []
+    for seed in range(100):
         rng = np.random.default_rng(seed)
         drawn = rng.choice(rates, 40)
-        found = [
-            {"prompt": f"q{x}", "completion": "a", "reward": float(rng.random() < p), "step": step}
-            for step in range(5)
-            for x, p in enumerate(drawn)
-            for _ in range(4)
-        ]
-        path = tmp_path / "log.csv"
-        pd.DataFrame(found).to_csv(path, index=False)
-        (row,) = summarise_rewards(path, [4]).to_frame().itertuples()
-        held += row.low <= truth <= row.high
-        values = logged_rewards(path)
-        (apart,) = frac_reward_zero_std(values.rewards, [4]).itertuples()
+        z = (rng.random((200, 4)) < drawn[prompts, None]).astype(float)
+        (row,) = frac_reward_zero_std(z, [4], prompts).itertuples()
+        (apart,) = frac_reward_zero_std(z, [4]).itertuples()
         assert apart.frac_reward_zero_std == pytest.approx(row.frac_reward_zero_std)
+        held.append(row.low <= truth <= row.high)
         alone.append(apart.low <= truth <= apart.high)
-    assert held >= 54
+    assert np.mean(held) >= 0.9
     assert np.mean(alone) < 0.85
+    # So it is read from a log.
+    found = [
+        {"prompt": f"q{x}", "completion": "a", "reward": reward, "step": group // 40}
+        for group, x in enumerate(prompts)
+        for reward in z[group]
+    ]
+    path = jsonl(tmp_path / "log.jsonl", *found)
+    (read,) = summarise_rewards(path, [4]).to_frame().itertuples()
+    assert (read.low, read.high) == pytest.approx((row.low, row.high))

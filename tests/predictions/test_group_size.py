@@ -195,7 +195,7 @@ def test_a_constant_without_an_upper_end_may_be_all_that_counts(c, without):
     sizes = np.array([2, 3, 4, 6, 8, 12, 16, 24, 48])
     ends = {name: (getattr(c, name) / 2, 2 * getattr(c, name)) for name in ("c1", "c2", "c3")}
     ends |= {name: (ends[name][0], math.inf) for name in without.split()}
-    far = {name: (low, 1e9 if high == math.inf else high) for name, (low, high) in ends.items()}
+    far = {name: (low, 1e15 if high == math.inf else high) for name, (low, high) in ends.items()}
     designs = {"group_sizes": sizes, "batch_sizes": 48 // sizes}
     size, found = robust_group_size(c, **ends, **designs)
     np.testing.assert_allclose(found, robust_group_size(c, **far, **designs)[1], rtol=1e-6)

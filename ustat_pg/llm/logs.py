@@ -78,7 +78,8 @@ def groups_of_log(
     path: Path, group_by: Sequence[str] = (), reward: str | None = None
 ) -> list[tuple[str, dict[str, Any]]]:
     """The groups of a log with their places, each a row as one's own file has it for a prompt."""
-    log = _parted(_read(path))
+    log, places = _read(path)
+    log = _parted(log, places)
     columns = ", ".join(map(str, log))
     prompt = next((name for name in PROMPTS if name in log), None)
     completion = next((name for name in COMPLETIONS if name in log), None)
@@ -93,7 +94,7 @@ def groups_of_log(
             f"{path} has no prompt: name the columns whose values the completions of a group share "
             f"(group_by=COLUMNS), of {columns}"
         )
-    rewards, parts = _rewards(path, log, reward, {*keys, prompt, completion})
+    rewards, parts = _rewards(path, log, places, reward, {*keys, prompt, completion})
     if missing := int(rewards.isna().sum()):
         warnings.warn(
             f"{path}: {missing} of {len(log)} completions have no reward, and are left out of their groups",
@@ -127,17 +128,18 @@ def groups_of_log(
             row["parts"] = {name: part[index].tolist() for name, part in parts.items()}
         if completion is not None:
             row["completions"] = [
-                _text(place, completion, _plain(value))
-                for place, value in log.loc[index, completion].items()
+                _text(places[row], completion, _plain(value))
+                for row, value in log.loc[index, completion].items()
             ]
         rows.append((f"{path}, group {row['id']}", row))
     return rows
 
 
-def _read(path: Path) -> pd.DataFrame:
+def _read(path: Path) -> tuple[pd.DataFrame, Sequence[str]]:
     """A log: one file, or all of a folder in the order of their steps; TRL's folder of a run has its own.
 
-    Its index has the place of each row.
+    Returns:
+        the rows, and the place of each.
     """
     import pandas as pd
 
@@ -154,10 +156,11 @@ def _read(path: Path) -> pd.DataFrame:
             else InputError(f"{path} cannot be read as a log: {error}")
         ) from error
     log = pd.concat(parts) if parts else pd.DataFrame()
+    places = log.index.tolist()
     if log.empty:
         kinds = ", ".join(_READERS)
         raise InputError(f"{path} has no rows: a log is one of, or a folder of, {kinds}")
-    return log
+    return log.reset_index(drop=True), places
 
 
 def _placed(log: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -235,11 +238,11 @@ _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
 }
 
 
-def _parted(log: pd.DataFrame) -> pd.DataFrame:
+def _parted(log: pd.DataFrame, places: Sequence[str]) -> pd.DataFrame:
     """A log whose rows are conversations, with the last message as the completion."""
     if MESSAGES not in log or any(name in log for name in COMPLETIONS):
         return log
-    for place, value in log[MESSAGES].items():
+    for place, value in zip(places, log[MESSAGES], strict=True):
         messages = _plain(value)
         if not isinstance(messages, list) or not all(
             isinstance(each, dict) and {"role", "content"} <= set(each) for each in messages
@@ -292,18 +295,25 @@ def _is_list(value: Any) -> bool:
 
 
 def _rewards(
-    path: Path, log: pd.DataFrame, reward: str | None, taken: set[Any]
+    path: Path,
+    log: pd.DataFrame,
+    places: Sequence[str],
+    reward: str | None,
+    taken: set[Any],
 ) -> tuple[pd.Series[Any], dict[str, pd.Series[Any]]]:
     """The column named, or a sum and its parts; else that of the usual name; else the only one of numbers."""
     import pandas as pd
 
+    if reward is not None and reward in log:
+        return _numbers(log, places, reward), {}
+    usual = [name for name in REWARDS if name in log]
+    if reward is None and len(usual) == 1:
+        return _numbers(log, places, usual[0]), {}
     choices = [str(name) for name in log if name not in taken and name not in OTHERS]
     choices = [name for name in choices if _is_numbers(log[name])]
-    usual = [name for name in REWARDS if name in log] or choices
+    usual = usual or choices
     if reward is None and len(usual) == 1:
-        return _numbers(log, usual[0]), {}
-    if reward is not None and reward in log:
-        return _numbers(log, reward), {}
+        return _numbers(log, places, usual[0]), {}
     fault = f"{len(usual)} columns of rewards" if reward is None else f"no column {reward!r}"
     if reward is not None and "+" in reward:
         weights: dict[str, float] = {}
@@ -311,7 +321,7 @@ def _rewards(
             weights[name] = weights.get(name, 0.0) + weight
         unknown = [name for name in weights if name not in log or name in taken]
         if not unknown:
-            columns = {name: _numbers(log, name) for name in weights}
+            columns = {name: _numbers(log, places, name) for name in weights}
             parts = pd.DataFrame(columns) * [*weights.values()]
             # As trainers add them up: a reward that is not given counts nothing.
             filled = parts.astype(float).fillna(0.0)
@@ -326,6 +336,8 @@ def _read_numbers(column: pd.Series[Any]) -> tuple[pd.Series[Any], pd.Series[Any
     """A column as numbers, also where they are written as text, and which of its cells are none."""
     import pandas as pd
 
+    if pd.api.types.is_numeric_dtype(column):
+        return column.astype(float), column.notna() & False
     cells = column.map(lambda cell: cell if isinstance(cell, str | float | int) else _plain(cell))
     cells = cells.where(cells.map(lambda cell: isinstance(cell, str | float | int)), None)
     found = pd.to_numeric(cells, errors="coerce").astype(float)
@@ -337,11 +349,12 @@ def _is_numbers(column: pd.Series[Any]) -> bool:
     return bool(found.notna().any() and not wrong.any())
 
 
-def _numbers(log: pd.DataFrame, name: str) -> pd.Series[Any]:
+def _numbers(log: pd.DataFrame, places: Sequence[str], name: str) -> pd.Series[Any]:
     """A column of numbers, NaN where there is none."""
     found, wrong = _read_numbers(log[name])
-    for place, cell in log[name][wrong].items():
-        raise InputError(f"{place}: {name} is {short(cell)}: it must be a number")
+    for row in np.flatnonzero(wrong).tolist():
+        cell = short(log[name].iloc[row])
+        raise InputError(f"{places[row]}: {name} is {cell}: it must be a number")
     return found
 
 
