@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -24,7 +25,8 @@ from tests.support.refusals import refuses
 from ustat_pg.cli import guarded, main
 from ustat_pg.llm.tasks import load_task
 from ustat_pg.problems import example_problem
-from ustat_pg.reading import printable, read_arrays, read_yaml
+from ustat_pg.reading import printable, read_arrays, read_text, read_yaml
+from ustat_pg.validation import InputError
 
 
 def asked(call, path):
@@ -275,6 +277,25 @@ def test_large_arrays_of_a_fair_size_are_read(tmp_path, monkeypatch):
     assert np.array_equal(read_arrays(tmp_path / "a.npz")["array"], array)
     np.savez_compressed(tmp_path / "b.npz", array=np.zeros(10**6))
     refuses("b.npz: .*unpacks to 8000128 bytes", read_arrays, tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_line_ends_of_any_system_are_one(tmp_path, ending):
+    path = tmp_path / f"text.txt{ending}"
+    data = "ε\r\nω\rend\n".encode()
+    path.write_bytes(gzip.compress(data) if ending else data)
+    assert read_text(path) == "ε\nω\nend\n"
+
+
+def test_what_is_packed_and_lies_or_bursts_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl.gz"
+    path.write_bytes(b"plain text")
+    with pytest.raises(InputError, match=r"log\.jsonl\.gz: Not a gzipped file"):
+        read_text(path)
+    path.write_bytes(gzip.compress(bytes(10**6)))
+    monkeypatch.setattr("ustat_pg.reading.MOST_BYTES", 10**4)
+    with pytest.raises(InputError, match="unpacks to more than"):
+        read_text(path, 2**40)
 
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"

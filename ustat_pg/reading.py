@@ -10,7 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import BytesIO
+from io import BytesIO, TextIOWrapper
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,9 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         most: the largest size, in bytes.
     """
     try:
-        regular(path, most)
-        data = _unpacked(path, most) if path.suffix == ".gz" else path.read_bytes()
-        return data.decode("utf-8-sig")
+        if path.suffix != ".gz":
+            return regular(path, most).read_text(encoding="utf-8-sig")
+        return TextIOWrapper(BytesIO(_unpacked(regular(path), most)), encoding="utf-8-sig").read()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from None
     except OSError as error:
@@ -110,7 +110,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 def _unpacked(path: Path, most: int) -> bytes:
     most = min(most, max(MOST_BYTES, MOST_PACKED * path.stat().st_size))
-    data = b""
+    data = bytearray()
     with gzip.open(path) as file:
         try:
             while len(data) <= most and (part := file.read1(2**20)):
@@ -122,7 +122,7 @@ def _unpacked(path: Path, most: int) -> bytes:
             raise InputError(f"{path}: not packed by gzip: {error}") from None
     if len(data) > most:
         raise InputError(f"{path}: it unpacks to more than {most} bytes")
-    return data
+    return bytes(data)
 
 
 def json_value(text: str, place: str | Path) -> Any:

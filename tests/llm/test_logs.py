@@ -121,6 +121,19 @@ def test_the_log_of_a_job_that_runs_is_read_up_to_its_last_whole_row(tmp_path, n
         np.testing.assert_array_equal(rewards, PASSED[:2])
 
 
+def test_a_file_without_rows_yet_is_one_of_a_folder(tmp_path):
+    """As the next step's of a job that runs; a line may hold any mark of Unicode."""
+    table = pd.DataFrame(rows()).assign(completion="a\u2028b")
+    table.to_csv(tmp_path / "1.csv", index=False)
+    text = (tmp_path / "1.csv").read_text()
+    (tmp_path / "1.csv").write_text(text[:-9])
+    (tmp_path / "2.jsonl").write_text("")
+    with pytest.warns(LogWarning, match="row 12, is not whole|1 of 3 groups"):
+        ids, rewards = load_rewards(tmp_path)
+    assert ids == ("0", "1")
+    np.testing.assert_array_equal(rewards, PASSED[:2])
+
+
 def test_a_line_that_is_torn_elsewhere_is_refused(tmp_path):
     path = jsonl(tmp_path / "log.jsonl", *rows())
     text = path.read_text().splitlines(keepends=True)
@@ -182,7 +195,9 @@ def test_a_file_that_grows_is_shown_again(tmp_path, capsys, monkeypatch):
     """What is not there yet is waited for; Ctrl-C ends it."""
     path, found = tmp_path / "log.jsonl", rows()
 
-    def later(seconds, states=iter(["none", "some", "all", "same", None])):  # noqa: B008
+    states = iter(["none", "some", "all", "same", None])
+
+    def later(seconds):
         state = next(states)
         if state is None:
             raise KeyboardInterrupt

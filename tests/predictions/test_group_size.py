@@ -320,6 +320,10 @@ test_refused = refusals(
     (lambda: near_budget(C, 1), "budget is 1"),
     (lambda: robust(c1=(2.0, 1.0)), "c1 is"),
     (lambda: robust(c3=(1.0,)), "c3 is"),
+    (lambda: robust(c3=("low", "high")), "c3 is"),
+    (lambda: robust(c1=(0.0, math.nan)), "c1 is"),
+    (lambda: robust(c1=(math.inf, math.inf)), "c1 is"),
+    (lambda: robust(c1=0.5), "c1 is"),
     (lambda: robust(size=1), "leave-one-out needs"),
 )
 

@@ -465,13 +465,13 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
 
     averages = means(pool.by_prompt(columns), pool.looks).apply(quantities)
     low, high = averages.interval()
-    if hidden_gradients(pool) is not None:
-        high[3] = math.inf
     shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
+    if hidden_gradients(pool) is not None:
+        high[names.index("gradient_sq")] = math.inf
     for place in map(names.index, whole):
         low[place], high[place] = shares[0][place], shares[1][place]
     return pd.DataFrame(

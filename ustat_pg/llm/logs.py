@@ -149,12 +149,10 @@ def _read(path: Path) -> tuple[pd.DataFrame, Sequence[str]]:
         parts = [_with_step(_READERS[kind(file)](file), file) for file in files]
     except ImportError as error:
         raise InputError(f"{path}: Parquet files need pip install pyarrow") from error
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
-        raise (
-            error
-            if isinstance(error, InputError)
-            else InputError(f"{path} cannot be read as a log: {error}")
-        ) from error
+        raise InputError(f"{path} cannot be read as a log: {error}") from error
     log = pd.concat(parts) if parts else pd.DataFrame()
     places = log.index.tolist()
     if log.empty:
@@ -171,8 +169,8 @@ def _placed(log: pd.DataFrame, path: Path) -> pd.DataFrame:
 def _of_lines(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    places, rows = zip(*lines(path), strict=True) or ((), ())
-    return pd.DataFrame(list(rows), index=list(places))
+    found = list(lines(path))
+    return pd.DataFrame([row for _, row in found], index=[place for place, _ in found])
 
 
 def _of_columns(path: Path, between: str) -> pd.DataFrame:
@@ -197,18 +195,20 @@ def _of_columns(path: Path, between: str) -> pd.DataFrame:
 def _whole_rows(text: str, between: str) -> tuple[str, int]:
     """A table up to its last row, if that has fewer cells than the first, and that row's number, or 0."""
     rows = csv.reader(StringIO(text), delimiter=between, strict=True)
-    end = number = cells = 0
+    end = whole = cells = 0
     try:
-        for number, row in enumerate(rows):  # noqa: B007
+        for row in rows:
             cells = cells or len(row)
             if 0 < len(row) < cells:
                 break
-            end = rows.line_num
+            end, whole = rows.line_num, whole + 1
         else:
             return text, 0
     except csv.Error:
-        number += 1
-    return "".join(text.splitlines(keepends=True)[:end]), number
+        # Quotes are open at the end.
+        pass
+    # The first row has the names.
+    return "\n".join([*text.split("\n")[:end], ""]), whole
 
 
 def _of_json(path: Path) -> pd.DataFrame:

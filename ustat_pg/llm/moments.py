@@ -20,7 +20,7 @@ from scipy.stats import beta
 
 from ..jackknife import ERRORS, LOW, Interval, Means, means, shape_of, student, unseen
 from ..validation import InputError, finite_array, integer
-from .pool import ScoredPool, leave_one_out
+from .pool import ScoredPool, averaged, leave_one_out
 
 Array = NDArray[np.float64]
 
@@ -280,10 +280,7 @@ def frac_reward_zero_std(
     if isinstance(rewards, ScoredPool):
         shares = rewards.by_prompt(shares)
     elif clusters is not None:
-        _, places, times = np.unique(clusters, return_inverse=True, return_counts=True)
-        sums = np.zeros((len(times), len(sizes)))
-        np.add.at(sums, places, shares)
-        shares = sums / times[:, None]
+        shares = averaged(shares, np.unique(clusters, return_inverse=True)[1])
     averages = means(shares, looks)
     low, high = share_interval(averages)
     beyond = np.array(sizes) > count

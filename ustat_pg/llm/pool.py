@@ -203,10 +203,7 @@ class ScoredPool:
         """
         if self.distinct == self.size:
             return values
-        sums = np.zeros((self.distinct, *values.shape[1:]))
-        np.add.at(sums, self.places, values)
-        rows = np.bincount(self.places).reshape(-1, *[1] * (values.ndim - 1))
-        return sums / rows
+        return averaged(values, self.places)
 
     @property
     def rollouts(self) -> int:
@@ -279,6 +276,14 @@ class ScoredPool:
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
+
+
+def averaged(values: Array, places: NDArray[np.intp]) -> Array:
+    """Values of rows, (P, ...), averaged over those of each place, (D, ...)."""
+    rows = np.bincount(places)
+    sums = np.zeros((len(rows), *values.shape[1:]))
+    np.add.at(sums, places, values)
+    return sums / rows.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def address(name: str) -> int:

@@ -118,10 +118,11 @@ def robust_group_size(
     ends, alone = [], []
     given = (constants.c2,) * 2 if c2 is None else c2
     for axis, (name, interval) in enumerate((("c1", c1), ("c2", given), ("c3", c3))):
-        both = np.asarray(interval, dtype=float)
-        if both.shape != (2,) or not both[0] <= both[1] or both[0] == np.inf:
+        both = np.array(interval) if np.ndim(interval) == 1 else np.zeros(0)
+        sound = both.dtype.kind in "iuf" and both.shape == (2,)
+        if not sound or not both[0] <= both[1] or both[0] == np.inf:
             raise InputError(f"{name} is {interval!r}: it must be its least and its greatest value")
-        both = np.maximum(both, 0.0)
+        both = np.maximum(both.astype(float), 0.0)
         ends.append(both[np.isfinite(both)])
         if len(ends[-1]) < 2:
             alone.append(np.eye(3)[axis])
