@@ -10,9 +10,20 @@ from scipy.optimize import brentq
 from scipy.stats import beta, binom, skew
 from scipy.stats import t as student_law
 
-from ustat_pg.jackknife import beside, log_ratio, means, ratio, ratio_interval, student
+from ustat_pg.jackknife import (
+    Means,
+    beside,
+    log_ratio,
+    means,
+    norm_interval,
+    pairs,
+    product_interval,
+    ratio,
+    ratio_interval,
+    student,
+)
 from ustat_pg.llm.estimates import frac_reward_zero_std
-from ustat_pg.llm.moments import norm_interval
+from ustat_pg.llm.moments import reward_tail
 
 
 def at_most(share, times):
@@ -170,6 +181,103 @@ def test_a_mean_that_errors_may_have_shortened():
     vectors = np.column_stack([wave, 0.3 + 0.01 * np.repeat([1.0, -1.0], 20)])
     _, high = norm_interval(vectors)
     assert high > 0.09 + 3 * student(39) ** 2 / 40
+
+
+def test_a_product_of_one_mean_with_itself_is_its_squared_length():
+    vectors = 0.2 + np.random.default_rng(6).normal(size=(40, 3))
+    low, high = norm_interval(vectors)
+    assert product_interval(vectors, vectors) == pytest.approx((low, high), rel=1e-12)
+    # A longer vector, and one the other way.
+    assert product_interval(vectors, 3 * vectors) == pytest.approx((3 * low, 3 * high), rel=1e-12)
+    assert product_interval(vectors, -vectors) == pytest.approx((-high, -low), rel=1e-12)
+    assert pairs(vectors, -vectors).full[0] == pytest.approx(-pairs(vectors).full[0], rel=1e-12)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_product_of_two_small_means_of_rare_parts(sign):
+    """One part in twenty has anything: ends hold, and are known in most of the times."""
+    rng, times, found = np.random.default_rng(8), 400, []
+    for _ in range(times):
+        seen = rng.random((100, 1)) < 0.05
+        shared = seen * (1 + rng.normal(size=(100, 3)))
+        other = sign * (shared + 0.3 * seen * rng.normal(size=(100, 3)))
+        found.append(product_interval(shared, other))
+    low, high = np.array(found).T
+    assert np.isfinite(found).all(axis=1).mean() > 0.5
+    assert (low > sign * 3 * 0.05**2).sum() <= at_most(0.04, times)
+    assert (high < sign * 3 * 0.05**2).sum() <= at_most(0.04, times)
+
+
+def variance_at_its_most(coins, counted):
+    """Unbiased p (1 - p) of 16 throws, whose error is that of pairs of throws where p is a half."""
+    n, heads = len(coins), coins.sum()
+    full = heads * (n - heads) / (n * (n - 1))
+
+    def without(throws, left):
+        return (heads - throws) * (n - left - heads + throws) / ((n - left) * (n - left - 1))
+
+    both = without(coins[:, None] + coins, 2)[..., None] if counted else None
+    return Means(np.array([full]), without(coins, 1)[:, None], without_two=both)
+
+
+def test_errors_that_parts_make_together_alone():
+    rng, times, far = np.random.default_rng(7), 1500, {True: 0, False: 0}
+    for _ in range(times):
+        coins = (rng.random(16) < 0.5).astype(float)
+        for counted in far:
+            (low,), (high,) = variance_at_its_most(coins, counted).interval()
+            far[counted] += not low - 1e-9 <= 0.25 <= high + 1e-9
+    assert far[True] <= at_most(0.05, times)
+    assert far[False] > 0.15 * times
+
+
+def test_what_two_parts_make_together_is_the_second_term_of_a_u_statistic():
+    """Of the mean of x_i x_j over pairs: its exact variance is that of both terms, on the average."""
+    rng, found, values = np.random.default_rng(9), [], []
+    for _ in range(4000):
+        x = rng.standard_normal(8)
+
+        def mean(total, squares, count):
+            return (total**2 - squares) / (count * (count - 1))
+
+        total, squares = x.sum(), (x**2).sum()
+        both = mean(total - x[:, None] - x, squares - x[:, None] ** 2 - x**2, 6)
+        one = mean(total - x, squares - x**2, 7)
+        full = np.array([mean(total, squares, 8)])
+        alone = Means(full, one[:, None]).se[0] ** 2
+        found.append(Means(full, one[:, None], without_two=both[..., None]).se[0] ** 2 - alone)
+        values.append(full[0])
+    # All of it is of pairs: 2/(n (n-1)).
+    assert np.mean(found) == pytest.approx(2 / 56, rel=0.06)
+    assert np.var(values) == pytest.approx(2 / 56, rel=0.15)
+
+
+@pytest.mark.parametrize(("prompts", "rollouts"), [(5, 8), (5, 16), (12, 8)])
+def test_prompts_that_all_have_the_least_silent_share(prompts, rollouts):
+    """Half of the rewards of each are 1. By the spread of prompts alone 7 to 33% are above."""
+    rng, times, sizes = np.random.default_rng(11), 300, np.array([2, 4, 8])
+    outside = np.zeros((2, 3))
+    for _ in range(times):
+        frame = frac_reward_zero_std((rng.random((prompts, rollouts)) < 0.5).astype(float), sizes)
+        outside += [frame.low > 0.5 ** (sizes - 1), frame.high < 0.5 ** (sizes - 1)]
+    assert (outside <= at_most(0.04, times)).all(), outside
+
+
+def test_an_error_of_rollouts_widens_no_share_of_prompts_that_differ():
+    """Half of the prompts have no signal: what their rollouts make is no error of the share."""
+    table = np.repeat([[0.0] * 8, [0.0, 1.0] * 4], 20, axis=0)
+    (row,) = frac_reward_zero_std(table, [2]).itertuples()
+    spread = means(np.repeat([1.0, 3 / 7], 20)[:, None])
+    assert (row.low, row.high) == pytest.approx(np.concatenate(spread.interval()), rel=1e-9)
+
+
+def test_rewards_whose_squares_may_have_no_variance():
+    rng, shape = np.random.default_rng(13), (60, 8)
+    heavy = rng.standard_t(3, shape), np.exp(rng.normal(size=shape)), rng.standard_cauchy(shape)
+    light = rng.normal(size=shape), rng.random(shape), rng.normal(size=shape) < -1.9, np.ones(shape)
+    few = rng.integers(0, 5, shape), (rng.random(shape) < 0.02) * rng.integers(1, 3, shape)
+    assert [reward_tail(each) for each in heavy] == [6.0] * 3
+    assert [reward_tail(each.astype(float)) for each in (*light, *few)] == [0.0] * 6
 
 
 @pytest.mark.parametrize(("rate", "size"), [(0.02, 4), (0.02, 8), (0.3, 8)])

@@ -39,8 +39,14 @@ LOW = 2.0
 """The skewness of a sample is too small by about this over the parts that carry its spread."""
 SQUARE = 1.5
 """The skewness that a square of a mean has at least where four or more parts set it in one direction."""
+LIKELY = 0.3
+"""Looks at which an interval has errors of 17%: a signal whose own begins above 0 is likely there."""
+_SQUARED_ANGLE = math.sqrt(8)
+"""The skewness of a squared normal number, which 1 less the cosine of a small angle is."""
 _LEAN = 0.4
 """The skewness of a mean that is taken for granted at most."""
+_PAIRED = 200
+"""Parts whose products tell how large those of different parts are."""
 _ROUNDING = 1e-12
 """The relative error of a ratio that is the same for all parts."""
 _GRID = np.linspace(0.0, 1.0, 1025)
@@ -73,16 +79,27 @@ class Means:
         without: the same without each part, (P, Q).
         looks: which share the 5% of errors.
         parts: what they are over, in words.
+        without_two: the same without two parts, (P, P, Q), whose diagonal is not read: errors then hold what
+            two parts make together, which of few parts may be most. None where it is not known.
+        tail: errors that the end away from 0 is off at least, of a law whose largest values no sample shows.
     """
 
     full: Array
     without: Array
-    looks: int = 1
+    looks: float = 1
     parts: str = "prompts"
+    without_two: Array | None = None
+    tail: float = 0.0
 
     def apply(self, function: Callable[[Array], Array]) -> Means:
         """The same of a function of the means; it maps (..., Q) to (..., Q')."""
-        return replace(self, full=function(self.full), without=function(self.without))
+        two = self.without_two
+        return replace(
+            self,
+            full=function(self.full),
+            without=function(self.without),
+            without_two=None if two is None else function(two),
+        )
 
     def estimate(self, place: int, skewness: float = -math.inf) -> Estimate:
         """One of them, with its error and its interval (:meth:`interval`), and why an end is not known."""
@@ -102,7 +119,20 @@ class Means:
     def covariance(self) -> Array:
         """Covariance of the estimates, (Q, Q), by the delete-one jackknife; NaN where there is one part."""
         count = len(self.without)
-        return self.influences.T @ self.influences / max(count * (count - 1), 1)
+        alone: Array = self.influences.T @ self.influences / max(count * (count - 1), 1)
+        if self.without_two is None or count < 4:
+            return alone
+        both = (count - 2) * (count - 3) * self.without_two
+        one = (count - 1) * (count - 2) * self.without
+        both = count * (count - 1) * self.full - one[:, None] - one + both
+        both[np.arange(count), np.arange(count)] = 0.0
+        # Less its mean, and what either part makes alone: twice the second term of Hoeffding's.
+        rows, pairs = both.sum(axis=1), count * (count - 1)
+        own = (rows - rows.mean(axis=0)) / (count - 2)
+        both -= rows.sum(axis=0) / pairs + own[:, None] + own
+        both[np.arange(count), np.arange(count)] = 0.0
+        free = count * (count - 3)
+        return alone + np.einsum("ijq,ijr->qr", both, both) / (2 * pairs * free)
 
     @property
     def se(self) -> Array:
@@ -125,9 +155,11 @@ class Means:
         least = min(skewness, _LEAN * math.sqrt(count)) if count >= FEW else -math.inf
         leaning = np.maximum(seen * (1 + LOW / np.maximum(carriers, 1.0)), least)
         width = np.array([student(each, self.looks) for each in freedom])
+        down, up = (_reach(width, lean, count) for lean in (-leaning, leaning))
+        up = np.where(self.full < 0, up, np.maximum(up, self.tail))
+        down = np.where(self.full < 0, np.maximum(down, self.tail), down)
         with np.errstate(invalid="ignore"):
-            low = self.full - _reach(width, -leaning, count) * se
-            high = self.full + _reach(width, leaning, count) * se
+            low, high = self.full - down * se, self.full + up * se
         same = (se == 0) & (self.full != 0)
         low, high = (np.where(same, self.full, end) for end in (low, high))
         few = ~same & unseen(carriers, count)
@@ -184,7 +216,7 @@ def _reach(width: Array, skewness: Array, count: int) -> Array:
     return np.fmax(width, far.max(axis=0))
 
 
-def means(columns: Array, looks: int = 1, parts: str = "prompts") -> Means:
+def means(columns: Array, looks: float = 1, parts: str = "prompts") -> Means:
     """Means of columns (P, Q), a row for each part."""
     # From the mean, so that columns that are all alike have no error at all.
     mean, left = columns.mean(axis=0), len(columns) - 1
@@ -194,10 +226,93 @@ def means(columns: Array, looks: int = 1, parts: str = "prompts") -> Means:
 
 def beside(*several: Means) -> Means:
     """Means of the same parts, one after the other."""
+    twice = [each.without_two for each in several if each.without_two is not None]
     return replace(
         several[0],
         full=np.concatenate([each.full for each in several]),
         without=np.concatenate([each.without for each in several], axis=1),
+        without_two=np.concatenate(twice, axis=2) if len(twice) == len(several) else None,
+    )
+
+
+def pairs(first: Array, second: Array | None = None, looks: float = 1) -> Means:
+    """The mean of ⟨u_x, v_y⟩ over pairs of different parts, which is ⟨E u, E v⟩ without bias.
+
+    Vectors u and v are (P, k), P >= 2, v those of u unless given; those of different parts are independent.
+    """
+    second = first if second is None else second
+    count, left, right = len(first), first.sum(axis=0), second.sum(axis=0)
+    own = np.einsum("pk,pk->p", first, second)
+    total = float(left @ right - own.sum())
+    without = np.full((count, 1), np.nan)
+    if count > 2:
+        rest = total - (first @ right + second @ left - 2 * own)
+        without[:, 0] = rest / ((count - 1) * (count - 2))
+    return Means(np.array([total / (count * (count - 1))]), without, looks)
+
+
+def norm_interval(vectors: Array, looks: float = 1) -> Interval:
+    """The 95% interval of ‖E u‖² from independent vectors u, (P, k), P >= 2, as :func:`pairs` estimates it.
+
+    With C = Cov u and v the variance along E u the estimate has variance 4 ‖E u‖² v/P + 2 tr C²/P², which
+    grows with ‖E u‖². So the interval has the sizes from which the estimate is not too far in *their own*
+    errors, as Wilson's has of a share. Above the estimate v is at least tr C²/tr C, that of an error which
+    made it too small, and larger than it looks where few vectors carry it. Below it the skewness of a square
+    is taken off, as Cornish and Fisher do.
+    """
+    low, high, few = _norm_ends(vectors, looks)
+    return low, math.inf if few else high
+
+
+def _norm_ends(vectors: Array, looks: float) -> tuple[float, float, bool]:
+    """The ends of ‖E u‖², and whether larger vectors may be unseen."""
+    count, mean = len(vectors), vectors.mean(axis=0)
+    apart = vectors - mean
+    along, norm = apart @ mean, float(mean @ mean)
+    spread = float(np.square(apart).sum()) / (count - 1)
+    if count < 3 or not spread > 0:
+        same = count > 2 and norm > 0
+        return (norm, norm, False) if same else (0.0, 0.0, True)
+    _, (freedom,), (carriers,) = shape_of(along[:, None])
+    products = np.square(apart[:_PAIRED] @ apart[:_PAIRED].T)
+    squares = float((products.sum() - np.trace(products)) / len(products) / (len(products) - 1))
+    width = student(freedom, looks) ** 2
+    own = float(along @ along) / (count - 1) / norm if norm > 0 else 0.0
+    value, rest = norm - spread / count, 2 * squares / count**2
+
+    def far(value: float, slope: float, more: float) -> tuple[float, float]:
+        # (value - r)² = width (slope r + more).
+        middle = value + width * slope / 2
+        root = math.sqrt(max(middle**2 - value**2 + width * more, 0.0))
+        return middle - root, middle + root
+
+    most = max(own, squares / spread) * (1 + LOW / max(carriers, 1.0))
+    below, above = (4 * v / count for v in (own, most))
+    less = value - (width - 1) * own / count
+    low = far(less, below, rest)[0] if less > 0 else 0.0
+    _, high = far(value, above, rest + (below - above) * max(value, 0.0))
+    return max(low, 0.0), max(high, 0.0), bool(unseen(carriers, count))
+
+
+def product_interval(first: Array, second: Array, looks: float = 1) -> Interval:
+    """The 95% interval of ⟨E u, E v⟩ from independent pairs of vectors u and v, (P, k) each, P >= 2.
+
+    Of ‖E (u + v)/2‖² - ‖E (u - v)/2‖², u and v brought to one length, by the intervals of the two (Donner and
+    Zou, 2012): where u is v it is :func:`norm_interval`.
+    """
+    lengths = [float(np.square(each).sum()) for each in (first, second)]
+    scale = (lengths[1] / lengths[0]) ** 0.25 if min(lengths) > 0 else 1.0
+    one, other = first * (scale / 2), second / (scale * 2)
+    more, less = one + other, one - other
+    value, taken = (float(pairs(each).full[0]) for each in (more, less))
+    (low, high, _), (least, most, _) = (_norm_ends(each, looks) for each in (more, less))
+    down = math.hypot(max(value - low, 0.0), max(most - taken, 0.0))
+    up = math.hypot(max(high - value, 0.0), max(taken - least, 0.0))
+    # Where few carry the product larger ones may be unseen: an end is not known.
+    below, above = (math.isinf(float(end[0])) for end in pairs(first, second).interval())
+    return (
+        -math.inf if below else value - taken - down,
+        math.inf if above else value - taken + up,
     )
 
 
@@ -236,10 +351,12 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
         return 0.0, math.inf
     if denominator is None:
         line = np.array([1.0, -top / bottom]) if bottom > 0 else np.array([0.0, -1.0])
-        apart = both.apply(lambda columns: (columns - both.full) @ line[:, None])
+        apart = replace(both, tail=0.0).apply(lambda columns: (columns - both.full) @ line[:, None])
         down, up = (abs(float(end[0])) for end in apart.interval())
         size = float(apart.se[0])
         down, up = (end / size if size > 0 else 0.0 for end in (down, up))
+        # Either of the two may be larger than it looks.
+        down, up = max(down, both.tail / 2), max(up, both.tail / 2)
         below, above = (down * error, down * other), (up * error, up * other)
     else:
         (lowest, _), (highest, _) = np.array(both.interval()).tolist()
@@ -280,3 +397,40 @@ def log_ratio(first: Means, second: Means) -> Estimate:
         return Estimate(value, se, value, value)
     high = math.exp(log.high) if log.high < math.inf else math.inf
     return Estimate(value, se, math.exp(log.low), high)
+
+
+def alignment(three: Means, first: bool, second: bool) -> tuple[Estimate, Estimate]:
+    """⟨u, v⟩/‖v‖² and the cosine between u and v, from ‖u‖², ⟨u, v⟩ and ‖v‖².
+
+    Arguments:
+        three: the means.
+        first, second: whether ‖u‖² and ‖v‖² are distinguishable from 0; where what divides is not, ends are
+            the least and the most that there can be.
+    """
+    return (
+        _over(three, lambda c: c[..., 1] / c[..., 2], second, math.inf, -math.inf),
+        _over(
+            three,
+            lambda c: c[..., 1] / np.sqrt(c[..., 0] * c[..., 2]),
+            first and second,
+            1.0,
+            _SQUARED_ANGLE,
+        ),
+    )
+
+
+def _over(
+    parts: Means, function: Callable[[Array], Array], known: bool, most: float, skewness: float
+) -> Estimate:
+    """A ratio of at most ``most``; ``skewness`` is that of what it is below that, at least."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
+    found = replace(below, value=-below.value, low=-below.high, high=-below.low)
+    if found.se <= _ROUNDING:
+        # The same vectors, or multiples of them.
+        return replace(found, low=found.value, high=found.value, reason=None)
+    if not known:
+        reason = "a gradient is not distinguishable from 0"
+        return replace(found, low=-most, high=most, reason=reason)
+    value, low, high = (max(-most, min(most, end)) for end in (found.value, *found.interval))
+    return replace(found, value=value, low=low, high=high)

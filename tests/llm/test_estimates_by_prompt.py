@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ustat_pg.catalogue.choice import Direction
-from ustat_pg.jackknife import Means, log_ratio, means, ratio
+from ustat_pg.jackknife import Means, log_ratio, means, norm_interval, ratio
 from ustat_pg.llm import estimates
-from ustat_pg.llm.moments import norm_interval, prompt_moments, share_interval
+from ustat_pg.llm.moments import prompt_moments, share_interval
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.llm.tables import group_moments
 
@@ -124,7 +124,7 @@ def test_signals_are_likely_of_each_of_these_of_one_or_of_none():
     assert seen == set(itertools.product([False, True], repeat=2))
 
 
-@pytest.mark.parametrize("drawn", POOLS)
+@pytest.mark.parametrize("drawn", [*POOLS, (3, 6.0, 1), (5, 6.0, 2)])
 @pytest.mark.parametrize("name", ["maxrl", "group-mean"])
 def test_directions(drawn, name):
     pool, _ = pool_of(*drawn)
@@ -140,14 +140,19 @@ def test_directions(drawn, name):
     every = range(PROMPTS)
     angle = deleted(cosine, pool.looks)
     found = estimates.direction(pool, name, 4)
-    if math.isnan(angle.full[0]):
+    vectors = [np.array(each) for each in (own, gradient)]
+    if min(norm_interval(each, pool.looks)[0] for each in vectors) <= 0:
+        # Neither length may be 0.
         assert found == Direction(None, None, -1.0, 1.0)
         return
     scale = product(own, gradient, every) / product(gradient, gradient, every)
-    # Where a gradient may be 0 without some prompt, any end is.
-    (below,), (above,) = angle.interval()
-    low, high = (-1 if math.isnan(below) else below, 1 if math.isnan(above) else above)
-    wanted = [scale, *np.clip([angle.full[0], low, high], -1, 1)]
+    assert found.scale is not None
+    # What it is below 1 is as skewed as a square.
+    below = deleted(lambda chosen: [-cosine(chosen)[0]], pool.looks).estimate(0, math.sqrt(8))
+    ends = -np.array([below.high, below.low])
+    if below.se <= 1e-12:
+        ends[:] = angle.full[0]
+    wanted = [scale, *np.clip([angle.full[0], *ends], -1, 1)]
     close([found.scale, found.cosine, found.low, found.high], wanted)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ustat_pg.llm.estimates import constants, oracle_ratio, ordering, summary
+from ustat_pg.llm.estimates import constants, curves, oracle_ratio, ordering, summary
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.predictions import gradient_mse, mse_constants
 from ustat_pg.problems import SoftmaxBandit
@@ -75,3 +76,23 @@ def test_where_enough_prompts_show_it_ends_are_known():
     assert summary(hidden).set_index("name").loc["gradient_sq", "high"] == math.inf
     turned = ordering(hidden, 4, ["oracle", "grpo"])
     assert turned["low"].tolist() == [-math.inf]
+
+
+def test_one_prompt_of_far_longer_scores_says_that_others_may_be_unseen():
+    rng = np.random.default_rng(1)
+    z, scores = rng.integers(0, 2, (40, 8)).astype(float), rng.normal(size=(40, 8, 4))
+    names = tuple(f"number {place}" for place in range(40))
+    usual = replace(ScoredPool.from_scores(z, scores), prompts=names)
+    scores[7] *= 6
+    long = replace(ScoredPool.from_scores(z, scores), prompts=names)
+    scores[[5, 9, 11]] *= 6
+    several = replace(ScoredPool.from_scores(z, scores), prompts=names)
+    for pool, seen in ((usual, True), (several, True), (long, False)):
+        found = constants(pool)
+        said = [each for each in found.not_known.values() if "'number 7' alone has" in each]
+        assert bool(said) != seen
+        if not seen:
+            assert found.not_known.keys() >= {"c1", "c2", "c3", "vanilla"}
+            assert {found.c1.high, found.c2.high, found.c3.high} == {math.inf}
+            assert np.isinf(curves(pool, [2, 4])["high"]).all()
+            assert summary(pool).set_index("name").loc["gradient_sq", "high"] == math.inf

@@ -15,7 +15,7 @@ from tests.support import independent_turns as ind
 from tests.support.refusals import refuses
 from ustat_pg.engines import enumerate_turns
 from ustat_pg.estimators import TURN_SCHEMES, turns
-from ustat_pg.jackknife import Means, log_ratio, ratio
+from ustat_pg.jackknife import Means, log_ratio, norm_interval, product_interval, ratio
 from ustat_pg.noise import EpisodePool, turns_of_pool
 from ustat_pg.problems import episode_problem, load_episodes
 
@@ -179,14 +179,23 @@ def test_one_prompt_is_a_plain_loop_over_groups_and_pairs_of_them(name, scheme):
     wanted = by_loops(lambda i: chosen[i], count, size, scheme)
     for what, value in wanted.items():
         assert getattr(row, what).value == pytest.approx(float(value), abs=1e-12), what
-    parts = [
-        by_loops(lambda i, left=left: chosen[i + (i >= left)], count - 1, size, scheme)
-        for left in range(count)
-    ]
+
+    def without(*left):
+        kept = [each for i, each in enumerate(chosen) if i not in left]
+        return by_loops(lambda i: kept[i], len(kept), size, scheme)
+
+    parts, both = [without(i) for i in range(count)], list(combinations(range(count), 2))
+    fewer = [without(*two) for two in both]
+    # What two make together is what a sum of what each makes leaves.
+    sums = np.array([[float(i in two) for i in range(count)] for two in both])
     for what in MOMENTS:
-        without = np.array([float(part[what]) for part in parts])
-        se = np.sqrt((count - 1) / count * ((without - without.mean()) ** 2).sum())
-        assert getattr(row, what).se == pytest.approx(se, abs=1e-12), what
+        alone = np.array([float(part[what]) for part in parts])
+        variance = (count - 1) / count * ((alone - alone.mean()) ** 2).sum()
+        together = (count - 2) * (count - 3) * np.array([float(part[what]) for part in fewer])
+        together -= (count - 1) * (count - 2) * sums @ alone
+        together -= sums @ np.linalg.lstsq(sums, together, rcond=None)[0]
+        variance += (together**2).sum() / (count**2 * (count - 1) * (count - 3))
+        assert getattr(row, what).se == pytest.approx(np.sqrt(variance), abs=1e-12), what
 
 
 NAMES = ("to-go", "summed", "pooled-mean", "episode-mean")
@@ -271,13 +280,32 @@ def test_every_estimate_of_several_prompts_is_a_plain_loop_over_pairs_of_them(se
 
         same(row.noise, combined(lambda a, b, s, c, g: a - b).estimate(0), "noise")
         same(row.mse, combined(lambda a, b, s, c, g: a - 2 * c + g).estimate(0), "mse")
+        mean, whole = (
+            np.array([each for _, _, each in made[name]]) for name in (row.scheme, "episode")
+        )
         signal_, along, target = (
-            parts.estimate(k, sk) for k, sk in ((2, 1.5), (3, -np.inf), (4, 1.5))
+            replace(parts.estimate(k), low=ends[0], high=ends[1])
+            for k, ends in (
+                (2, norm_interval(mean)),
+                (3, product_interval(mean, whole)),
+                (4, norm_interval(whole)),
+            )
         )
         for name, wanted in (("signal", signal_), ("along", along), ("gradient_sq", target)):
             same(getattr(row, name), wanted, name)
-        same(row.noise_to_signal, ratio(noise_and_signal(parts)), "noise_to_signal")
+        two = noise_and_signal(parts)
+        known = [ratio(two, ends) for ends in (None, signal_.interval)]
+        farthest = {
+            "low": min(each.low for each in known),
+            "high": max(each.high for each in known),
+        }
+        same(row.noise_to_signal, replace(known[0], **farthest), "noise_to_signal")
         over = log_ratio(noise_and_signal(parts), noise_and_signal(of_first))
+        first = np.array([each for _, _, each in made["to-go"]])
+        # Ends of a ratio are known where 83% intervals of both signals begin above 0.
+        if over.low < over.high and min(norm_interval(each, 0.3)[0] for each in (mean, first)) <= 0:
+            reason = "a signal is not distinguishable from 0"
+            over = replace(over, low=0.0, high=np.inf, reason=reason)
         same(row.over_first, over, "over_first")
         both = min(signal_.low, target.low) > 0
         for name, turned, known, most, lean in (

@@ -10,15 +10,17 @@ import numpy as np
 
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from, least_budget
-from ..jackknife import FEW, Interval, Means, beside, means
+from ..jackknife import FEW, Interval, Means, beside, norm_interval, pairs, shape_of
 from ..predictions import MseConstants
 from ..shown import plain
-from .moments import gradients, norm_interval, pairs, prompt_moments
+from .moments import gradients, over_prompts, prompt_moments
 from .pool import ScoredPool
 from .printing import interval_lines
 
 _TELLING = 3
 """Prompts in which ‖g(x)‖² must be seen for an upper end of what rests on it."""
+_ALONE = 1.5
+"""Prompts that carry the spread of E‖s‖² below which one has it alone."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,11 @@ class ConstantsEstimate(Estimates):
 
     @classmethod
     def of_means(
-        cls, parts: Means, signal: Interval | None = None, hidden: str | None = None
+        cls,
+        parts: Means,
+        signal: Interval | None = None,
+        hidden: str | None = None,
+        alone: str | None = None,
     ) -> ConstantsEstimate:
         """Those of means of c1, c2, c3, vanilla and the signal.
 
@@ -55,8 +61,15 @@ class ConstantsEstimate(Estimates):
             parts: the means, over prompts.
             signal: the interval of the signal; that of the means unless given.
             hidden: why c1 and c3 have no upper end, of :func:`hidden_gradients`; None where they have.
+            alone: why no constant has, of :func:`hidden_prompts`.
         """
         found, strength = constant_estimates(parts), parts.estimate(4)
+        found["vanilla"] = parts.estimate(3)
+        # Of products of different rewards.
+        found["c1"] = replace(parts, tail=parts.tail / 2).estimate(0)
+        for name in ("c1", "c2", "c3", "vanilla"):
+            if alone is not None:
+                found[name] = replace(found[name], high=math.inf, reason=alone)
         if signal is not None:
             strength = replace(strength, low=signal[0], high=signal[1])
         if hidden is not None:
@@ -64,7 +77,7 @@ class ConstantsEstimate(Estimates):
                 found[name] = replace(found[name], high=math.inf, reason=hidden)
             found["g_star"] = replace(found["g_star"], low=1.0)
         crit = least_budget(parts, signal)
-        return cls(**found, vanilla=parts.estimate(3), signal=strength, k_crit=crit)
+        return cls(**found, signal=strength, k_crit=crit)
 
     @property
     def clipped(self) -> tuple[str, ...]:
@@ -102,7 +115,8 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     (0.0625, 0.5208, True)
     """
     signal = norm_interval(pool.by_prompt(gradients(pool)), pool.looks)
-    return ConstantsEstimate.of_means(constant_means(pool), signal, hidden_gradients(pool))
+    reasons = hidden_gradients(pool), hidden_prompts(pool)
+    return ConstantsEstimate.of_means(constant_means(pool), signal, *reasons)
 
 
 def hidden_gradients(pool: ScoredPool) -> str | None:
@@ -122,6 +136,22 @@ def hidden_gradients(pool: ScoredPool) -> str | None:
     )
 
 
+def hidden_prompts(pool: ScoredPool) -> str | None:
+    """Why a mean over prompts of what ‖s‖² is in has no upper end: one prompt's scores are far longer than
+    all others', and such prompts are seen by chance; None where none is.
+    """
+    lengths = pool.by_prompt(pool.squared_norms.mean(axis=1))
+    if pool.distinct < FEW:
+        return None
+    _, _, (carriers,) = shape_of((lengths - lengths.mean())[:, None])
+    largest = int(lengths.argmax())
+    if not 0 < carriers < _ALONE:
+        return None
+    name = pool.prompts[int(np.flatnonzero(pool.places == largest)[0])]
+    share = lengths[largest] / lengths.sum()
+    return f"prompt {name!r} alone has {share:.0%} of E‖s‖², and others like it may be unseen"
+
+
 def constant_means(pool: ScoredPool) -> Means:
     """Means over prompts of c1, c2, c3, vanilla and the signal, without bias."""
     moments, sketches = prompt_moments(pool), pool.by_prompt(gradients(pool))
@@ -129,7 +159,7 @@ def constant_means(pool: ScoredPool) -> Means:
     # The signal is no mean over prompts: it is taken off last.
     three = constants_from(moments.norm_squared_advantage, moments.variance_trace, spread, 0.0)
     columns = np.column_stack([*three, moments.norm_squared_reward - spread])
-    averages = beside(means(pool.by_prompt(columns), pool.looks), pairs(sketches, pool.looks))
+    averages = beside(over_prompts(pool, columns), pairs(sketches, looks=pool.looks))
 
     def with_c1(columns: Any) -> Any:
         signal = columns[..., 4:]

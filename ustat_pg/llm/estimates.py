@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -26,18 +26,30 @@ from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
 from ..estimate import Estimate
-from ..jackknife import FEW, Interval, Means, beside, log_ratio, means, ratio
+from ..jackknife import (
+    FEW,
+    LIKELY,
+    Interval,
+    Means,
+    alignment,
+    beside,
+    log_ratio,
+    means,
+    norm_interval,
+    pairs,
+    ratio,
+)
 from ..shown import Shown, plain
 from ..validation import InputError, integer, one_of
-from .constants import ConstantsEstimate, constants, hidden_gradients
+from .constants import ConstantsEstimate, constants, hidden_gradients, hidden_prompts
 from .moments import (
     GroupMoments,
     PromptMoments,
     frac_reward_zero_std,
     gradients,
-    norm_interval,
-    pairs,
+    over_prompts,
     prompt_moments,
+    reward_tail,
     share_interval,
     sizes_of,
 )
@@ -112,6 +124,8 @@ def curves(
     groups = [group for row in group_moments(pool, moments, names, sizes) for group in row]
     averages = beside(*(_error(pool, moments, group) for group in groups))
     low, high = averages.interval()
+    if hidden_prompts(pool) is not None:
+        high[:] = math.inf
     return pd.DataFrame(
         {
             "estimator": np.repeat(names, len(sizes)),
@@ -134,7 +148,7 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
     if np.isnan(group.cross).any():
         raise too_large(pool.rollouts, pool, ONE_MORE)
     error = group.second - 2 * group.cross + moments.gradient_sq
-    return means(pool.by_prompt(error[:, None]), pool.looks)
+    return over_prompts(pool, error[:, None])
 
 
 def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAPER) -> pd.DataFrame:
@@ -167,7 +181,7 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
         errors[name] = group.second - 2 * group.cross
     both = list(combinations(names, 2))
     apart = np.stack([errors[first] - errors[second] for first, second in both], axis=1)
-    averages = means(pool.by_prompt(apart), pool.looks)
+    averages = over_prompts(pool, apart)
     frame = pd.DataFrame(both, columns=["first", "second"])
     frame["difference"] = averages.full
     frame["low"], frame["high"] = averages.interval()
@@ -349,32 +363,12 @@ def direction(pool: ScoredPool, estimator: str, size: int) -> Direction:
     """
     ((group,),) = group_moments(pool, prompt_moments(pool), [estimator], [size])
     mean, gradient = _vectors(pool, group), pool.by_prompt(gradients(pool))
-    # ⟨u, v⟩ = (‖u + v‖² - ‖u - v‖²)/4 holds for means over pairs too.
-    parts = [mean, gradient, mean + gradient, mean - gradient]
-    four = beside(*(pairs(vectors, pool.looks) for vectors in parts))
-
-    def cosine(columns: Array) -> Array:
-        one, other, more, less = np.moveaxis(columns, -1, 0)
-        size = one * other
-        known = (one > 0) & (other > 0)
-        root = np.sqrt(np.where(known, size, 1.0))
-        return np.where(known, (more - less) / (4 * root), np.nan)[..., None]
-
-    angle = four.apply(cosine)
-    value, (below, above) = float(angle.full[0]), angle.interval()
-    if not math.isfinite(value):
+    if not all(norm_interval(each, pool.looks)[0] > 0 for each in (mean, gradient)):
         return Direction(None, None, -1.0, 1.0)
-    _, signal, more, less = four.full
-    return Direction(
-        float((more - less) / (4 * signal)),
-        min(max(value, -1.0), 1.0),
-        max(float(np.nan_to_num(below[0], nan=-1.0)), -1.0),
-        min(float(np.nan_to_num(above[0], nan=1.0)), 1.0),
-    )
-
-
-_LIKELY = 0.3
-"""Looks at which an interval has errors of 17%: a signal whose own begins above 0 is likely there."""
+    both = (mean, mean), (mean, gradient), (gradient, gradient)
+    three = beside(*(pairs(*two, looks=pool.looks) for two in both))
+    scale, cosine = alignment(three, True, True)
+    return Direction(scale.value, cosine.value, *cosine.interval)
 
 
 @dataclass(frozen=True)
@@ -389,11 +383,11 @@ class Noise:
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
     """The noise of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
     vectors = _vectors(pool, group)
-    square = means(pool.by_prompt(group.second[:, None]), pool.looks)
-    both = beside(square, pairs(vectors, pool.looks)).apply(
+    square = over_prompts(pool, group.second[:, None])
+    both = beside(square, pairs(vectors, looks=pool.looks)).apply(
         lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
-    likely = norm_interval(vectors, pool.looks * _LIKELY)[0] > 0
+    likely = norm_interval(vectors, pool.looks * LIKELY)[0] > 0
     return Noise(both, norm_interval(vectors, pool.looks), likely)
 
 
@@ -470,7 +464,11 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
-    if hidden_gradients(pool) is not None:
+    tail = reward_tail(pool.rewards)
+    for name, times in (("reward_variance", 1.0), ("gradient_sq", 0.5)):
+        place = names.index(name)
+        high[place] = replace(averages, tail=tail * times).interval()[1][place]
+    if hidden_gradients(pool) is not None or hidden_prompts(pool) is not None:
         high[names.index("gradient_sq")] = math.inf
     for place in map(names.index, whole):
         low[place], high[place] = shares[0][place], shares[1][place]

@@ -8,7 +8,6 @@ prompt; they hold the noise of rollouts and of random groups too, which are draw
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
-from scipy.stats import beta
+from scipy.stats import beta, binom
 
-from ..jackknife import ERRORS, LOW, Interval, Means, means, shape_of, student, unseen
+from ..jackknife import ERRORS, Means, means, shape_of, student
 from ..validation import InputError, finite_array, integer
 from .pool import ScoredPool, averaged, leave_one_out
 
@@ -143,14 +142,16 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     )
 
 
+_LARGEST, _LEAST_LARGEST, _HEAVY, _TAIL = 0.05, 10, 4.4, 6.0
+"""The largest deviations: their share, how many at least, the estimated tail index below which their squares
+may have no variance, and the errors that a mean of these may be too small by.
+"""
 _SEEN = 6.0
 """Prompts that must carry the spread of a share for its law to be that of a mean."""
-_PAIRED = 200
-"""Prompts whose products tell how large those of different prompts are."""
 
 
-def share_interval(shares: Means) -> tuple[Array, Array]:
-    """95% intervals of means of columns between 0 and 1, within these.
+def share_interval(shares: Means, least: ArrayLike = 0.0) -> tuple[Array, Array]:
+    """95% intervals of means of columns between 0 and 1, within these; ``least`` is what errors are at least.
 
     Where few prompts carry the spread they are Clopper and Pearson's, of a binomial law with the same
     error (Korn and Graubard, 1998): of p(1-p)/se² trials, fewer as the error is uncertain itself. Where all
@@ -160,8 +161,9 @@ def share_interval(shares: Means) -> tuple[Array, Array]:
     if count < 2:
         return np.zeros_like(share), np.ones_like(share)
     spread, (_, freedom, carriers) = share * (1 - share), shape_of(shares.influences)
-    known = (shares.se > 0) & (spread > 0)
-    trials = np.where(known, spread / np.where(known, shares.se**2, 1.0), count)
+    error = np.maximum(shares.se, least)
+    known = (error > 0) & (spread > 0)
+    trials = np.where(known, spread / np.where(known, error**2, 1.0), count)
     wider = [
         student(max(n - 1, 1), looks) / student(f, looks)
         for n, f in zip(trials, freedom, strict=True)
@@ -171,8 +173,51 @@ def share_interval(shares: Means) -> tuple[Array, Array]:
     low = np.where(won > 0, beta.ppf(half, np.where(won > 0, won, 1.0), lost + 1), 0.0)
     high = np.where(lost > 0, beta.isf(half, won + 1, np.where(lost > 0, lost, 1.0)), 1.0)
     enough = carriers >= _SEEN
-    below, above = (np.clip(end, 0.0, 1.0) for end in shares.interval())
+    times = np.where(shares.se > 0, error / np.where(shares.se > 0, shares.se, 1.0), 1.0)
+    below, above = (
+        np.clip(shares.full + (end - shares.full) * times, 0.0, 1.0) for end in shares.interval()
+    )
     return np.where(enough, below, low), np.where(enough, above, high)
+
+
+def _least_errors(shares: Array, same: Array) -> Array:
+    """Variances of prompts' silent shares that rollouts alone make, (P, Q).
+
+    Shares (N + 1, Q) are those by the count n of the commonest reward, as if all others were one, which is
+    binomial with p(1-p) as n(N-n)/(N(N-1)) estimates it: prompts that are all at the least share that there
+    is show no error.
+    """
+    count = len(shares) - 1
+    most = same.max(axis=1)
+    spread = np.minimum(most * (count - most) / (count * max(count - 1, 1)), 0.25)
+    rate = 0.5 + np.sqrt(0.25 - spread)
+    law = binom.pmf(np.arange(count + 1), count, rate[:, None])
+    variances: Array = law @ shares**2 - (law @ shares) ** 2
+    return np.maximum(variances, 0.0)
+
+
+def over_prompts(pool: ScoredPool, columns: Array) -> Means:
+    """Means over prompts of what the squares of rewards are in, columns (P, Q)."""
+    return replace(means(pool.by_prompt(columns), pool.looks), tail=reward_tail(pool.rewards))
+
+
+def reward_tail(rewards: Array) -> float:
+    """Errors that the upper end of a mean of squared rewards is away at least; half as many of products.
+
+    Where the largest 5% of deviations may fall off more slowly than the fourth power (Hill's estimate), their
+    squares have no variance: a sample without the largest looks as a narrow law does, and its mean is four to
+    five of its own errors too small in 1 of 30. Rewards of few values end where they are seen to.
+    """
+    apart = np.abs(leave_one_out(rewards)).ravel()
+    count = max(round(_LARGEST * apart.size), _LEAST_LARGEST)
+    if count >= apart.size:
+        return 0.0
+    largest = np.argpartition(apart, -count - 1)[-count - 1 :]
+    values = np.sort(apart[largest])
+    if 2 * len(np.unique(rewards.ravel()[largest])) < count or not values[0] > 0:
+        return 0.0
+    index = 1 / max(float(np.log(values[1:] / values[0]).mean()), 1e-12)
+    return _TAIL if index < _HEAVY else 0.0
 
 
 def gradients(pool: ScoredPool) -> Array:
@@ -185,57 +230,6 @@ def gradients(pool: ScoredPool) -> Array:
     if pool.distinct < 2:
         raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
     return pool.sketches
-
-
-def pairs(vectors: Array, looks: int = 1) -> Means:
-    """The mean of ⟨u_x, u_y⟩ over pairs of different prompts, which is ‖E u‖² without bias.
-
-    Vectors u are (P, k), P >= 2; those of different prompts are independent.
-    """
-    count, whole = len(vectors), vectors.sum(axis=0)
-    squares = np.einsum("pk,pk->p", vectors, vectors)
-    total = float(whole @ whole) - squares.sum()
-    without = np.full((count, 1), np.nan)
-    if count > 2:
-        rest = total - 2 * (vectors @ whole - squares)
-        without[:, 0] = rest / ((count - 1) * (count - 2))
-    return Means(np.array([total / (count * (count - 1))]), without, looks)
-
-
-def norm_interval(vectors: Array, looks: float = 1) -> Interval:
-    """The 95% interval of ‖E u‖² from independent vectors u, (P, k), P >= 2, as :func:`pairs` estimates it.
-
-    With C = Cov u and v the variance along E u the estimate has variance 4 ‖E u‖² v/P + 2 tr C²/P², which
-    grows with ‖E u‖². So the interval has the sizes from which the estimate is not too far in *their own*
-    errors, as Wilson's has of a share. Above the estimate v is at least tr C²/tr C, that of an error which
-    made it too small, and larger than it looks where few vectors carry it. Below it the skewness of a square
-    is taken off, as Cornish and Fisher do.
-    """
-    count, mean = len(vectors), vectors.mean(axis=0)
-    apart = vectors - mean
-    along, norm = apart @ mean, float(mean @ mean)
-    spread = float(np.square(apart).sum()) / (count - 1)
-    if count < 3 or not spread > 0:
-        return (norm, norm) if count > 2 and norm > 0 else (0.0, math.inf)
-    _, (freedom,), (carriers,) = shape_of(along[:, None])
-    products = np.square(apart[:_PAIRED] @ apart[:_PAIRED].T)
-    squares = float((products.sum() - np.trace(products)) / len(products) / (len(products) - 1))
-    width = student(freedom, looks) ** 2
-    own = float(along @ along) / (count - 1) / norm if norm > 0 else 0.0
-    value, rest = norm - spread / count, 2 * squares / count**2
-
-    def far(value: float, slope: float, more: float) -> tuple[float, float]:
-        # (value - r)² = width (slope r + more).
-        middle = value + width * slope / 2
-        root = math.sqrt(max(middle**2 - value**2 + width * more, 0.0))
-        return middle - root, middle + root
-
-    most = max(own, squares / spread) * (1 + LOW / max(carriers, 1.0))
-    below, above = (4 * v / count for v in (own, most))
-    less = value - (width - 1) * own / count
-    low = far(less, below, rest)[0] if less > 0 else 0.0
-    _, high = far(value, above, rest + (below - above) * max(value, 0.0))
-    return max(low, 0.0), math.inf if unseen(carriers, count) else max(high, 0.0)
 
 
 def frac_reward_zero_std(
@@ -270,19 +264,23 @@ def frac_reward_zero_std(
     count = table.shape[1]
     # n of the value of each rollout; summing over rollouts counts a value n times.
     same = (table[:, :, None] == table[:, None, :]).sum(axis=2).astype(np.float64)
-    shares = np.empty((len(table), len(sizes)))
-    for place, size in enumerate(np.minimum(sizes, count)):
-        enough = same >= size
-        many = np.where(enough, same, size)
-        log = gammaln(many + 1) - gammaln(many - size + 1)
-        log -= gammaln(count + 1) - gammaln(count - size + 1)
-        shares[:, place] = np.where(enough, np.exp(log) / same, 0.0).sum(axis=1)
-    if isinstance(rewards, ScoredPool):
-        shares = rewards.by_prompt(shares)
-    elif clusters is not None:
-        shares = averaged(shares, np.unique(clusters, return_inverse=True)[1])
+    # The share of groups that are of n rollouts of the N, n = 0, ..., N.
+    alike, taken = np.arange(count + 1)[:, None], np.minimum(sizes, count)
+    enough = alike >= taken
+    many = np.where(enough, alike, taken)
+    log = gammaln(many + 1) - gammaln(many - taken + 1)
+    log -= gammaln(count + 1) - gammaln(count - taken + 1)
+    within = np.where(enough, np.exp(log), 0.0)
+    shares = (within[same.astype(np.intp)] / same[..., None]).sum(axis=1)
+    made = _least_errors(within + within[::-1], same)
+    places = rewards.places if isinstance(rewards, ScoredPool) else None
+    if clusters is not None:
+        places = np.unique(clusters, return_inverse=True)[1]
+    if places is not None:
+        shares, made = averaged(shares, places), averaged(made, places)
+        made /= np.bincount(places)[:, None]
     averages = means(shares, looks)
-    low, high = share_interval(averages)
+    low, high = share_interval(averages, np.sqrt(made.mean(axis=0) / len(made)))
     beyond = np.array(sizes) > count
     return pd.DataFrame(
         {

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from ..jackknife import Means, beside, means, ratio_interval
+from ..jackknife import Means, beside, pairs, ratio_interval
 from ..moments import Moments
 from ..predictions import AdaptiveAdvice, known_rates_bound
 from ..predictions.adaptive import two_stage_plans
 from ..sampling import Plan
 from ..validation import InputError, number
-from .moments import gradients, pairs, prompt_moments
+from .moments import gradients, over_prompts, prompt_moments
 from .pool import ScoredPool
 from .tables import _Counts
 
@@ -56,8 +56,8 @@ def plan_costs(
             )
     columns = [column for plan in plans for column in _of_plan(counts, plan, stage_cost)]
     averages = beside(
-        means(pool.by_prompt(np.column_stack(columns)), pool.looks),
-        pairs(pool.by_prompt(gradients(pool)), pool.looks),
+        over_prompts(pool, np.column_stack(columns)),
+        pairs(pool.by_prompt(gradients(pool)), looks=pool.looks),
     )
 
     def cost(place: int) -> Means:

@@ -29,7 +29,19 @@ from .. import rng
 from ..estimate import Estimate
 from ..estimation import Estimates
 from ..estimators import TURN_SCHEMES, turns
-from ..jackknife import SQUARE, Means, beside, log_ratio, means, ratio
+from ..jackknife import (
+    LIKELY,
+    SQUARE,
+    Means,
+    alignment,
+    beside,
+    log_ratio,
+    means,
+    norm_interval,
+    pairs,
+    product_interval,
+    ratio,
+)
 from ..shown import Shown
 from ..validation import InputError, finite_array, integer, record
 
@@ -44,11 +56,8 @@ LEAST_EPISODES = 4
 GROUPS = 512
 """Groups of a prompt, unless another bound is given: all of them where they are no more."""
 
-_ROUNDING = 1e-12
-"""The error of a ratio that is the same in every pool."""
-
-_SQUARED_ANGLE = math.sqrt(8)
-"""The skewness of a squared normal number, which 1 less the cosine of a small angle is."""
+_TWO = 64
+"""Episodes of one prompt up to which the error of what two make together is counted."""
 
 
 @record()
@@ -273,7 +282,7 @@ def turns_of_pool(
         drawn = [_Groups(len(own), size, bound, seed, x) for x, own in enumerate(numbers)]
         together = list(zip(prompts, drawn, strict=True))
         unbiased = [one.gradients("episode", turns, some, False) for one, some in together]
-        first: Means | None = None
+        first: _Moments | None = None
         for name, function in named:
             made = [
                 one.gradients(name, function, some, by_state, **options) for one, some in together
@@ -353,23 +362,43 @@ Made = tuple[Array, Array]
 """The gradients of a prompt's groups: in its own coordinates, and their mean."""
 
 
-def _moments(drawn: Sequence[_Groups], made: Sequence[Made], unbiased: Sequence[Made]) -> Means:
-    """E‖ĝ‖², E‖E[ĝ | prompt]‖², ‖E ĝ‖², ⟨E ĝ, ∇J⟩ and ‖∇J‖², with a jackknife."""
+@dataclass(frozen=True)
+class _Moments:
+    """E‖ĝ‖², E‖E[ĝ | prompt]‖², ‖E ĝ‖², ⟨E ĝ, ∇J⟩ and ‖∇J‖², and what their lengths are of.
+
+    Arguments:
+        means: the five, with a jackknife.
+        vectors: prompts' vectors whose means are E ĝ and ∇J, (P, k) each; None of one prompt.
+    """
+
+    means: Means
+    vectors: tuple[Array, Array] | None = None
+
+
+def _moments(drawn: Sequence[_Groups], made: Sequence[Made], unbiased: Sequence[Made]) -> _Moments:
     if len(drawn) == 1:
         (some,), ((own, _),), ((others, _),) = drawn, made, unbiased
-        # All groups, then those without each episode.
-        kept = np.concatenate([np.ones((1, len(some.members))), some.without])
+        # All groups, then those without each episode, then those without two.
+        count, one = len(some.without), some.without
+        enough = 2 * some.members.shape[1] + 2 <= count <= _TWO
+        i, j = np.triu_indices(count, 1)
+        two = one[i] * one[j] if enough else one[:0]
+        kept = np.concatenate([np.ones((1, len(some.members))), one, two])
         second, squared = _within(some, kept, own, own)
         along, gradient = (_within(some, kept, each, others)[1] for each in (own, others))
         columns = np.stack([second, squared, squared, along, gradient], axis=1)
-        return Means(columns[0], columns[1:], parts="episodes")
+        without_two = None
+        if enough:
+            without_two = np.zeros((count, count, 5))
+            without_two[i, j] = without_two[j, i] = columns[1 + count :]
+        return _Moments(Means(columns[0], columns[1 : 1 + count], 1, "episodes", without_two))
     parts = [
         _within(some, np.ones((1, len(some.members))), own, own)
         for some, (own, _) in zip(drawn, made, strict=True)
     ]
     mean, target = (np.stack([each for _, each in one]) for one in (made, unbiased))
-    pairs = (_between(*two) for two in ((mean, mean), (mean, target), (target, target)))
-    return beside(means(np.array(parts)[..., 0]), *pairs)
+    lengths = (pairs(*two) for two in ((mean, mean), (mean, target), (target, target)))
+    return _Moments(beside(means(np.array(parts)[..., 0]), *lengths), (mean, target))
 
 
 def _within(some: _Groups, kept: Array, first: Array, second: Array) -> tuple[Array, Array]:
@@ -380,28 +409,20 @@ def _within(some: _Groups, kept: Array, first: Array, second: Array) -> tuple[Ar
         return alone, products / ((kept @ some.apart) * kept).sum(axis=1)
 
 
-def _between(first: Array, second: Array) -> Means:
-    """The mean of ⟨u_x, v_y⟩ over pairs of different prompts, and without each prompt."""
-    count, left, right = len(first), first.sum(axis=0), second.sum(axis=0)
-    own = np.einsum("pk,pk->p", first, second)
-    total = float(left @ right - own.sum())
-    without = np.full((count, 1), np.nan)
-    if count > 2:
-        rest = total - (first @ right + second @ left - 2 * own)
-        without[:, 0] = rest / ((count - 1) * (count - 2))
-    return Means(np.array([total / (count * (count - 1))]), without)
-
-
-def _row(name: str, size: int, parts: Means, first: Means) -> PooledTurns:
+def _row(name: str, size: int, found: _Moments, first: _Moments) -> PooledTurns:
     """The estimates that moments make."""
+    parts = found.means
 
     def of(*weights: Sequence[float]) -> Means:
         return parts.apply(lambda columns: columns @ np.transpose(weights))
 
-    noise_and_signal = [1.0, 0, -1, 0, 0], [0.0, 0, 1, 0, 0]
-    both = of(*noise_and_signal)
-    signal, target = (of(row).estimate(0, SQUARE) for row in ([0, 0, 1.0, 0, 0], [0, 0, 0, 0, 1.0]))
-    along = of([0, 0, 0, 1.0, 0]).estimate(0)
+    both = of(*_NOISE_AND_SIGNAL)
+    signal, along, target = _lengths(found)
+    three = parts.apply(lambda columns: columns[..., 2:])
+    # By the interval of the signal as a mean's or as a squared length's, whichever is farther.
+    known, other = ratio(both), ratio(both, signal.interval)
+    low, high = min(known.low, other.low), max(known.high, other.high)
+    multiple, cosine = alignment(three, signal.low > 0, target.low > 0)
     return PooledTurns(
         scheme=name,
         group_size=size,
@@ -410,40 +431,40 @@ def _row(name: str, size: int, parts: Means, first: Means) -> PooledTurns:
         along=along,
         gradient_sq=target,
         mse=of([1.0, 0, 0, -2, 1]).estimate(0),
-        noise_to_signal=ratio(both),
-        over_first=log_ratio(
-            both, first.apply(lambda columns: columns @ np.transpose(noise_and_signal))
-        ),
-        multiple=_over_lengths(parts, lambda c: c[..., 3] / c[..., 4], [target]),
-        cosine=_over_lengths(
-            parts,
-            lambda c: c[..., 3] / np.sqrt(c[..., 2] * c[..., 4]),
-            [signal, target],
-            1.0,
-            _SQUARED_ANGLE,
-        ),
+        noise_to_signal=replace(known, low=low, high=high),
+        over_first=_over(found, first),
+        multiple=multiple,
+        cosine=cosine,
     )
 
 
-def _over_lengths(
-    parts: Means,
-    function: Callable[[Array], Array],
-    lengths: Sequence[Estimate],
-    most: float = math.inf,
-    skewness: float = -math.inf,
-) -> Estimate:
-    """A ratio to squared lengths, whose ends are the least and the most where a length may be 0.
+_NOISE_AND_SIGNAL = [1.0, 0, -1, 0, 0], [0.0, 0, 1, 0, 0]
 
-    ``skewness`` is that of what the ratio is below ``most``, at least.
-    """
-    with np.errstate(invalid="ignore", divide="ignore"):
-        below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
-    found = replace(below, value=-below.value, low=-below.high, high=-below.low)
-    if found.se <= _ROUNDING:
-        # The unbiased estimator itself, or a multiple of it.
-        return replace(found, low=found.value, high=found.value, reason=None)
-    if any(not each.low > 0 for each in lengths):
-        reason = "a gradient is not distinguishable from 0"
-        return replace(found, low=-most, high=most, reason=reason)
-    value, low, high = (max(-most, min(most, end)) for end in (found.value, *found.interval))
-    return replace(found, value=value, low=low, high=high)
+
+def _over(found: _Moments, first: _Moments) -> Estimate:
+    """Noise over signal to that of the first; ends are known where both signals are likely."""
+    one, other = (
+        each.means.apply(lambda columns: columns @ np.transpose(_NOISE_AND_SIGNAL))
+        for each in (found, first)
+    )
+    ratio = log_ratio(one, other)
+    if ratio.low == ratio.high or min(_lengths(each, LIKELY)[0].low for each in (found, first)) > 0:
+        return ratio
+    return replace(ratio, low=0.0, high=math.inf, reason="a signal is not distinguishable from 0")
+
+
+def _lengths(found: _Moments, looks: float = 1) -> list[Estimate]:
+    """‖E ĝ‖², ⟨E ĝ, ∇J⟩ and ‖∇J‖²."""
+    if found.vectors is None:
+        parts = replace(found.means, looks=looks)
+        return [parts.estimate(place, SQUARE if place != 3 else -math.inf) for place in (2, 3, 4)]
+    own, whole = found.vectors
+    ends = (
+        norm_interval(own, looks),
+        product_interval(own, whole, looks),
+        norm_interval(whole, looks),
+    )
+    return [
+        replace(found.means.estimate(place), low=low, high=high)
+        for place, (low, high) in enumerate(ends, 2)
+    ]
