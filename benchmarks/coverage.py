@@ -214,7 +214,8 @@ class Meter:
     """A window of steps of B prompts in groups of G by leave-one-out, four completions a micro-batch.
 
     ``tails``: of completions of Student's law with these degrees of freedom in place of a problem's;
-    ``epochs``: prompts are those of shuffled epochs.
+    ``epochs``: prompts are those of shuffled epochs. ``dealt``: completions of a micro-batch, each group
+    dealt among four as the monitor does it, and φ/τ measured, which is known else.
     """
 
     name: str
@@ -224,9 +225,10 @@ class Meter:
     usual: bool = False
     tails: float | None = None
     epochs: bool = False
+    dealt: int = 0
 
     def __str__(self) -> str:
-        how = " in epochs" if self.epochs else ""
+        how = " in epochs" if self.epochs else f", dealt by {self.dealt}" if self.dealt else ""
         return f"{self.name}, {self.steps} steps of {self.prompts} x {self.group_size}{how}"
 
     def truths(self) -> dict[str, float]:
@@ -257,7 +259,7 @@ class Meter:
         found = estimate_noise(
             sums,
             leave_one_out=ratio is not None,
-            phi_over_tau=ratio or 1.0,
+            phi_over_tau=None if self.dealt else ratio or 1.0,
             population=problem(self.name).contexts if self.epochs else None,
         )
         width = float(student_law.isf(0.025, self.steps - 1))
@@ -291,9 +293,17 @@ class Meter:
             each = 1.5 * size * rng.normal(size=(*shape, 20))
             each += 0.7 * rng.normal(size=(shape[0], 1, 20))
             each[..., 0] += 1.0
-        rows = each.reshape(-1, 4, each.shape[-1]).sum(axis=1)
-        groups = np.repeat(np.arange(shape[0]), shape[1]).reshape(-1, 4)
-        return step_sums(rows @ rows.T, list(groups))
+        order, each = (
+            np.arange(shape[0] * shape[1]).reshape(-1, 4),
+            each.reshape(-1, each.shape[-1]),
+        )
+        if not self.dealt:
+            rows = each[order].sum(axis=1)
+            return step_sums(rows @ rows.T, list(order // shape[1]))
+        order = order.reshape(-1, self.dealt, 4).swapaxes(1, 2).reshape(-1, self.dealt)
+        rows, given = each[order].sum(axis=1), (apart * (shape[1] / (shape[1] - 1))).ravel()
+        groups = list(order // shape[1])
+        return step_sums(rows @ rows.T, groups, list(given[order]), leave_one_out=True)
 
 
 @cache
@@ -444,6 +454,10 @@ CASES: tuple[Case, ...] = (
     Meter("rare", 50, 4, 8),
     Meter("heavy", 50, 4, 8),
     *(Meter(f"spread-{count}", 50, 16, 8, epochs=True) for count in (60, 100, 200, 1000)),
+    *(Meter("usual", 50, 16, 8, dealt=each) for each in (2, 8, 16)),
+    Meter("usual", 20, 16, 8, dealt=8),
+    Meter("rare", 50, 16, 8, dealt=8),
+    Meter("heavy", 50, 16, 8, dealt=8),
     Meter("t of 3 degrees", 7, 8, 4, tails=3.0),
     Meter("t of 3 degrees", 50, 8, 4, tails=3.0),
     Meter("t of 2.5 degrees", 20, 8, 4, tails=2.5),

@@ -13,7 +13,7 @@ import torch
 
 from tests.support.models import fresh
 from tests.support.noise import WHOLE
-from tests.support.trainers import LONGEST, trl_trainer
+from tests.support.trainers import LONGEST, letters, trl_trainer
 from ustat_pg.estimate import Estimate
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.checkpoints import FILE, packed
@@ -199,7 +199,7 @@ def test_a_sentence_is_printed_when_its_meaning_changes(capsys):
         signal = dataclasses.replace(estimate.signal, reason=None)
         now = dataclasses.replace(estimate, noise_to_signal=share.inverse(), signal=signal)
         monitor._meter = SimpleNamespace(
-            steps=50, taken=step, estimate=lambda now=now: now, metrics=lambda detail: {}
+            steps=50, taken=step, estimate=lambda now=now: now, metrics=dict
         )
         monitor._trainer.state.global_step = 2 * step
         monitor._metrics()
@@ -284,13 +284,16 @@ def test_a_checkpoint_without_its_file_starts_an_empty_window(small, task, tmp_p
     assert again.estimate().steps == 3
 
 
-def test_g_star_is_logged_where_it_costs_nothing(small, task, tmp_path):
-    """By micro-batches of one output, or a φ/τ that is given; not where it would have to be measured."""
+def test_g_star_is_logged_by_default(small, task, tmp_path):
+    """Of rewards of two values by any micro-batches; of others by those of one output, or a φ/τ given."""
 
-    def logged(monitor, size):
+    def binary(*, completions, **columns):
+        return [float("a" <= text[:1] <= "m") for text in completions]
+
+    def logged(monitor, size, reward=letters):
         trainer = trl_trainer(
-            fresh(small), task, tmp_path, callbacks=[monitor], max_steps=4,
-            per_device_train_batch_size=size, learning_rate=1e-9,
+            fresh(small), Task("mine", task.prompts, reward, LONGEST), tmp_path, callbacks=[monitor],
+            max_steps=4, per_device_train_batch_size=size, learning_rate=1e-9,
         )  # fmt: skip
         trainer.train()
         return trainer.state.log_history[-2], monitor
@@ -298,7 +301,6 @@ def test_g_star_is_logged_where_it_costs_nothing(small, task, tmp_path):
     whole = {"sketch": WHOLE, "width": 10**3}
     single, first = logged(NoiseMonitor(4, **whole), 1)
     detailed, _ = logged(NoiseMonitor(4, detail=True, **whole), 1)
-    assert "noise/c1" not in single
     assert "noise/c1" in detailed
     assert first.estimate().phi_over_tau != 1
     stars = [name for name in detailed if name.startswith("noise/g_star")]
@@ -306,8 +308,14 @@ def test_g_star_is_logged_where_it_costs_nothing(small, task, tmp_path):
     assert [single[name] for name in stars] == pytest.approx(
         [detailed[name] for name in stars], rel=1e-3
     )
-    # Whole groups in a micro-batch are halved, so that pairs of one prompt lie in two.
+    # Whole groups in a micro-batch are dealt, so that pairs of one prompt lie in two.
     given, _ = logged(NoiseMonitor(4, phi_over_tau=0.8), 4)
     assert any(name.startswith("noise/g_star") for name in given)
-    unknown, _ = logged(NoiseMonitor(4), 4)
-    assert not any(name.startswith("noise/g_star") for name in unknown)
+    graded, _ = logged(NoiseMonitor(4), 2)
+    assert "noise/c1" in graded
+    assert not {"noise/c3", "noise/g_star", "noise/phi_over_tau"} & graded.keys()
+    apart, _ = logged(NoiseMonitor(4, **whole), 1, binary)
+    dealt, _ = logged(NoiseMonitor(4, **whole), 2, binary)
+    for record in (apart, dealt):
+        assert {"noise/c1", "noise/c3", "noise/phi_over_tau"} <= record.keys()
+    assert apart["noise/phi_over_tau"] != dealt["noise/phi_over_tau"]

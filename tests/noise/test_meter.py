@@ -345,7 +345,7 @@ def test_gradients_of_zero_and_one_prompt_a_step_raise_nothing():
     estimate = silent.estimate()
     assert (estimate.signal.value, estimate.k_crit.value) == (0, math.inf)
     # What is not known is not logged as 0.
-    assert set(estimate.metrics(detail=False)) == {"signal", "signal_se", "steps"}
+    assert set(estimate.metrics()) == {"lagged_pairs", "signal", "signal_se", "steps"}
     assert "not known yet: none of 12 steps shows any of it" in str(estimate)
     assert math.isnan(single.estimate().signal.value)
     assert "cannot be separated" in str(single.estimate())

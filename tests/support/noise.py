@@ -21,6 +21,7 @@ class Seen(TrainerCallback):
     def __init__(self):
         self.steps, self.rows, self.prompts, self.whole = [], [], [], []
         self.batches = []
+        self.leave_one_out = True
         self.total = 0.0
 
     def on_substep_end(self, args, state, control, model=None, **_):
@@ -34,15 +35,16 @@ class Seen(TrainerCallback):
         rows, prompts = np.array(self.rows), self.prompts
         rows = rows * sum(map(len, prompts))
         self.whole.append(rows.sum(0))
-        self.steps.append(step_sums(rows @ rows.T, prompts))
+        self.steps.append(step_sums(rows @ rows.T, prompts, leave_one_out=self.leave_one_out))
         self.batches += prompts
         self.rows, self.prompts, self.total = [], [], 0.0
 
 
 def watched(
-    small, task, folder, *, name="rloo", monitor=None, callbacks=(), train=Trainer.train, **settings
-):
-    """The monitor, the trainer, and what was seen by hand."""
+    small, task, folder, *, name="rloo", monitor=None, callbacks=(), train=Trainer.train, named=None,
+    **settings,
+):  # fmt: skip
+    """The monitor, the trainer, and what was seen by hand; ``named`` makes names of prompts and inputs."""
     plain = {"max_steps": 3, "per_device_train_batch_size": 2, "learning_rate": 1e-12}
     monitor, seen = monitor or NoiseMonitor(3, sketch=WHOLE), Seen()
     seen.population = len(task.prompts)
@@ -56,13 +58,15 @@ def watched(
     )
     compute = trainer.compute_loss
 
-    def computing(model, inputs, *given, **named):
-        names = [
+    def computing(model, inputs, *given, **others):
+        names = np.array([
             hash(tuple(row[mask.bool()].tolist()))
             for row, mask in zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
-        ]
-        seen.prompts.append(np.array(names))
-        return compute(model, inputs, *given, **named)
+        ])  # fmt: skip
+        if named is not None:
+            names = named(names, inputs)
+        seen.prompts.append(names)
+        return compute(model, inputs, *given, **others)
 
     trainer.compute_loss = computing
     train(trainer)

@@ -22,12 +22,11 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
     """
     size, rewards, count = trainer.num_generations, _rewards(trainer), len(prompts)
     first = trainer.accelerator.process_index * count
-    groups = (first + np.arange(count)) // size
-    whole = np.bincount(groups - groups[0])[groups - groups[0]] == size
-    alike = (prompts == prompts[np.searchsorted(groups, groups)]).all()
+    numbers = groups_of(trainer, prompts)
     z: Array | None = None
-    if len(rewards) == count * trainer.accelerator.num_processes and alike:
-        z = rewards[first : first + count]
+    if len(rewards) == count * trainer.accelerator.num_processes and numbers is not None:
+        z, groups = rewards[first : first + count], numbers
+        whole = np.bincount(groups - groups[0])[groups - groups[0]] == size
     elif trainer.accelerator.num_processes == 1:
         # Rows were taken out or moved: TRL's order of the rewards is not theirs.
         groups, whole = prompts, np.ones(count, dtype=bool)
@@ -50,6 +49,15 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
     }
     chosen = {name: row if row is None else row[whole] for name, row in columns.items()}
     return chosen | {"ranked": _ranked(trainer)}
+
+
+def groups_of(trainer: Any, prompts: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """The number of each completion's group in TRL's order, the same on all processes; None in another."""
+    count = len(prompts)
+    places = trainer.accelerator.process_index * count + np.arange(count)
+    groups: NDArray[np.int64] = places // trainer.num_generations
+    alike = (prompts == prompts[np.searchsorted(groups, groups)]).all()
+    return groups if alike else None
 
 
 def _rewards(trainer: Any) -> Array:

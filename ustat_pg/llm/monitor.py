@@ -35,12 +35,13 @@ from .monitor_plan import Plan
 from .trl_batches import (
     array,
     caller,
+    deal,
+    leave_one_out,
     movable,
+    names_of,
     option,
     own_table,
     prompts_of,
-    shares,
-    sort,
 )
 
 try:
@@ -64,9 +65,10 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     They are logged at each record, from the second step on, as ``noise/signal``,
     ``noise/noise_to_signal``, ``noise/k_crit`` and ``noise/budget_over_critical``, each with ``_se``,
-    ``_low`` and ``_high`` (95%), wherever TRL reports to;
-    ``noise/g_star`` too where advantages are leave-one-out up to a factor and φ/τ is known: given, or
-    measured without further cost (``per_completion``, sharded parameters, micro-batches of one completion).
+    ``_low`` and ``_high`` (95%), wherever TRL reports to; c₁, c₂, c₃ and ``noise/g_star`` too where
+    advantages are leave-one-out up to a factor and φ/τ is known: given, or measured, of rewards 0 and 1 in
+    steps of six micro-batches and more, of others where completions are told apart (``detail``,
+    ``per_completion``, sharded parameters, micro-batches of one completion).
     With ``per_completion`` and rewards 0 and 1 there are ``noise/best_group``, the best group size of the
     run's own estimator, and ``noise/over_best``, the run's noise over the noise there.
     Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
@@ -88,11 +90,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
 
     Arguments:
         window: steps that an estimate is made of.
-        detail: whether to log c₁, c₂, c₃ and φ/τ too, where advantages are leave-one-out up to a factor.
+        detail: whether to tell completions apart, by hooks on layers, for φ/τ of less error, where advantages
+            are leave-one-out up to a factor.
         phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it from the gradient of each completion; in groups of 2, in Adam's metric and
-            of a compiled model (but for micro-batches of one completion) it is taken to be 1, its value for
-            rewards of 0 and 1 under Assumption 2.
+            c₃. None to measure it; in groups of 2 it is taken to be 1, its value for rewards of 0 and 1 under
+            Assumption 2.
         metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
             22 steps.
         sketch: numbers that are kept of each micro-batch's gradient.
@@ -256,11 +258,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._resume(folder, (state.stateful_callbacks or {}).get(type(self).__name__))
         elif self.saved:
             self._meter.load_state_dict(self.saved)
-        self._shares = np.zeros(2)
-        self._parts: dict[int, torch.Tensor] = {}
-        self._share: torch.Tensor | None = None
         self._passed: deque[torch.Tensor] = deque(maxlen=args.steps_per_generation)
-        self._drawn = -1
+        self._drawn, self._numbered = -1, 0
         self._begin_step()
         self._alarms.group_size = self._size
         self._selects = option(trainer, "mask_truncated_completions")
@@ -311,8 +310,8 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         if self._on:
             self._replaced.restore()
         self._on = self._open = False
-        self._head = self._inputs = self._share = None
-        self._parts, self._passed = {}, deque()
+        self._head = self._inputs = None
+        self._passed = deque()
         self._begin_step()
         if self._meter is not None:
             # Another train() goes on.
@@ -380,51 +379,51 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._times.append(1)
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
-        advantages = inputs["advantages"] if self.per_completion else None
-        self._meter.begin(prompts_of(inputs), scale / self._plan.repeats, advantages)
+        prompts, groups = names_of(inputs, self._plan.rows)
+        advantages = inputs["advantages"] if self.per_completion or self._takes_shares() else None
+        self._meter.begin(prompts, scale / self._plan.repeats, advantages, groups)
         fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._stale else None
-        self._share = self._parts.get(id(inputs)) if self._plan.measures else None
         self._open = True
 
+    def _takes_shares(self) -> bool:
+        return self._meter is not None and self._meter.leave_one_out and self._plan.measures
+
     def _generated(self, output: dict[str, Any]) -> None:
-        """Show the alarms a generation."""
-        rows = generations.rows(self._trainer, output, prompts_of(output))
+        """Show the alarms a generation, and number its groups: two of one prompt are told apart by that."""
+        prompts = prompts_of(output)
+        rows = generations.rows(self._trainer, output, prompts)
+        groups = generations.groups_of(self._trainer, prompts)
+        if groups is not None and "group_id" not in output:
+            numbers = torch.as_tensor(groups + self._numbered, device=output["prompt_ids"].device)
+            output["group_id"] = numbers
+            # Also of a step that has several generations.
+            self._numbered += len(prompts) * self._trainer.accelerator.num_processes
         self._selects |= not output["completion_mask"].any(dim=1).all()
         if rows is not None:
             self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
         """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
-        prompts = np.concatenate([prompts_of(batch) for batch in batches])
+        names = [names_of(batch, self._plan.rows) for batch in batches]
+        groups = np.concatenate([array(own) if own is not None else of for of, own in names])
         if self._plan.sorts and movable(batches):
-            # Halves of groups meet in a micro-batch: pairs of one prompt lie in neighbours.
-            prompts = sort(batches, prompts, self._size // 2 if self._plan.rolls else 0)
-        self._parts = {}
-        if self._meter is None or not self._meter.leave_one_out:
-            return
-        parts = shares(batches, prompts, self._size)
-        # Without them advantages are not leave-one-out: c₁, c₂ and c₃ have no meaning.
-        self._meter.leave_one_out = parts is not None
-        self._parts = {id(batch): part for batch, part in zip(batches, parts or [], strict=False)}
+            groups = deal(batches, groups, self._plan.deals)
+        if self._meter is not None and self._plan.leave_one_out:
+            # c₁, c₂ and c₃ have no meaning of others.
+            self._meter.leave_one_out = leave_one_out(batches, groups, self._size)
 
     def _close(self) -> None:
         if self._open and self._meter is not None:
             self._open = False
-            squared = self._meter.end().double()
-            if self._share is not None and len(squared):
-                # The share of groups that lie on several processes is not known.
-                share, known = self._share.to(squared), ~self._share.isnan()
-                share, squared = share[known], squared[known]
-                phi = float(share @ squared)
-                self._shares += phi, float(squared.sum()) - phi / (self._size - 1)
+            self._meter.end()
 
     def _step(self) -> None:
         if self._meter is None:
             self._guard.gathered()
             return
         uneven = any(times != self._plan.repeats for times in self._times)
-        counts = self._meter.step(self._shares, not (self._stale or uneven))
+        counts = self._meter.step(not (self._stale or uneven))
         if self._guard.reason is not None:
             return
         if not counts:
@@ -436,13 +435,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self._shares, self._stale = np.zeros(2), False
+        self._stale = False
         self._own, self._times = [], []
 
     def _metrics(self) -> dict[str, float]:
         if self._meter is None:
             return {}
-        metrics = {"off": 0.0} | self._meter.metrics(self.detail) | self._beside()
+        metrics = {"off": 0.0} | self._meter.metrics() | self._beside()
         if self._meter.steps < min(_SPOKEN, self.window):
             self._say(
                 f"numbers are logged from the second step on, and said in words from step {_SPOKEN} on: "

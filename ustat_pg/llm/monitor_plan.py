@@ -8,6 +8,9 @@ from typing import Any
 from ..validation import InputError
 from .trl_batches import kinds, mixes, option, population, refuse_shared_outputs
 
+_PARTS = 4
+"""Parts of a group by which φ/τ is measured; more make neither this nor the signal any better."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -16,9 +19,10 @@ class Plan:
     Arguments:
         apart: whether hooks on layers separate outputs.
         measures: whether φ/τ is measured.
-        leave_one_out: whether advantages are leave-one-out up to a factor, and φ/τ is known for nothing.
-        sorts: whether outputs of a step may be sorted by their prompts.
-        rolls: whether whole groups are halved, so that pairs of one prompt lie in two micro-batches.
+        rows: whether rows of the data set are what is drawn, also where two have one prompt.
+        leave_one_out: whether advantages are leave-one-out up to a factor.
+        sorts: whether outputs of a step may be sorted by their groups.
+        deals: among how many micro-batches groups that lie side by side are dealt then.
         population: the prompts of the data set, where they are drawn without replacement.
         repeats: how often a step passes over each of its completions, before the policy moves.
         said: what a user is told.
@@ -26,9 +30,10 @@ class Plan:
 
     apart: bool
     measures: bool
+    rows: bool
     leave_one_out: bool
     sorts: bool
-    rolls: bool
+    deals: int
     population: int | None
     repeats: int
     said: tuple[str, ...]
@@ -57,8 +62,7 @@ class Plan:
         if sharded and not euclidean:
             raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
         layered = detail and not compiled
-        measures = loo and phi_over_tau is None and size > 2 and euclidean
-        measures = measures and (layered or per_completion or each == 1 or sharded)
+        measures = loo and phi_over_tau is None and size > 2
         # Sharded gradients are reduced at the last micro-batch of a step alone.
         apart = euclidean and (per_completion or (measures and layered) or sharded)
         if apart and compiled:
@@ -78,20 +82,26 @@ class Plan:
             )
         if batches * trainer.accelerator.num_processes < 2 and not apart:
             said.append("a step is one micro-batch, so two steps in a row are measured as one")
-        loo = loo and (detail or measures or phi_over_tau is not None)
         if (drawn_from := population(trainer)) is None:
             said.append(
                 "prompts are drawn by a sampler that is not TRL's: if it draws them without replacement from "
                 "a set of X, the signal is c₁/(X-1) too small"
             )
         passes, rest = divmod(batches, args.steps_per_generation)
+        # A group in four parts tells φ/τ, and one in two has pairs in two micro-batches. Others must have no
+        # group in common.
+        parts = _PARTS if measures else 2 if loo or drawn_from is not None else 1
+        parts = min(
+            parts, args.steps_per_generation, batches * trainer.accelerator.num_processes // 2
+        )
         return cls(
             apart=apart,
             measures=measures,
+            rows=drawn_from is not None and bool(option(trainer, "shuffle_dataset", True)),
             leave_one_out=loo,
             # A sum over the completions of a step does not depend on their order.
             sorts=not (rest or loss == "bnpo" or mixing or apart),
-            rolls=(loo or drawn_from is not None) and each % size == 0,
+            deals=max(1, parts),
             population=drawn_from,
             repeats=1 if rest else max(1, min(option(trainer, "num_iterations"), passes)),
             said=tuple(said),

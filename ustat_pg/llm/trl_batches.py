@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import sys
 from typing import Any
 
@@ -126,40 +125,46 @@ def own_table(trainer: Any) -> str | None:
     return str(named)
 
 
-def sort(batches: list[Any], prompts: Any, roll: int) -> Any:
-    """Sort the completions of some batches by prompt, in place, and turn them round by some places.
+def names_of(inputs: Any, rows: bool) -> tuple[Any, Any]:
+    """The prompt of each completion, and its ``group_id`` where the batch has it.
+
+    Arguments:
+        rows: whether groups stand for prompts, as where rows of a data set are drawn in shuffled epochs.
+    """
+    groups = inputs.get("group_id")
+    if groups is not None and (rows or "prompt_ids" not in inputs):
+        return groups.cpu().numpy(), None
+    return prompts_of(inputs), groups
+
+
+def deal(batches: list[Any], groups: Any, parts: int) -> Any:
+    """Sort the completions of some batches by group, in place, and deal each so many batches' among them.
+
+    Pairs of one group lie in two of these batches then, and those of two batches apart are all of two groups.
 
     Returns:
-        the prompt of each completion, as they are now.
+        the group of each completion, as they are now.
     """
-    order = np.roll(np.argsort(prompts, kind="stable"), roll)
-    count = len(prompts) // len(batches)
+    order, count = np.argsort(groups, kind="stable"), len(groups) // len(batches)
+    # The last have those that are left.
+    ends = np.arange(1, max(len(batches) // parts, 1)) * parts * count
+    order = np.concatenate([block.reshape(count, -1).T.ravel() for block in np.split(order, ends)])
     for name, first in list(batches[0].items()):
         if isinstance(first, torch.Tensor) and first.ndim:
             whole = torch.cat([batch[name] for batch in batches])
-            parts = whole[torch.as_tensor(order, device=whole.device)].split(count)
-            for batch, part in zip(batches, parts, strict=True):
+            split = whole[torch.as_tensor(order, device=whole.device)].split(count)
+            for batch, part in zip(batches, split, strict=True):
                 batch[name] = part
-    return prompts[order]
+    return groups[order]
 
 
-def shares(batches: list[Any], prompts: Any, size: int) -> list[torch.Tensor] | None:
-    """The contribution of completions to φ, by their squared norms, for each batch; NaN where unknown.
-
-    None where the advantages of a group do not sum to 0: they are not leave-one-out.
-    """
-    advantages = torch.cat([batch["advantages"] for batch in batches]).double()
-    found = torch.full_like(advantages, math.nan)
-    for prompt in np.unique(prompts):
-        rows = torch.as_tensor(np.flatnonzero(prompts == prompt), device=advantages.device)
-        values = advantages[rows]
-        if len(values) != size:
-            continue
-        if abs(values.sum()) > TOLERANCE * len(values) * values.abs().max():
-            return None
-        # The others' variance, which is independent of completion i, over Aᵢ².
-        squares = (values * ((size - 1) / size)).square()
-        spread = squares.sum() - squares * (size / (size - 1))
-        share = spread.clamp(min=0) / (values.square() * max(size - 2, 1))
-        found[rows] = share.nan_to_num(0.0, 0.0, 0.0)
-    return list(found.split([len(batch["advantages"]) for batch in batches]))
+def leave_one_out(batches: list[Any], groups: Any, size: int) -> bool:
+    """Whether the advantages of whole groups sum to 0, as leave-one-out ones do."""
+    advantages = torch.cat([batch["advantages"] for batch in batches])
+    if advantages.ndim > 1:
+        return False
+    values, places = array(advantages), np.unique(groups, return_inverse=True)[1]
+    most = np.zeros(places.max() + 1)
+    np.maximum.at(most, places, np.abs(values))
+    apart = np.abs(np.bincount(places, values)) > TOLERANCE * size * most
+    return not apart[np.bincount(places) == size].any()

@@ -23,11 +23,9 @@ from ..estimate import Estimate
 from ..jackknife import log_ratio, means
 from ..validation import InputError, integer
 from .estimate import Law, NoiseEstimate, estimate_noise, noise_and_signal
+from .shares import two_valued
 
 Array = NDArray[np.float64]
-
-_ALIKE = 5e-3
-"""Relative difference of advantages that is a rounding, of half precision too."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +90,13 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     places = np.unique(np.concatenate(groups), return_inverse=True)[1]
     won = a > 0
     counts = np.stack([np.bincount(places), np.bincount(places, won)], axis=1)
-    scale, zero = np.zeros(len(counts)), np.bincount(places, a == 0)
-    np.maximum.at(scale, places, np.abs(a))
-    for kind in (won, a < 0):
-        high, low = np.zeros(len(counts)), np.full(len(counts), np.inf)
-        np.maximum.at(high, places[kind], np.abs(a[kind]))
-        np.minimum.at(low, places[kind], np.abs(a[kind]))
-        if (high - np.minimum(low, high) > _ALIKE * scale).any():
-            raise InputError("advantages of a group have more than two values: rewards are graded")
+    zero = np.bincount(places, a == 0)
     if ((zero > 0) & (zero < counts[:, 0])).any():
         raise InputError(
             "a completion of advantage 0 shares a micro-batch: its gradient is not known"
         )
+    if not two_valued(a, places).all():
+        raise InputError("advantages of a group have more than two values: rewards are graded")
     u = rows / np.where(a == 0, 1.0, a)[:, None]
     sums, alone = np.zeros((len(counts), 2, u.shape[1])), np.zeros((len(counts), 2))
     np.add.at(sums, (places, 1 - won), u)

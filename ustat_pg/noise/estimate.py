@@ -17,6 +17,7 @@ G around their mean is larger by 1 + 1/(G-1)². So ‖E ĝ‖² is known again: 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,10 +26,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimate import Estimate
-from ..estimation import Estimates, constant_estimates, paired
+from ..estimation import Estimates, constant_estimates, constants_from
 from ..jackknife import SQUARE, Means, means, ratio
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
+from .shares import COLUMNS, phi_of, share_sums
 
 Array = NDArray[np.float64]
 
@@ -133,11 +135,11 @@ class NoiseEstimate(Estimates):
         """All that has an error and an interval, by name."""
         return super().estimates | {"budget_over_critical": self.budget_over_critical}
 
-    def metrics(self, detail: bool = True) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """All that is known, by name; an error as ``_se``, an interval as ``_low`` and ``_high``.
 
         What is infinite is left out, and so is an end that any window has: that of a ratio at 0, of G* at 1;
-        and the share of a critical budget that is infinite.
+        the share of a critical budget that is infinite; and of constants that do not exist all.
         """
         values: dict[str, Any] = {
             f"{name}_{part}".removesuffix("_value"): getattr(each, part)
@@ -145,7 +147,7 @@ class NoiseEstimate(Estimates):
             for part in ("value", "se", "low", "high")
         }
         values |= {name: float(vars(self)[name]) for name in vars(self).keys() - values.keys()}
-        hidden = () if detail else ("c1", "c2", "c3", "phi", "constant_steps", "lagged_pairs")
+        hidden = () if self.constant_steps else ("phi", "constant_steps")
         ratios = ("noise_to_signal", "k_crit", "budget_over_critical")
         nothing = {f"{name}_low": 0.0 for name in ratios}
         nothing |= {"g_star_low": 1.0, "budget_over_critical": 0.0}
@@ -157,21 +159,38 @@ class NoiseEstimate(Estimates):
 
 
 def step_sums(
-    products: Array, groups: list[NDArray[np.int64]], shares: ArrayLike = (0.0, 0.0)
+    products: Array,
+    groups: list[NDArray[np.int64]],
+    advantages: Sequence[Any] = (),
+    *,
+    leave_one_out: bool = False,
 ) -> Array:
     """All that an estimate takes of one step.
 
     Arguments:
         products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), H = n times what each adds to the step.
-        groups: which prompt each completion is of, for each micro-batch.
-        shares: what its completions add to φ and to τ, in any unit.
+        groups: which group each completion is of, for each micro-batch, (m,); where a prompt has several
+            groups, with its prompt, (m, 2).
+        advantages: of each micro-batch's completions, (m,), from which φ is known; none where they are not.
+        leave_one_out: whether they are leave-one-out up to a factor. Pairs of two groups of one prompt are
+            known by pairs of one then, and else taken for these.
     """
-    names, places = np.unique(np.concatenate(groups), return_inverse=True)
-    counts = np.zeros((len(groups), len(names)))
     sizes = np.array([len(group) for group in groups], dtype=float)
-    np.add.at(counts, (np.repeat(np.arange(len(groups)), sizes.astype(int)), places), 1)
+    of = np.concatenate(groups).reshape(int(sizes.sum()), -1)
+    names, places = np.unique(of, axis=0, return_inverse=True)
+    places = places.reshape(-1)
+    batch = np.repeat(np.arange(len(groups)), sizes.astype(int))
+    counts = np.zeros((len(groups), len(names)))
+    np.add.at(counts, (batch, places), 1)
+    size = len(places) / len(names)
     same = counts @ counts.T
     other = np.outer(sizes, sizes) - same
+    prompts = np.unique(names[:, -1], return_inverse=True)[1]
+    if prompts.max() + 1 < len(names):
+        # E⟨·, ·⟩ is ‖g(X)‖² of them, and β that times 1 + 1/(G-1)².
+        whole = counts @ np.eye(prompts.max() + 1)[prompts]
+        twins = whole @ whole.T - same
+        same, other = same + twins / (1 + around(size) * leave_one_out), other - twins
     own_same, own_other = np.diagonal(same) - sizes, np.diagonal(other)
     # The variance of a product grows with the number of its pairs.
     apart = ~np.eye(len(groups), dtype=bool)
@@ -180,10 +199,19 @@ def step_sums(
     total, squares = sizes.sum(), np.trace(products)
     # Constants take groups of one size.
     alike = np.ptp(counts.sum(axis=0)) == 0
+    shares = np.zeros(COLUMNS)
+    known = len(advantages) > 0 and not any(each is None for each in advantages)
+    if leave_one_out and known and alike and size > 2:
+        shares = share_sums(products, counts, np.concatenate(advantages), places)
     return np.array(
         [n @ n, n @ o, o @ o, n @ value, o @ value, squares, own_same.sum(), own_other.sum(),
-         total, total**2, products.sum(), len(names) if alike else 0, *np.asarray(shares)]
+         total, total**2, products.sum(), len(names) if alike else 0, *shares]
     )  # fmt: skip
+
+
+def around(size: float) -> float:
+    """1/(G-1)², by which a pair of a group around its mean has more than one of two groups of its prompt."""
+    return 1 / (size - 1) ** 2 if size > 1 else 0.0
 
 
 def estimate_noise(
@@ -200,7 +228,7 @@ def estimate_noise(
     Arguments:
         steps: of :func:`step_sums`, (T, Q), T at least 2.
         leave_one_out: whether advantages are leave-one-out, so that c₁ to c₃ exist.
-        phi_over_tau: φ/τ, which parts c₂ from c₃; None for that of the shares.
+        phi_over_tau: φ/τ, which parts c₂ from c₃; None for what the gradients say, and 1 in groups of 2.
         squares: ‖Hₖ‖² of all their micro-batches, for ``top_share``.
         lagged: pairs of each with steps before it.
         population: X, of a set of prompts that is passed over in shuffled epochs; None where prompts are
@@ -231,19 +259,20 @@ def estimate_noise(
     known = critical.value * critical.se > 0
     needed = count * (critical.se / (_KNOWN * critical.value)) ** 2 - count if known else math.inf
     alike = alike if leave_one_out and size > 1 else alike[:0]
+    ratio_of = 1.0 if phi_over_tau is None and size == 2 else phi_over_tau
     found = dict.fromkeys(("c1", "c2", "c3", "g_star"), Estimate())
     if len(alike) > 1:
         parts = means(alike, parts="steps").apply(
-            lambda sums: _constants(sums, law, _ratio(sums, phi_over_tau))
+            partial(_constants, law=law, phi_over_tau=ratio_of)
         )
-        found = constant_estimates(parts, SQUARE)
+        found, ratio_of = constant_estimates(parts, SQUARE), float(parts.full[3])
     return NoiseEstimate(
         signal=signal,
         noise_to_signal=critical / float(mean),
         k_crit=critical,
         **found,
         common=shared,
-        phi_over_tau=float(_ratio(steps.mean(axis=0), phi_over_tau)),
+        phi_over_tau=math.nan if ratio_of is None else ratio_of,
         steps=count,
         steps_needed=max(0.0, needed),
         constant_steps=len(alike),
@@ -288,7 +317,7 @@ class Law:
         """‖E ĝ‖² from β and γ; γ where β is not known."""
         if self.population is None or self.size < 2:
             return gamma
-        known = np.where(np.isfinite(beta), beta / (1 + 1 / (self.size - 1) ** 2), gamma)
+        known = np.where(np.isfinite(beta), beta / (1 + around(self.size)), gamma)
         return np.asarray(gamma + (known - gamma) / self.population)
 
     def slack(self, sums: Array) -> float:
@@ -327,12 +356,19 @@ def _of_one_size(steps: Array) -> tuple[float, Array]:
     return size, steps[own == size]
 
 
-def _constants(sums: Array, law: Law, phi_over_tau: Array) -> Array:
-    """c1, c2 and c3, of leave-one-out advantages in groups of one size."""
+def _constants(sums: Array, law: Law, phi_over_tau: float | None) -> Array:
+    """c1, c2, c3 and φ/τ, of leave-one-out advantages in groups of one size."""
     beta, gamma = _slopes(sums)
     alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
     signal = law.signal(beta, gamma)
-    return np.stack(paired(alpha, beta, signal, law.size - 1, phi_over_tau), axis=-1)
+    others = law.size - 1
+    if phi_over_tau is None:
+        phi = phi_of(sums[..., 12:], alpha, sums[..., 8])
+    else:
+        phi = alpha * phi_over_tau / (1 + phi_over_tau / others)
+    tau, spread = alpha - phi / others, beta / (1 + around(law.size))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.stack([*constants_from(tau, phi, spread, signal), phi / tau], axis=-1)
 
 
 def _short(value: float) -> str:
@@ -370,10 +406,3 @@ def noise_and_signal(sums: Array, law: Law = Law()) -> Array:
 
 def _noise_of(sums: Array, gamma: Array) -> Array:
     return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
-
-
-def _ratio(sums: Array, given: float | None) -> Array:
-    if given is not None:
-        return np.full(sums.shape[:-1], given)
-    phi, tau = sums[..., 12], sums[..., 13]
-    return np.divide(phi, tau, out=np.ones_like(tau), where=(tau > 0) & (phi > 0))

@@ -71,7 +71,8 @@ class NoiseMeter:
         window: steps that an estimate is made of.
         leave_one_out: whether advantages are leave-one-out: c₁, c₂, c₃ and G* exist then, where all groups
             of the window have one size.
-        phi_over_tau: φ/τ, which parts c₂ from c₃; None for what ``shares`` of :meth:`step` say.
+        phi_over_tau: φ/τ, which parts c₂ from c₃; None to measure it from advantages of :meth:`micro_batch`,
+            where groups are of 3 or more and lie in three micro-batches, or in two by unequal parts.
         metric: ``"euclidean"``, or ``"adam"`` for gradients over √v + ε of Adam's own second moments
             of past steps, once they are of 22; entries that never had a gradient have no metric, and are
             left out.
@@ -180,6 +181,7 @@ class NoiseMeter:
         prompts: Sequence[Any] | torch.Tensor,
         scale: float = 1.0,
         advantages: ArrayLike | None = None,
+        groups: Sequence[Any] | torch.Tensor | None = None,
     ) -> Iterator[None]:
         """Measure the backward pass inside.
 
@@ -187,17 +189,18 @@ class NoiseMeter:
         After an error inside a block its step does not count.
 
         Arguments:
-            prompts: which group each completion is of, a whole number or a text, the same on every
-                process; two groups of one prompt are two.
+            prompts: which prompt each completion is of, a whole number or a text, the same on every
+                process. Where a prompt is drawn for each group, groups may stand here.
             scale: that the loss has beyond what the optimizer sees, as of a GradScaler.
-            advantages: of its completions, which their gradients are proportional to; with rewards 0 and 1
-                they tell :meth:`compare` what others would have.
+            advantages: of its completions, which their gradients are proportional to: for φ/τ, and with
+                rewards 0 and 1 for :meth:`compare`.
+            groups: which of its prompt's groups each is of, where a step has several groups of one prompt.
 
         Raises:
-            InputError: prompts are none, not flat, or neither whole numbers nor texts; advantages are not one
-                for each; a block is open.
+            InputError: prompts or groups are none, not flat, or neither whole numbers nor texts; groups or
+                advantages are not one for each; a block is open.
         """
-        self.begin(prompts, scale, advantages)
+        self.begin(prompts, scale, advantages, groups)
         try:
             yield
             self.end()
@@ -211,19 +214,23 @@ class NoiseMeter:
         prompts: Sequence[Any] | torch.Tensor,
         scale: float = 1.0,
         advantages: ArrayLike | None = None,
+        groups: Sequence[Any] | torch.Tensor | None = None,
     ) -> None:
         """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
         if self._table is not None:
             raise InputError("a micro-batch is open already: end it before the next")
-        groups, self._scale = numbered(prompts), positive("scale", scale)
+        names, self._scale = numbered(prompts), positive("scale", scale)
+        own = names if groups is None else numbered(groups, "groups")
+        if len(own) != len(names):
+            raise InputError(f"there are {len(own)} groups for {len(names)} completions")
         given = advantages
         if given is not None:
             if isinstance(given, torch.Tensor):
                 given = given.detach().cpu().double().numpy()
             given = finite_array("advantages", given, 1)
-            if len(given) != len(groups):
-                raise InputError(f"there are {len(given)} advantages for {len(groups)} completions")
-        self._guard(self._opened, groups, given)
+            if len(given) != len(names):
+                raise InputError(f"there are {len(given)} advantages for {len(names)} completions")
+        self._guard(self._opened, np.stack([own, names], axis=1), given)
 
     def _opened(self, groups: NDArray[np.int64], given: NDArray[np.float64] | None) -> None:
         device = self._parameters[0].device
@@ -249,19 +256,13 @@ class NoiseMeter:
         if sharded and self._layers is None and self._before is None:
             self._before = self._shards()
 
-    def end(self) -> torch.Tensor:
-        """Close what :meth:`begin` opened.
-
-        Returns:
-            squared norms of what the micro-batch adds to the step, (1,), or of what its completions do, (n,);
-            (0,) where it is off.
-        """
+    def end(self) -> None:
+        """Close what :meth:`begin` opened."""
         if self._table is None and self._guard.reason is None:
             raise InputError("no micro-batch is open: begin one first")
-        squared: torch.Tensor | None = self._guard(self._closed)
-        return torch.zeros(0) if squared is None else squared
+        self._guard(self._closed)
 
-    def _closed(self) -> torch.Tensor:
+    def _closed(self) -> None:
         assert self._table is not None
         if self._layers is not None:
             assert self._sketch is not None
@@ -279,13 +280,11 @@ class NoiseMeter:
             self._before = after
         self._table = None
         self._sketches.append(table / self._scale)
-        return self._sketches[-1].square().sum(dim=1)
 
-    def step(self, shares: ArrayLike = (0.0, 0.0), counts: bool = True) -> bool:
+    def step(self, counts: bool = True) -> bool:
         """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
 
         Arguments:
-            shares: what completions add to φ and τ, where somebody measured it.
             counts: False leaves the step out, for all processes if one says so.
 
         Returns:
@@ -298,12 +297,12 @@ class NoiseMeter:
         if self._table is not None:
             raise InputError("a micro-batch is open: end it before the step")
         # All processes come here, also those that are off.
-        everything = self._guard.gathered(self._guard(self._finished, shares, counts))
+        everything = self._guard.gathered(self._guard(self._finished, counts))
         whole = None if everything is None else self._guard(self._merged, everything)
         if whole is None:
             self.left_out = f"the meter is off: {self._guard.reason}"
             return False
-        rows, groups, sizes, advantages, broken = whole
+        rows, groups, advantages, broken = whole
         if broken:
             self.left_out = broken
             self._taken.drop_held()
@@ -312,9 +311,9 @@ class NoiseMeter:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
         if not self._ever:
             raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
-        return bool(self._guard(self._counted, rows, groups, sizes, advantages))
+        return bool(self._guard(self._counted, rows, groups, advantages))
 
-    def _finished(self, shares: ArrayLike, counts: bool) -> tuple[Any, ...]:
+    def _finished(self, counts: bool) -> tuple[Any, ...]:
         """The step as this process knows it."""
         broken = self._broken or ("" if counts else "its loop leaves it out")
         numbers = min(self.numbers, self._first[-1])
@@ -325,37 +324,37 @@ class NoiseMeter:
         self._taken.trail.next()
         if broken:
             sketches, groups, advantages = sketches[:0], [], []
-        sizes = np.asarray(shares, dtype=float)
-        return sketches, groups, sizes, advantages, broken, moved, self._ever
+        return sketches, groups, advantages, broken, moved, self._ever
 
     def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
         """The parts of all processes: sharded gradients are summed, whole ones are other micro-batches."""
-        sketches, groups, sizes, advantages, broken, moved, ever = zip(*everything, strict=True)
+        sketches, groups, advantages, broken, moved, ever = zip(*everything, strict=True)
         self._ever = any(ever)
         reason = next(filter(None, broken), "")
         if any(any(part[:-1]) for part in moved):
             self._reduced = True
         elif any(any(part) for part in moved):
             self._once += 1
-        shares, rows = sum(sizes), torch.cat(sketches) / len(everything)
-        parts = [group for part in groups for group in part]
+        rows = torch.cat(sketches) / len(everything)
+        parts, values = ([each for part in own for each in part] for own in (groups, advantages))
         if self._layers is None and len(everything) > 1 and any(self._sharded):
             if not all(self._sharded):
                 raise InputError("some parameters are sharded and others are not: measure either")
             # Each pass averaged the gradients of all.
             if not reason:
                 parts = [np.concatenate(part) for part in zip(*groups, strict=True)]
+                values = [_joined(part) for part in zip(*advantages, strict=True)]
                 rows = sum(sketches[1:], sketches[0])
-        return rows, parts, shares, [value for part in advantages for value in part], reason
+        return rows, parts, values, reason
 
-    def _counted(self, sketches: Any, groups: Any, sizes: Any, advantages: Any) -> bool:
+    def _counted(self, sketches: Any, groups: Any, advantages: Any) -> bool:
         rows = sketches.numpy().astype(float) * sum(map(len, groups))
         if not np.isfinite(rows).all():
             self.left_out = "its gradients are not finite"
             self._taken.drop_held()
             return False
         draw = 0 if self._drawn is None else self._drawn[0]
-        self._taken.add(rows, groups, sizes, advantages, draw)
+        self._taken.add(rows, groups, advantages, draw, self.leave_one_out)
         return True
 
     def estimate(self) -> NoiseEstimate:
@@ -375,9 +374,9 @@ class NoiseMeter:
             )
         return self._taken.estimate(self.leave_one_out, self.phi_over_tau, self.population)
 
-    def metrics(self, detail: bool = True) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """The numbers of :meth:`estimate` to log; before two steps count, how many do."""
-        return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics(detail)
+        return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics()
 
     def compare(
         self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None
@@ -503,3 +502,8 @@ class NoiseMeter:
             start = min(rows, gradient.shape[0]) * (gradient.numel() // gradient.shape[0])
             self._add(table, place, start, gradient.to_local())
         return table[0, 0]
+
+
+def _joined(parts: Any) -> Any:
+    """Advantages of one micro-batch on all processes; None where some are not known."""
+    return None if any(part is None for part in parts) else np.concatenate(parts)

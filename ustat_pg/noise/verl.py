@@ -92,7 +92,7 @@ def measured(engine: Any) -> Any:
             self._rows = set()
 
         def _metrics(self) -> dict[str, float]:
-            return {} if self._meter is None else self._meter.metrics(detail=False)
+            return {} if self._meter is None else self._meter.metrics()
 
     return Measured
 

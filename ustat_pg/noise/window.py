@@ -24,7 +24,7 @@ class _Held(NamedTuple):
 
     rows: Array
     groups: list[NDArray[np.int64]]
-    shares: Array
+    advantages: list[Any]
     pairs: Array
 
 
@@ -61,39 +61,44 @@ class Window:
         self,
         rows: Array,
         groups: list[NDArray[np.int64]],
-        shares: Array,
-        advantages: Sequence[Any],
+        advantages: list[Any],
         draw: int,
+        leave_one_out: bool = False,
     ) -> None:
         """Take up a step.
 
         Arguments:
             rows: n times what each micro-batch adds to it, (k, numbers).
-            groups: the prompts of each micro-batch's completions.
-            shares: of φ and τ.
+            groups: of each micro-batch's completions, each with its prompt, (m, 2).
             advantages: of each micro-batch's completions; None where they are not known.
             draw: of the sketch.
+            leave_one_out: whether advantages are that, up to a factor.
         """
-        whole = len(groups) > 1 and len(np.unique(np.concatenate(groups))) > 1
+        names = np.unique(np.concatenate(groups), axis=0)
+        whole = len(groups) > 1 and len(np.unique(names[:, 1])) > 1
         if whole:
             self.drop_held()
         held, self._held = self._held, None
         size = float(sum(map(len, groups)))
         pairs = self.trail.take(self.taken + 1, draw, rows.sum(axis=0), size)
-        step = _Held(rows, groups, shares, pairs)
+        step = _Held(rows, groups, advantages, pairs)
         if not whole and held is None:
             self._held = step
             return
         parts = [step] if held is None else [held, step]
         self.taken += 1
-        self.steps.append(_sums(parts))
+        self.steps.append(_sums(parts, leave_one_out))
         self._squares.append(np.concatenate([np.square(part.rows).sum(axis=1) for part in parts]))
         self._lagged.append((self.taken, not whole, np.concatenate([p.pairs for p in parts])))
         if not whole:
             self._unknown = "a step holds one prompt or one micro-batch"
+        elif len(np.unique(names[:, 1])) < len(names):
+            self._unknown = "a prompt has several groups in a step"
         elif any(advantage is not None for advantage in advantages):
             try:
-                self._blocks.append(group_blocks(rows, groups, list(advantages)))
+                self._blocks.append(
+                    group_blocks(rows, [group[:, 0] for group in groups], advantages)
+                )
             except InputError as error:
                 self._unknown = str(error)
 
@@ -153,33 +158,38 @@ class Window:
         self.trail.load_state_dict(trail if gradients else trail | {"kept": []})
         self._held = None
         if gradients and (held := state["held"]):
-            rows, groups, shares, pairs = held
+            rows, groups, advantages, pairs = held
             self._held = _Held(
                 np.array(rows),
                 [np.array(group) for group in groups],
-                np.array(shares),
+                [each if each is None else np.array(each) for each in advantages],
                 np.array(pairs, dtype=float).reshape(-1, 5),
             )
 
 
 def _listed(held: _Held) -> list[Any]:
-    rows, groups, shares, pairs = held
-    return [rows.tolist(), [g.tolist() for g in groups], shares.tolist(), pairs.tolist()]
+    rows, groups, advantages, pairs = held
+    given = [each if each is None else each.tolist() for each in advantages]
+    return [rows.tolist(), [g.tolist() for g in groups], given, pairs.tolist()]
 
 
-def _sums(parts: list[_Held]) -> Array:
+def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
     """The sums of a step; of two as one, products of all pairs, and the rest a mean over both."""
-    rows = np.concatenate([part.rows for part in parts])
-    groups = [group for part in parts for group in part.groups]
-    sums = step_sums(rows @ rows.T, groups, sum(part.shares for part in parts))
+
+    def of(several: list[_Held]) -> Array:
+        rows = np.concatenate([part.rows for part in several])
+        groups = [group for part in several for group in part.groups]
+        advantages = [each for part in several for each in part.advantages]
+        return step_sums(rows @ rows.T, groups, advantages, leave_one_out=leave_one_out)
+
+    sums = of(parts)
     if len(parts) > 1:
         sums[5:] /= len(parts)
-        own = [step_sums(p.rows @ p.rows.T, p.groups, p.shares)[9:11] for p in parts]
-        sums[9:11] = np.mean(own, axis=0)
+        sums[9:11] = np.mean([of([part])[9:11] for part in parts], axis=0)
     return sums
 
 
-def numbered(prompts: Any) -> NDArray[np.int64]:
+def numbered(prompts: Any, what: str = "prompts") -> NDArray[np.int64]:
     """Prompts as numbers that are the same on every process."""
     if hasattr(prompts, "detach"):
         prompts = prompts.detach().cpu().numpy()
@@ -192,7 +202,7 @@ def numbered(prompts: Any) -> NDArray[np.int64]:
         ]
     except TypeError:
         raise InputError(
-            f"prompts are {prompts!r}: give one number or text for each completion of the micro-batch"
+            f"{what} are {prompts!r}: give one number or text for each completion of the micro-batch"
         ) from None
     digests = [hashlib.blake2b(f"{name}".encode(), digest_size=7).digest() for name in names]
     return np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.int64)

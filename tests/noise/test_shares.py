@@ -1,0 +1,201 @@
+"""φ from micro-batches whose completions are not told apart, against every outcome and its probability."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from ustat_pg.noise.estimate import estimate_noise, step_sums
+from ustat_pg.noise.shares import phi_of
+from ustat_pg.predictions import paired_constants
+
+RATES = np.array([0.25, 0.6])
+ALONG = np.array([[[1.0, 0.5], [2.0, -1.0]], [[0.3, 0.8], [1.5, 1.0]]])
+"""What failures and successes of each prompt have for scores, up to a factor that makes their mean 0."""
+WON, LOST = (1 - RATES)[:, None] * ALONG[:, 1], -RATES[:, None] * ALONG[:, 1]
+TOLD = {
+    "single": (3, [[i] for i in range(6)]),
+    "two thirds": (3, [[0, 1, 8], [2, 3, 4], [5, 6, 7]]),
+    "dealt beside another": (3, [[0, 3], [1, 4], [2, 5], [6, 7], [8]]),
+    "anyhow": (4, [[0, 1, 4], [2, 5, 6], [3], [7]]),
+}
+UNTOLD = {
+    "whole": (3, [[0, 1, 2], [3, 4, 5]]),
+    "halves": (4, [[0, 1, 4, 5], [2, 3, 6, 7]]),
+    "dealt alone": (4, [[0, 4], [1, 5], [2, 6], [3, 7]]),
+}
+
+
+def every_step(size, parts, noise=0.7):
+    """Sums of every step of groups of two prompts, drawn one by one, with probabilities; α, β, γ and φ.
+
+    A score has a part of its own, of mean 0, beside that of its reward.
+    """
+    sums, weights, alpha, beta, gamma = [], [], 0.0, 0.0, 0.0
+    groups = sum(map(len, parts)) // size
+    places = np.repeat(np.arange(groups), size)
+    for prompts in itertools.product(range(2), repeat=groups):
+        of = np.array(prompts)[places]
+        for z in itertools.product((0, 1), repeat=len(of)):
+            z = np.array(z)
+            p = RATES[of]
+            weight = np.prod(np.where(z == 1, p, 1 - p)) / 2**groups
+            mean = np.bincount(places, z)[places] / size
+            a = (z - mean) * size / (size - 1)
+            v = a[:, None] * np.where(z[:, None] == 1, WON[of], LOST[of])
+            # A part of its own has no product with another's: it is on the diagonal alone.
+            own = np.square(a * noise * (1 + of + 2 * z))
+            products = v @ v.T + np.diag(own)
+            member = np.array([np.isin(np.arange(len(of)), part) for part in parts], dtype=float)
+            sums.append(
+                step_sums(
+                    member @ products @ member.T,
+                    [places[part] for part in parts],
+                    [a[part] for part in parts],
+                    leave_one_out=True,
+                )
+            )
+            weights.append(weight)
+            alpha += weight * products[0, 0]
+            beta += weight * products[0, 1]
+            gamma += weight * products[0, -1]
+    norms = [
+        np.square(s).sum(axis=1) + np.square(noise * (1 + np.arange(2) + 2 * z))
+        for z, s in enumerate((LOST, WON))
+    ]
+    trace = (1 - RATES) * norms[0] + RATES * norms[1]
+    phi = float((RATES * (1 - RATES) * trace).mean())
+    return np.average(sums, axis=0, weights=weights), alpha, beta, gamma, phi
+
+
+@pytest.mark.parametrize("layout", TOLD)
+def test_constants_are_those_of_enumeration(layout):
+    """φ/τ is not 1, and products of completions, within groups and between, have a part in what is fitted."""
+    size, parts = TOLD[layout]
+    sums, alpha, beta, gamma, phi = every_step(size, parts)
+    assert phi_of(sums[12:], np.float64(alpha), sums[8]) == pytest.approx(phi, rel=1e-9)
+    tau = alpha - phi / (size - 1)
+    assert phi / tau != pytest.approx(1, abs=0.02)
+    if layout == "two thirds":
+        # Any two of three micro-batches share as much: β and γ are one number.
+        return
+    estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=True, phi_over_tau=None)
+    wanted = paired_constants(alpha, beta, gamma, size, phi / tau)
+    got = [getattr(estimate, name).value for name in ("c1", "c2", "c3")]
+    np.testing.assert_allclose(got, wanted, rtol=1e-9)
+    assert estimate.phi_over_tau == pytest.approx(phi / tau, rel=1e-9)
+    if layout != "single":
+        bare = sums[12:].copy()
+        for first in (0, 15):
+            # The gram matrix without κ and λ.
+            bare[first + 1 : first + 9] = 0.0
+        assert phi_of(bare, np.float64(alpha), sums[8]) != pytest.approx(phi, rel=1e-3)
+
+
+@pytest.mark.parametrize("layout", UNTOLD)
+def test_what_no_pair_tells_is_not_known(layout):
+    size, parts = UNTOLD[layout]
+    rng, places = np.random.default_rng(2), np.arange(2 * size) // size
+    rows, given = rng.normal(size=(2, 20, 2 * size, 9))
+    sums = [
+        step_sums(
+            h @ h.T,
+            [places[part] for part in parts],
+            [a[part] for part in parts],
+            leave_one_out=True,
+        )
+        for h, a in (
+            (np.array([row[part].sum(axis=0) for part in parts]), one[:, 0])
+            for row, one in zip(rows, given, strict=True)
+        )
+    ]
+    assert math.isnan(phi_of(np.mean(sums, axis=0)[12:], np.float64(1.0), np.float64(2 * size)))
+
+
+def test_groups_of_two_have_assumption_twos_ratio():
+    rows = np.random.default_rng(0).normal(size=(12, 4, 5))
+    names = [np.array([0]), np.array([0]), np.array([1]), np.array([1])]
+    given = [np.array([each]) for each in (1.0, -1.0, 1.0, -1.0)]
+    sums = np.array([step_sums(h @ h.T, names, given, leave_one_out=True) for h in rows])
+    found = estimate_noise(sums, leave_one_out=True, phi_over_tau=None)
+    assert found.phi_over_tau == 1.0
+    assert found.c3 == estimate_noise(sums, leave_one_out=True).c3
+
+
+def test_constants_that_no_layout_tells_are_missing():
+    """Whole groups in micro-batches: c2, c3 and G* are not known, signal and noise are."""
+    rng = np.random.default_rng(1)
+    names = [np.repeat([0, 1], 2), np.repeat([1, 0], 2), np.repeat([2], 4), np.repeat([3], 4)]
+    given = [rng.normal(size=4) for _ in names]
+    rows = rng.normal(size=(9, 4, 5)) + 1
+    sums = np.array([step_sums(h @ h.T, names, given, leave_one_out=True) for h in rows])
+    found = estimate_noise(sums, leave_one_out=True, phi_over_tau=None)
+    assert math.isfinite(found.c1.value)
+    assert math.isfinite(found.k_crit.value)
+    logged = found.metrics()
+    assert "c1" in logged
+    assert not {"c2", "c3", "g_star", "g_star_low", "phi_over_tau"} & logged.keys()
+
+
+def expected_products(prompts, size):
+    """Means of ⟨vᵢ, vⱼ⟩ of completions of groups, two groups of each prompt, over every outcome."""
+    z = np.array(list(itertools.product((0, 1), repeat=size)))
+    a = (z - z.mean(axis=1, keepdims=True)) * size / (size - 1)
+    blocks, means = [], []
+    for x in prompts:
+        chance = np.where(z == 1, RATES[x], 1 - RATES[x]).prod(axis=1)
+        v = a[..., None] * np.where(z[..., None] == 1, WON[x], LOST[x])
+        blocks.append(np.einsum("o,oid,ojd->ij", chance, v, v))
+        means.append(np.einsum("o,oid->id", chance, v))
+    flat = np.concatenate(means)
+    products = flat @ flat.T
+    for place, block in enumerate(blocks):
+        rows = slice(place * size, (place + 1) * size)
+        products[rows, rows] = block
+    return products
+
+
+TWINS = {
+    "single": [[i] for i in range(12)],
+    "several": [[0, 3, 6], [1, 4], [2, 5, 9], [7, 10], [8, 11]],
+}
+
+
+@pytest.mark.parametrize("parts", TWINS.values(), ids=TWINS)
+def test_two_groups_of_one_prompt_leave_c1_what_it_is(parts):
+    """Each of two prompts that are drawn has two groups of three in a step; enumerated, so exact."""
+    size, places, steps = 3, np.repeat(np.arange(4), 3), {"told": [], "merged": [], "apart": []}
+    for first, second in itertools.product(range(2), repeat=2):
+        products = expected_products([first, first, second, second], size)
+        member = np.array([np.isin(np.arange(12), part) for part in parts], dtype=float)
+        names = {
+            "told": np.stack([places, places // 2], axis=1),
+            "merged": places // 2,
+            "apart": places,
+        }
+        for name, of in names.items():
+            groups = [of[part] for part in parts]
+            steps[name].append(step_sums(member @ products @ member.T, groups, leave_one_out=True))
+    gradients = RATES[:, None] * WON
+    signal = float(np.square(gradients.mean(axis=0)).sum())
+    c1 = float(np.square(gradients).sum(axis=1).mean()) - signal
+    found = {
+        name: estimate_noise(np.array([np.mean(sums, axis=0)] * 2), leave_one_out=True)
+        for name, sums in steps.items()
+    }
+    assert found["told"].signal.value == pytest.approx(signal, rel=1e-9)
+    assert found["told"].c1.value == pytest.approx(c1, rel=1e-9)
+    assert found["told"].constant_steps == 2
+    # The noise of the step as it is, with two groups of a prompt.
+    alone = expected_products([0], size), expected_products([1], size)
+    same = c1 + signal
+    alpha = np.mean([block[0, 0] for block in alone])
+    noise = alpha + (size - 1) * same * (1 + 1 / (size - 1) ** 2) + size * same - 2 * size * signal
+    assert found["told"].k_crit.value == pytest.approx(noise / signal, rel=1e-9)
+    # Two groups taken for one of six, and for groups of two prompts.
+    assert found["merged"].c1.value != pytest.approx(c1, rel=0.01)
+    assert found["apart"].c1.value != pytest.approx(c1, rel=0.01)
+    assert found["apart"].signal.value != pytest.approx(signal, rel=1e-3)
