@@ -88,12 +88,12 @@ class Plan:
                 "a set of X, the signal is c₁/(X-1) too small"
             )
         passes, rest = divmod(batches, args.steps_per_generation)
+        repeats = 1 if rest else max(1, min(option(trainer, "num_iterations"), passes))
+        total = batches // repeats * trainer.accelerator.num_processes
         # A group in four parts tells φ/τ, and one in two has pairs in two micro-batches. Others must have no
         # group in common.
         parts = _PARTS if measures else 2 if loo or drawn_from is not None else 1
-        parts = min(
-            parts, args.steps_per_generation, batches * trainer.accelerator.num_processes // 2
-        )
+        parts = min(parts, args.steps_per_generation, total // 2)
         return cls(
             apart=apart,
             measures=measures,
@@ -103,6 +103,6 @@ class Plan:
             sorts=not (rest or loss == "bnpo" or mixing or apart),
             deals=max(1, parts),
             population=drawn_from,
-            repeats=1 if rest else max(1, min(option(trainer, "num_iterations"), passes)),
+            repeats=repeats,
             said=tuple(said),
         )
