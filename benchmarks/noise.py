@@ -2,6 +2,7 @@
 
     python -m benchmarks.noise                    a random model of 27 million parameters; 10 min on one core
     python -m benchmarks.noise --model FOLDER     a model of yours
+    python -m benchmarks.noise --order            how far its order of outputs moves weights; 1 min
 
 Two steps make a pair, and pairs begin with the one and with the other in turns, so that what else the
 machine does falls on both alike. Times are processor seconds of whole steps, generation included; all
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from statsmodels.stats.weightstats import DescrStatsW
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils import parameters_to_vector
 from transformers import (
     PreTrainedTokenizerFast,
     PrinterCallback,
@@ -30,11 +32,12 @@ from transformers import (
     Qwen2ForCausalLM,
     TrainerCallback,
 )
-from trl import RLOOConfig, RLOOTrainer
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ustat_pg.llm import NoiseMonitor
 from ustat_pg.llm.models import LanguageModel, load_model
 from ustat_pg.llm.prompts import Prompt, Task
+from ustat_pg.llm.tasks import load_task
 from ustat_pg.llm.training import PLAIN, dataset
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
@@ -124,6 +127,35 @@ def seconds(
     return clock.seconds
 
 
+def weights(bf16: bool, callbacks: list[TrainerCallback], steps: int = 8) -> list[torch.Tensor]:
+    """Weights of the embedded model short after some steps of SGD, all in one, and before them."""
+    model, task = load_model("embedded:short"), load_task("embedded:short", limit=40)
+    before = parameters_to_vector(model.model.parameters()).detach().double()
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = GRPOConfig(
+            folder, optim="sgd", learning_rate=0.01, max_steps=steps, num_generations=4,
+            per_device_train_batch_size=4, gradient_accumulation_steps=8, bf16=bf16, use_cpu=True,
+            max_completion_length=task.max_new_tokens, save_strategy="no", report_to=[],
+            gradient_checkpointing=False, disable_tqdm=True,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model.model, task.verifier, settings, dataset(task),
+            processing_class=model.tokenizer, callbacks=callbacks,
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+    return [parameters_to_vector(trainer.model.parameters()).detach().double(), before]
+
+
+def order() -> None:
+    """Print how far weights with the monitor are from those without it, over what these moved."""
+    for bf16 in (True, False):
+        (alone, before), (with_it, _) = weights(bf16, []), weights(bf16, [NoiseMonitor(4)])
+        apart = float((with_it - alone).norm() / (alone - before).norm())
+        print(f"{'bf16 autocast' if bf16 else 'float32'}: {apart:.2g} of the update after 8 steps")
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
@@ -131,9 +163,13 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--per-completion", action="store_true")
     parser.add_argument("--detail", action="store_true")
     parser.add_argument("--model", metavar="FOLDER", help="in place of the random one")
+    parser.add_argument("--order", action="store_true")
     arguments = parser.parse_args(given)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    if arguments.order:
+        order()
+        return
     model = load_model(arguments.model) if arguments.model else language_model()
     count = sum(p.numel() for p in model.model.parameters())
     batches = f"{MICRO_BATCHES} micro-batches of {MICRO_BATCH} completions"

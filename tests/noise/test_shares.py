@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from fractions import Fraction as F
 
 import numpy as np
 import pytest
 
 from ustat_pg.noise.estimate import estimate_noise, step_sums
-from ustat_pg.noise.shares import phi_of
+from ustat_pg.noise.shares import COLUMNS, shared
 from ustat_pg.predictions import paired_constants
 
+PHI, WEIGHED = slice(14, 14 + COLUMNS), slice(14 + COLUMNS, None)
 RATES = np.array([0.25, 0.6])
 ALONG = np.array([[[1.0, 0.5], [2.0, -1.0]], [[0.3, 0.8], [1.5, 1.0]]])
 """What failures and successes of each prompt have for scores, up to a factor that makes their mean 0."""
@@ -76,7 +78,7 @@ def test_constants_are_those_of_enumeration(layout):
     """φ/τ is not 1, and products of completions, within groups and between, have a part in what is fitted."""
     size, parts = TOLD[layout]
     sums, alpha, beta, gamma, phi = every_step(size, parts)
-    assert phi_of(sums[12:], np.float64(alpha), sums[8]) == pytest.approx(phi, rel=1e-9)
+    assert shared(sums[PHI], np.float64(alpha), sums[8]) == pytest.approx(phi, rel=1e-9)
     tau = alpha - phi / (size - 1)
     assert phi / tau != pytest.approx(1, abs=0.02)
     if layout == "two thirds":
@@ -88,11 +90,11 @@ def test_constants_are_those_of_enumeration(layout):
     np.testing.assert_allclose(got, wanted, rtol=1e-9)
     assert estimate.phi_over_tau == pytest.approx(phi / tau, rel=1e-9)
     if layout != "single":
-        bare = sums[12:].copy()
+        bare = sums[PHI].copy()
         for first in (0, 15):
             # The gram matrix without κ and λ.
             bare[first + 1 : first + 9] = 0.0
-        assert phi_of(bare, np.float64(alpha), sums[8]) != pytest.approx(phi, rel=1e-3)
+        assert shared(bare, np.float64(alpha), sums[8]) != pytest.approx(phi, rel=1e-3)
 
 
 @pytest.mark.parametrize("layout", UNTOLD)
@@ -112,7 +114,7 @@ def test_what_no_pair_tells_is_not_known(layout):
             for row, one in zip(rows, given, strict=True)
         )
     ]
-    assert math.isnan(phi_of(np.mean(sums, axis=0)[12:], np.float64(1.0), np.float64(2 * size)))
+    assert math.isnan(shared(np.mean(sums, axis=0)[PHI], np.float64(1.0), np.float64(2 * size)))
 
 
 def test_groups_of_two_have_assumption_twos_ratio():
@@ -199,3 +201,122 @@ def test_two_groups_of_one_prompt_leave_c1_what_it_is(parts):
     assert found["merged"].c1.value != pytest.approx(c1, rel=0.01)
     assert found["apart"].c1.value != pytest.approx(c1, rel=0.01)
     assert found["apart"].signal.value != pytest.approx(signal, rel=1e-3)
+
+
+def exact_law(size, prompts=((F(1, 4), F(1, 3)), (F(3, 5), F(1, 2)))):
+    """Every group of a prompt drawn at random: its sum Σ Aᵢ sᵢ and probability, in fractions, one dimension.
+
+    A prompt has the chance of a success under the trained policy, and under the sampler.
+    """
+    for rate, drawn in prompts:
+        for z in itertools.product((0, 1), repeat=size):
+            chance = F(1, len(prompts))
+            for each in z:
+                chance *= drawn if each else 1 - drawn
+            yield rate, drawn, z, chance
+
+
+def score(each, rate):
+    return (each - rate) * (3 if rate == F(1, 4) else 1)
+
+
+def test_silent_groups_that_are_refilled_are_those_of_the_law_without_them():
+    """K_crit by outputs generated, from the whole law, is K_crit of groups that are not silent over 1 - q."""
+    size, whole = 3, []
+    for rate, _, z, _ in exact_law(3):
+        chance = F(1, 2)
+        for each in z:
+            chance *= rate if each else 1 - rate
+        mean = F(sum(z), size)
+        step = sum((each - mean) * F(size, size - 1) * score(each, rate) for each in z)
+        whole.append((chance, step, 0 < sum(z) < size))
+
+    def critical(groups):
+        """Completions at which the noise of the mean of independent groups is its signal."""
+        total = sum(chance for chance, _ in groups)
+        first = sum(chance * h for chance, h in groups) / total
+        second = sum(chance * h * h for chance, h in groups) / total
+        return size * (second - first**2) / first**2
+
+    silent = sum(chance for chance, _, live in whole if not live)
+    known = critical([(chance, h) for chance, h, _ in whole])
+    trained = critical([(chance, h) for chance, h, live in whole if live])
+    refilled = known - size * silent / (1 - silent)
+    assert trained / (1 - silent) == refilled
+    # Less is generated than without, and not by the factor alone.
+    assert trained < refilled < known
+    assert refilled != known * (1 - silent)
+    # Two groups a step, their completions one by one, each with its probability.
+    names = [np.array([place // size]) for place in range(2 * size)]
+    sums, weights = [], []
+    laws = list(exact_law(size, [(rate, rate) for rate, _ in ((F(1, 4), 0), (F(3, 5), 0))]))
+    for pair in itertools.product(laws, repeat=2):
+        rows, given, chance = [], [], F(1)
+        for rate, _, z, own in pair:
+            chance *= own
+            for each in z:
+                a = (each - F(sum(z), size)) * F(size, size - 1)
+                given.append(np.array([float(a)]))
+                rows.append([float(a * score(each, rate))])
+        h = np.array(rows)
+        sums.append(step_sums(h @ h.T, names, given))
+        weights.append(float(chance))
+    found = estimate_noise(np.array([np.average(sums, axis=0, weights=weights)] * 2))
+    assert found.silent.value == pytest.approx(float(silent), rel=1e-9)
+    assert found.k_crit.value == pytest.approx(float(known), rel=1e-9)
+    assert found.k_crit_refilled.value == pytest.approx(float(refilled), rel=1e-9)
+
+
+@pytest.mark.parametrize("cut", [None, F(5, 4)])
+def test_the_share_of_importance_weights_is_that_of_the_law_without_them(cut):
+    """Rewards are advantages: the noise of outputs from the sampler less that of outputs from the policy."""
+    size, sums, chances, moments = 2, [], [], [F(0), F(0), F(0)]
+    groups = list(exact_law(size))
+    for rate, drawn, z, chance in groups:
+        for each in z:
+            w = weight(rate, drawn, each, cut)
+            u = each * (each - rate)
+            # Of the law of density w to the sampler's: the trained policy's, where no weight is cut.
+            moments[0] += chance * F(1, size) * w * u * u
+            moments[1] += chance * F(1, size) * w * w * u * u
+    first = sum(
+        chance * sum(each * (each - rate) * weight(rate, drawn, each, cut) for each in z)
+        for rate, drawn, z, chance in groups
+    ) / size  # fmt: skip
+    second = sum(
+        chance * sum(each * (each - rate) * weight(rate, drawn, each, cut) for each in z) ** 2
+        for rate, drawn, z, chance in groups
+    )
+    noise = second / size - size * first**2
+    wanted = (moments[1] - moments[0]) / noise
+    if cut is None:
+        # The same from the law of the trained policy itself.
+        own = [(rate, rate) for rate in (F(1, 4), F(3, 5))]
+        plain = [
+            (chance, sum(each * (each - rate) for each in z))
+            for rate, _, z, chance in exact_law(size, own)
+        ]
+        assert sum(chance * h for chance, h in plain) / size == first
+        without = sum(chance * h * h for chance, h in plain) / size - size * first**2
+        assert wanted == (noise - without) / noise
+    names = [np.array([place // size]) for place in range(2 * size)]
+    for pair in itertools.product(groups, repeat=2):
+        rows, given, ratios, chance = [], [], [], F(1)
+        for rate, drawn, z, own in pair:
+            chance *= own
+            for each in z:
+                w = float(weight(rate, drawn, each, cut))
+                rows.append([w * float(each * (each - rate))])
+                given.append(np.array([float(each)]))
+                ratios.append(np.array([w]))
+        h = np.array(rows)
+        sums.append(step_sums(h @ h.T, names, given, ratios))
+        chances.append(float(chance))
+    found = estimate_noise(np.array([np.average(sums, axis=0, weights=chances)] * 2))
+    assert found.weights_share.value == pytest.approx(float(wanted), rel=1e-9)
+    assert abs(float(wanted)) > 0.01
+
+
+def weight(rate, drawn, each, cut):
+    w = (rate if each else 1 - rate) / (drawn if each else 1 - drawn)
+    return w if cut is None else min(w, cut)

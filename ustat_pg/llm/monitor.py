@@ -42,6 +42,7 @@ from .trl_batches import (
     option,
     own_table,
     prompts_of,
+    weights_of,
 )
 
 try:
@@ -380,14 +381,15 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scaler = getattr(self._trainer.accelerator, "scaler", None)
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         prompts, groups = names_of(inputs, self._plan.rows)
-        advantages = inputs["advantages"] if self.per_completion or self._takes_shares() else None
-        self._meter.begin(prompts, scale / self._plan.repeats, advantages, groups)
+        advantages = inputs["advantages"]
+        # Trainers of one's own may have one for each token, or none where there is no reward.
+        known = advantages.ndim == 1 and bool(advantages.isfinite().all())
+        advantages = advantages if known else None
+        weights = weights_of(self._trainer, inputs)
+        self._meter.begin(prompts, scale / self._plan.repeats, advantages, groups, weights)
         fresh = self._drawn == self._trainer.state.global_step
         self._inputs = inputs if fresh and not self._stale else None
         self._open = True
-
-    def _takes_shares(self) -> bool:
-        return self._meter is not None and self._meter.leave_one_out and self._plan.measures
 
     def _generated(self, output: dict[str, Any]) -> None:
         """Show the alarms a generation, and number its groups: two of one prompt are told apart by that."""

@@ -137,6 +137,15 @@ def names_of(inputs: Any, rows: bool) -> tuple[Any, Any]:
     return prompts_of(inputs), groups
 
 
+def weights_of(trainer: Any, inputs: Any) -> Any:
+    """The importance weight of each whole completion in the loss, (n,); None where tokens have their own."""
+    weights = inputs.get("importance_sampling_ratio")
+    mode = str(option(trainer, "vllm_importance_sampling_mode"))
+    if weights is None or not mode.startswith("sequence") or kinds(trainer)[0] == "vespo":
+        return None
+    return weights[:, 0]
+
+
 def deal(batches: list[Any], groups: Any, parts: int) -> Any:
     """Sort the completions of some batches by group, in place, and deal each so many batches' among them.
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..estimate import Estimate
 from ..jackknife import log_ratio, means
 from ..validation import InputError, integer
-from .estimate import Law, NoiseEstimate, estimate_noise, noise_and_signal
+from .estimate import OF_SHARES, Law, NoiseEstimate, estimate_noise, noise_and_signal
 from .shares import two_valued
 
 Array = NDArray[np.float64]
@@ -65,7 +65,21 @@ class Blocks:
         known = groups if size > 1 else 0
         same = known * pairs * size / max(size - 1, 1)
         return np.array(
-            [known, 0, pair_count, same, apart, 0, 0, 0, n, n**2, total, n / size, 0, 0],
+            [
+                known,
+                0,
+                pair_count,
+                same,
+                apart,
+                0,
+                0,
+                0,
+                n,
+                n**2,
+                total,
+                n / size,
+                *[0] * OF_SHARES,
+            ],
             dtype=float,
         )
 

@@ -27,15 +27,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from
-from ..jackknife import SQUARE, Means, means, ratio
+from ..jackknife import SQUARE, Means, beside, means, ratio
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
-from .shares import COLUMNS, phi_of, share_sums
+from .shares import COLUMNS, rounded, share_sums, shared, shares_of
 
 Array = NDArray[np.float64]
 
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
+OF_SHARES = 2 + 2 * COLUMNS
+"""Sums of a step for silent groups, φ and importance weights, which end it."""
+_PHI, _WEIGHED = slice(14, 14 + COLUMNS), slice(14 + COLUMNS, None)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,11 @@ class NoiseEstimate(Estimates):
         common: mean ⟨ĝₜ, ĝₜ₊ₖ⟩ of steps up to 10 apart: the signal, and what steps turn it by. Where it is
             far below the signal a step undoes what the last ones gained: the rate is large. NaN where no
             such pairs are kept.
+        silent: q, the share of groups whose advantages all are 0.
+        k_crit_refilled: completions *generated* a step at which noise equals signal, were silent groups
+            dropped and drawn again until none is silent: K_crit - G q/(1-q), a share 1-q of them trained on.
+        weights_share: the share of the noise that importance weights w make, E[(1 - 1/w) ‖v‖²] over that of
+            one completion. Without them the trained policy has drawn it, and not the others of its group.
         phi_over_tau: φ/τ, as it was given or measured.
         steps: T, of the window so far.
         constant_steps: the steps that c1, c2, c3 and G* are made of, those whose groups all have the size
@@ -78,6 +86,9 @@ class NoiseEstimate(Estimates):
     c3: Estimate
     g_star: Estimate
     common: Estimate
+    silent: Estimate
+    k_crit_refilled: Estimate
+    weights_share: Estimate
     phi_over_tau: float
     steps: int
     steps_needed: float
@@ -148,7 +159,7 @@ class NoiseEstimate(Estimates):
         }
         values |= {name: float(vars(self)[name]) for name in vars(self).keys() - values.keys()}
         hidden = () if self.constant_steps else ("phi", "constant_steps")
-        ratios = ("noise_to_signal", "k_crit", "budget_over_critical")
+        ratios = ("noise_to_signal", "k_crit", "k_crit_refilled", "budget_over_critical")
         nothing = {f"{name}_low": 0.0 for name in ratios}
         nothing |= {"g_star_low": 1.0, "budget_over_critical": 0.0}
         return {
@@ -162,6 +173,7 @@ def step_sums(
     products: Array,
     groups: list[NDArray[np.int64]],
     advantages: Sequence[Any] = (),
+    weights: Sequence[Any] = (),
     *,
     leave_one_out: bool = False,
 ) -> Array:
@@ -171,7 +183,8 @@ def step_sums(
         products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), H = n times what each adds to the step.
         groups: which group each completion is of, for each micro-batch, (m,); where a prompt has several
             groups, with its prompt, (m, 2).
-        advantages: of each micro-batch's completions, (m,), from which φ is known; none where they are not.
+        advantages: of each micro-batch's completions, (m,), for φ and silent groups; none where not known.
+        weights: importance weights that are in what they add, (m,); none where there are none.
         leave_one_out: whether they are leave-one-out up to a factor. Pairs of two groups of one prompt are
             known by pairs of one then, and else taken for these.
     """
@@ -199,14 +212,26 @@ def step_sums(
     total, squares = sizes.sum(), np.trace(products)
     # Constants take groups of one size.
     alike = np.ptp(counts.sum(axis=0)) == 0
-    shares = np.zeros(COLUMNS)
-    known = len(advantages) > 0 and not any(each is None for each in advantages)
-    if leave_one_out and known and alike and size > 2:
-        shares = share_sums(products, counts, np.concatenate(advantages), places)
+    extra = np.zeros(OF_SHARES)
+    if alike and _given(advantages):
+        a = rounded(np.concatenate(advantages))
+        extra[:2] = (np.bincount(places, a != 0) == 0).sum(), len(names)
+        if leave_one_out and size > 2:
+            extra[2 : 2 + COLUMNS] = share_sums(products, counts, shares_of(a, places), a, places)
+        if _given(weights):
+            # A weight of 0 adds nothing, with it or without.
+            w = np.concatenate(weights)
+            parts = 1 - np.divide(1, w, out=np.ones_like(w), where=w > 0)
+            extra[2 + COLUMNS :] = share_sums(products, counts, parts, a, places)
     return np.array(
         [n @ n, n @ o, o @ o, n @ value, o @ value, squares, own_same.sum(), own_other.sum(),
-         total, total**2, products.sum(), len(names) if alike else 0, *shares]
+         total, total**2, products.sum(), len(names) if alike else 0, *extra]
     )  # fmt: skip
+
+
+def _given(values: Sequence[Any]) -> bool:
+    """Whether there are some for each micro-batch."""
+    return len(values) > 0 and not any(each is None for each in values)
 
 
 def around(size: float) -> float:
@@ -244,9 +269,9 @@ def estimate_noise(
     size, alike = _of_one_size(steps)
     law = Law(population, size)
     parts = means(steps, parts="steps")
-    both, shared, used = parts.apply(partial(noise_and_signal, law=law)), Estimate(), 0
+    both, common, used = parts.apply(partial(noise_and_signal, law=law)), Estimate(), 0
     if lagged is not None:
-        both, shared, used = _with_pairs(parts, both, lagged, law)
+        both, common, used = _with_pairs(parts, both, lagged, law)
     signal = both.estimate(1, SQUARE)
     critical = ratio(both, signal.interval)
     if slack := law.slack(parts.full):
@@ -255,6 +280,10 @@ def estimate_noise(
         least = (critical.low + float(mean)) / share - float(mean)
         signal = replace(signal, high=signal.high + slack)
         critical = replace(critical, low=max(least, 0.0))
+    silent, weighed = parts.apply(_silent), Estimate()
+    if steps[:, _WEIGHED].any():
+        weighed = beside(both, parts).apply(_weights_share).estimate(0)
+    refilled = beside(both, silent, parts).apply(_refilled)
     # Errors are NaN where the signal is not above 0.
     known = critical.value * critical.se > 0
     needed = count * (critical.se / (_KNOWN * critical.value)) ** 2 - count if known else math.inf
@@ -271,7 +300,10 @@ def estimate_noise(
         noise_to_signal=critical / float(mean),
         k_crit=critical,
         **found,
-        common=shared,
+        common=common,
+        silent=silent.estimate(0),
+        k_crit_refilled=Estimate() if slack else ratio(refilled, signal.interval),
+        weights_share=weighed,
         phi_over_tau=math.nan if ratio_of is None else ratio_of,
         steps=count,
         steps_needed=max(0.0, needed),
@@ -363,12 +395,40 @@ def _constants(sums: Array, law: Law, phi_over_tau: float | None) -> Array:
     signal = law.signal(beta, gamma)
     others = law.size - 1
     if phi_over_tau is None:
-        phi = phi_of(sums[..., 12:], alpha, sums[..., 8])
+        phi = shared(sums[..., _PHI], alpha, sums[..., 8])
     else:
         phi = alpha * phi_over_tau / (1 + phi_over_tau / others)
     tau, spread = alpha - phi / others, beta / (1 + around(law.size))
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.stack([*constants_from(tau, phi, spread, signal), phi / tau], axis=-1)
+
+
+def _silent(sums: Array) -> Array:
+    """The share of groups that are silent, (..., 1); NaN where some are not known."""
+    groups = sums[..., 13:14]
+    share = np.divide(sums[..., 12:13], groups, out=np.full_like(groups, np.nan), where=groups > 0)
+    return np.where(np.isclose(groups, sums[..., 11:12]), share, np.nan)
+
+
+def _refilled(columns: Array) -> Array:
+    """The noise of a completion that is generated, of noise, signal, silent share and sums; and the signal.
+
+    Groups that are not silent have E h/(1-q) for their mean and E‖h‖²/(1-q) for their square.
+    """
+    noise, signal, silent, sums = *(columns[..., place] for place in range(3)), columns[..., 3:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        lost = sums[..., 8] / sums[..., 13] * silent / (1 - silent)
+        return np.stack([noise - signal * lost, signal], axis=-1)
+
+
+def _weights_share(columns: Array) -> Array:
+    """The share of the noise that importance weights make, of noise, signal and sums, (..., 1)."""
+    sums = columns[..., 2:]
+    beta, gamma = _slopes(sums)
+    alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
+    made = shared(sums[..., _WEIGHED], alpha, sums[..., 8])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(made / columns[..., 0])[..., None]
 
 
 def _short(value: float) -> str:

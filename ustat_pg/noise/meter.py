@@ -153,6 +153,7 @@ class NoiseMeter:
         known = None if self._layers is not None or self._adam else optimizer
         self._taken = Window(self.window, known)
         self._count = 0
+        self._latest: tuple[tuple[int, bool], NoiseEstimate] | None = None
         self._ever = False
         self._table: torch.Tensor | None = None
         self._scale = 1.0
@@ -170,7 +171,7 @@ class NoiseMeter:
         self._moved: list[bool] = []
         self._sketches: list[torch.Tensor] = []
         self._groups: list[NDArray[np.int64]] = []
-        self._advantages: list[NDArray[np.float64] | None] = []
+        self._given: dict[str, list[Any]] = {"advantages": [], "weights": []}
         self._table = None
         if self._layers is not None:
             self._layers.begin(None)
@@ -182,6 +183,7 @@ class NoiseMeter:
         scale: float = 1.0,
         advantages: ArrayLike | None = None,
         groups: Sequence[Any] | torch.Tensor | None = None,
+        weights: ArrayLike | None = None,
     ) -> Iterator[None]:
         """Measure the backward pass inside.
 
@@ -195,12 +197,13 @@ class NoiseMeter:
             advantages: of its completions, which their gradients are proportional to: for φ/τ, and with
                 rewards 0 and 1 for :meth:`compare`.
             groups: which of its prompt's groups each is of, where a step has several groups of one prompt.
+            weights: importance weights, one of each whole completion, that its gradient is multiplied by.
 
         Raises:
-            InputError: prompts or groups are none, not flat, or neither whole numbers nor texts; groups or
-                advantages are not one for each; a block is open.
+            InputError: prompts or groups are none, not flat, or neither whole numbers nor texts; groups,
+                advantages or weights are not one for each; a block is open.
         """
-        self.begin(prompts, scale, advantages, groups)
+        self.begin(prompts, scale, advantages, groups, weights)
         try:
             yield
             self.end()
@@ -215,6 +218,7 @@ class NoiseMeter:
         scale: float = 1.0,
         advantages: ArrayLike | None = None,
         groups: Sequence[Any] | torch.Tensor | None = None,
+        weights: ArrayLike | None = None,
     ) -> None:
         """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
         if self._table is not None:
@@ -223,16 +227,11 @@ class NoiseMeter:
         own = names if groups is None else numbered(groups, "groups")
         if len(own) != len(names):
             raise InputError(f"there are {len(own)} groups for {len(names)} completions")
-        given = advantages
-        if given is not None:
-            if isinstance(given, torch.Tensor):
-                given = given.detach().cpu().double().numpy()
-            given = finite_array("advantages", given, 1)
-            if len(given) != len(names):
-                raise InputError(f"there are {len(given)} advantages for {len(names)} completions")
-        self._guard(self._opened, np.stack([own, names], axis=1), given)
+        given = {"advantages": advantages, "weights": weights}
+        found = {what: _one_each(what, values, len(names)) for what, values in given.items()}
+        self._guard(self._opened, np.stack([own, names], axis=1), found)
 
-    def _opened(self, groups: NDArray[np.int64], given: NDArray[np.float64] | None) -> None:
+    def _opened(self, groups: NDArray[np.int64], given: dict[str, Any]) -> None:
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
@@ -251,7 +250,8 @@ class NoiseMeter:
             # The gradient of a single completion is the one that is accumulated.
             self._layers.begin(rows if rows > 1 or sharded else None)
         self._groups += np.split(groups, rows)
-        self._advantages += [None] * rows if given is None else np.split(given, rows)
+        for what, values in given.items():
+            self._given[what] += [None] * rows if values is None else np.split(values, rows)
         self._table = torch.zeros(rows, 1, self._sketch.numbers, device=device)
         if sharded and self._layers is None and self._before is None:
             self._before = self._shards()
@@ -302,7 +302,7 @@ class NoiseMeter:
         if whole is None:
             self.left_out = f"the meter is off: {self._guard.reason}"
             return False
-        rows, groups, advantages, broken = whole
+        rows, groups, given, broken = whole
         if broken:
             self.left_out = broken
             self._taken.drop_held()
@@ -311,24 +311,24 @@ class NoiseMeter:
             raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
         if not self._ever:
             raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
-        return bool(self._guard(self._counted, rows, groups, advantages))
+        return bool(self._guard(self._counted, rows, groups, given))
 
     def _finished(self, counts: bool) -> tuple[Any, ...]:
         """The step as this process knows it."""
         broken = self._broken or ("" if counts else "its loop leaves it out")
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)]).cpu()
-        groups, advantages, moved = self._groups, self._advantages, self._moved
+        groups, given, moved = self._groups, self._given, self._moved
         self.clear()
         self._count += 1
         self._taken.trail.next()
         if broken:
-            sketches, groups, advantages = sketches[:0], [], []
-        return sketches, groups, advantages, broken, moved, self._ever
+            sketches, groups, given = sketches[:0], [], {what: [] for what in given}
+        return sketches, groups, given, broken, moved, self._ever
 
     def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
         """The parts of all processes: sharded gradients are summed, whole ones are other micro-batches."""
-        sketches, groups, advantages, broken, moved, ever = zip(*everything, strict=True)
+        sketches, groups, given, broken, moved, ever = zip(*everything, strict=True)
         self._ever = any(ever)
         reason = next(filter(None, broken), "")
         if any(any(part[:-1]) for part in moved):
@@ -336,25 +336,28 @@ class NoiseMeter:
         elif any(any(part) for part in moved):
             self._once += 1
         rows = torch.cat(sketches) / len(everything)
-        parts, values = ([each for part in own for each in part] for own in (groups, advantages))
+        parts = [group for part in groups for group in part]
+        values = {what: [each for own in given for each in own[what]] for what in given[0]}
         if self._layers is None and len(everything) > 1 and any(self._sharded):
             if not all(self._sharded):
                 raise InputError("some parameters are sharded and others are not: measure either")
             # Each pass averaged the gradients of all.
             if not reason:
                 parts = [np.concatenate(part) for part in zip(*groups, strict=True)]
-                values = [_joined(part) for part in zip(*advantages, strict=True)]
+                for what in values:
+                    several = zip(*(own[what] for own in given), strict=True)
+                    values[what] = [_joined(part) for part in several]
                 rows = sum(sketches[1:], sketches[0])
         return rows, parts, values, reason
 
-    def _counted(self, sketches: Any, groups: Any, advantages: Any) -> bool:
+    def _counted(self, sketches: Any, groups: Any, given: Any) -> bool:
         rows = sketches.numpy().astype(float) * sum(map(len, groups))
         if not np.isfinite(rows).all():
             self.left_out = "its gradients are not finite"
             self._taken.drop_held()
             return False
         draw = 0 if self._drawn is None else self._drawn[0]
-        self._taken.add(rows, groups, advantages, draw, self.leave_one_out)
+        self._taken.add(rows, groups, draw=draw, leave_one_out=self.leave_one_out, **given)
         return True
 
     def estimate(self) -> NoiseEstimate:
@@ -372,7 +375,12 @@ class NoiseMeter:
                 "gradients are sharded and reduced at the last micro-batch of a step alone, so no other is "
                 "seen: give the meter the model itself, or reduce at every pass"
             )
-        return self._taken.estimate(self.leave_one_out, self.phi_over_tau, self.population)
+        # A record, an alarm and a sentence ask for the same one.
+        asked = self._taken.taken, self.leave_one_out
+        if self._latest is None or self._latest[0] != asked:
+            made = self._taken.estimate(self.leave_one_out, self.phi_over_tau, self.population)
+            self._latest = asked, made
+        return self._latest[1]
 
     def metrics(self) -> dict[str, float]:
         """The numbers of :meth:`estimate` to log; before two steps count, how many do."""
@@ -413,7 +421,7 @@ class NoiseMeter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
-        self._count = int(state["count"])
+        self._count, self._latest = int(state["count"]), None
         # Gradients that were sketched otherwise have no products with those to come.
         alike = state["drawn"] == [self.numbers, self.seed, self._layers is not None]
         self._taken.load_state_dict(state, alike)
@@ -504,6 +512,17 @@ class NoiseMeter:
         return table[0, 0]
 
 
+def _one_each(what: str, values: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
+    if values is None:
+        return None
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().double().numpy()
+    found = finite_array(what, values, 1)
+    if len(found) != count:
+        raise InputError(f"there are {len(found)} {what} for {count} completions")
+    return found
+
+
 def _joined(parts: Any) -> Any:
-    """Advantages of one micro-batch on all processes; None where some are not known."""
+    """Numbers of one micro-batch on all processes; None where some are not known."""
     return None if any(part is None for part in parts) else np.concatenate(parts)

@@ -69,28 +69,35 @@ def shares_of(advantages: Array, places: NDArray[np.int64]) -> Array:
     return share
 
 
+def rounded(advantages: Array) -> Array:
+    """Advantages with 0 for what is the rounding of equal rewards' mean, (n,).
+
+    >>> rounded(np.array([1.0, -1.0, 3e-8]))
+    array([ 1., -1.,  0.])
+    """
+    return np.where(np.abs(advantages) <= _NOTHING * np.abs(advantages).max(), 0.0, advantages)
+
+
 def share_sums(
-    products: Array, counts: Array, advantages: Array, places: NDArray[np.int64]
+    products: Array, counts: Array, share: Array, advantages: Array, places: NDArray[np.int64]
 ) -> Array:
-    """The sums of one step from which :func:`phi_of` makes φ, (COLUMNS,); 0 where they do not tell it.
+    """The sums of one step for E[rᵢ ‖vᵢ‖²] by :func:`shared`, (COLUMNS,); 0 where they do not tell it.
 
     Arguments:
         products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k).
-        counts: completions of each group in each micro-batch, (k, B), all groups of one size above 2.
-        advantages: of the completions, in the order of micro-batches, (n,).
+        counts: completions of each group in each micro-batch, (k, B), all groups of one size.
+        share: rᵢ of the completions, in the order of micro-batches, (n,).
+        advantages: theirs, (n,).
         places: which group each is of, (n,).
     """
     size, sizes, total = counts.sum(axis=0)[0], counts.sum(axis=1), len(places)
-    # Those of equal rewards, but for the rounding of their mean.
-    nothing = np.abs(advantages) <= _NOTHING * np.abs(advantages).max()
-    advantages = np.where(nothing, 0.0, advantages)
-    share, squares, found = shares_of(advantages, places), np.square(advantages), np.zeros(COLUMNS)
+    squares, found = np.square(advantages), np.zeros(COLUMNS)
     if total == len(counts):
         # Each norm is known.
         found[[0, _HALF]], found[_TERMS**2] = total, share @ np.diagonal(products)
         found[-2:] = 1.0, total
         return found
-    if not two_valued(advantages, places).all():
+    if size < 3 or not two_valued(advantages, places).all():
         return found
     batch = np.repeat(np.arange(len(counts)), sizes.astype(int))
     mean = (np.bincount(places, share) / size)[places]
@@ -137,8 +144,8 @@ def _between(counts: Array, alone: NDArray[np.bool_]) -> tuple[Array, Array, Arr
     return squares.sum(axis=1), same, other
 
 
-def phi_of(sums: Array, alpha: Array, total: Array) -> Array:
-    """φ from sums of steps (..., COLUMNS), of ``total`` completions; NaN where no pair tells it.
+def shared(sums: Array, alpha: Array, total: Array) -> Array:
+    """E[rᵢ ‖vᵢ‖²] from sums of steps (..., COLUMNS), of ``total`` completions; NaN where none tells it.
 
     Arguments:
         alpha: E‖vᵢ‖², (...,).

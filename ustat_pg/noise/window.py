@@ -23,8 +23,9 @@ class _Held(NamedTuple):
     """A step that parts no signal from noise by itself: it is measured with the next."""
 
     rows: Array
-    groups: list[NDArray[np.int64]]
+    groups: list[Any]
     advantages: list[Any]
+    weights: list[Any]
     pairs: Array
 
 
@@ -62,6 +63,7 @@ class Window:
         rows: Array,
         groups: list[NDArray[np.int64]],
         advantages: list[Any],
+        weights: list[Any],
         draw: int,
         leave_one_out: bool = False,
     ) -> None:
@@ -71,6 +73,7 @@ class Window:
             rows: n times what each micro-batch adds to it, (k, numbers).
             groups: of each micro-batch's completions, each with its prompt, (m, 2).
             advantages: of each micro-batch's completions; None where they are not known.
+            weights: the same of importance weights.
             draw: of the sketch.
             leave_one_out: whether advantages are that, up to a factor.
         """
@@ -81,7 +84,7 @@ class Window:
         held, self._held = self._held, None
         size = float(sum(map(len, groups)))
         pairs = self.trail.take(self.taken + 1, draw, rows.sum(axis=0), size)
-        step = _Held(rows, groups, advantages, pairs)
+        step = _Held(rows, groups, advantages, weights, pairs)
         if not whole and held is None:
             self._held = step
             return
@@ -158,19 +161,20 @@ class Window:
         self.trail.load_state_dict(trail if gradients else trail | {"kept": []})
         self._held = None
         if gradients and (held := state["held"]):
-            rows, groups, advantages, pairs = held
-            self._held = _Held(
-                np.array(rows),
-                [np.array(group) for group in groups],
-                [each if each is None else np.array(each) for each in advantages],
-                np.array(pairs, dtype=float).reshape(-1, 5),
+            rows, *given, pairs = held
+            groups, advantages, weights = (
+                [None if each is None else np.array(each) for each in part] for part in given
             )
+            lagged = np.array(pairs, dtype=float).reshape(-1, 5)
+            self._held = _Held(np.array(rows), groups, advantages, weights, lagged)
 
 
 def _listed(held: _Held) -> list[Any]:
-    rows, groups, advantages, pairs = held
-    given = [each if each is None else each.tolist() for each in advantages]
-    return [rows.tolist(), [g.tolist() for g in groups], given, pairs.tolist()]
+    given = [
+        [each if each is None else each.tolist() for each in part]
+        for part in (held.groups, held.advantages, held.weights)
+    ]
+    return [held.rows.tolist(), *given, held.pairs.tolist()]
 
 
 def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
@@ -180,7 +184,8 @@ def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
         rows = np.concatenate([part.rows for part in several])
         groups = [group for part in several for group in part.groups]
         advantages = [each for part in several for each in part.advantages]
-        return step_sums(rows @ rows.T, groups, advantages, leave_one_out=leave_one_out)
+        weights = [each for part in several for each in part.weights]
+        return step_sums(rows @ rows.T, groups, advantages, weights, leave_one_out=leave_one_out)
 
     sums = of(parts)
     if len(parts) > 1:
