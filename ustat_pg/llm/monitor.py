@@ -290,11 +290,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         kept = (stored["attributes"].get("checkpoint") or {}) if isinstance(stored, dict) else {}
         try:
             saved = checkpoints.read(folder, kept.get("digest", ""))
+            self._meter.load_state_dict(saved["meter"])
         except InputError as error:
             self._meter._count = int(kept.get("count", 0))
             warnings.warn(f"{error}: the window of the noise starts empty", stacklevel=2)
             return
-        self._meter.load_state_dict(saved["meter"])
         self._alarms.load_state_dict(saved["alarms"])
         self._said, self._known = saved["said"] and tuple(saved["said"]), saved["known"]
 

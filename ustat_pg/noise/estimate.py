@@ -38,6 +38,8 @@ _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
 OF_SHARES = 2 + 2 * COLUMNS
 """Sums of a step for silent groups, φ and importance weights, which end it."""
+SUMS = 12 + OF_SHARES
+"""All sums of a step."""
 _PHI, _WEIGHED = slice(14, 14 + COLUMNS), slice(14 + COLUMNS, None)
 
 

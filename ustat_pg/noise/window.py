@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..validation import InputError
 from .completions import Alternative, Blocks, alternatives, group_blocks
-from .estimate import NoiseEstimate, estimate_noise, step_sums
+from .estimate import SUMS, NoiseEstimate, estimate_noise, step_sums
 from .lags import Lagged, Trail
 
 Array = NDArray[np.float64]
@@ -146,6 +146,11 @@ class Window:
 
     def load_state_dict(self, state: dict[str, Any], gradients: bool = True) -> None:
         """Go on from what :meth:`state_dict` gave, with the gradients in it or without."""
+        if any(len(row) != SUMS for row in state["steps"]):
+            raise InputError(
+                f"the window is of another release: it has {len(state['steps'][0])} sums of each step, and "
+                f"{SUMS} are needed; start with an empty one"
+            )
         self.taken, self._unknown = int(state["taken"]), state["unknown"]
         for kept, name in ((self.steps, "steps"), (self._squares, "squares")):
             kept.clear()
