@@ -139,7 +139,7 @@ def test_an_end_that_is_missing_is_said():
     assert " inf" not in str(advice) + advice.line()
     # It is never the estimate that is advised: c1 is estimated below 0.
     assert (advice.sizes.group_size, advice.group_size) == (64, 4)
-    assert "no G from 2 to 64 is ruled out; G = 64, the best at the estimates, risks" in str(advice)
+    assert "no G from 2 to 64 is ruled out. G = 64, the best at the estimates, risks" in str(advice)
     assert "until more is known" not in str(advice)
     unknown = replace(advice, decision=replace(advice.decision, known=False), settled_by=240)
     assert "Use G = 4 until more is known: its error is at most" in str(unknown)

@@ -11,6 +11,9 @@ import pytest
 from ustat_pg.estimate import Estimate
 from ustat_pg.jackknife import Means, ratio
 from ustat_pg.noise.estimate import Law, estimate_noise, noise_and_signal, step_sums
+from ustat_pg.predictions import group_size_advice, mse_constants
+from ustat_pg.problems import load_problem
+from ustat_pg.validation import InputError
 
 
 def step(rng, prompts, group=4, signal=1.0):
@@ -288,3 +291,32 @@ def epochs_of(prompts, whole, seeds, group=4, each=15, steps=40):
             found.k_crit.low <= critical <= found.k_crit.high,
             free.k_crit.low <= critical <= free.k_crit.high,
         ]
+
+
+def test_a_training_decides_on_a_group_size_as_surely_as_its_intervals_allow():
+    """By the exact constants of a bandit the size costs no more than is said, less after more steps."""
+    made, budget = load_problem("ustat:skewed"), 48
+    moments = made.moments()
+    exact, phi = mse_constants(moments), moments.reward_variance * moments.fisher_trace
+    ratio = moments.context_probs @ phi / (moments.context_probs @ moments.norm_squared_advantage)
+    rng, worst = np.random.default_rng(14), []
+    for steps in (20, 120):
+        sums = []
+        for _ in range(steps):
+            drawn = made.sample(rng, 8, 6)
+            apart = (drawn.rewards - drawn.rewards.mean(axis=1, keepdims=True)) * 8 / 7
+            rows = (apart[..., None] * drawn.scores).reshape(24, 2, -1).sum(axis=1)
+            sums.append(step_sums(rows @ rows.T, list(np.repeat(np.arange(6), 8).reshape(24, 2))))
+        found = estimate_noise(np.array(sums), leave_one_out=True, phi_over_tau=float(ratio))
+        decided = found.decide(budget)
+        size = decided.group_size
+        least, most = decided.not_ruled_out
+        assert least <= group_size_advice(exact, budget).group_size <= most
+        assert least <= size <= most
+        errors = {row.group_size: row.mse for row in group_size_advice(exact, budget).table}
+        assert errors[size] / min(errors.values()) <= decided.worst
+        worst.append(decided.worst)
+    assert worst[0] > worst[1]
+    bare = estimate_noise(np.array(sums))
+    with pytest.raises(InputError, match="c1, c2 and c3 are not known: 0 steps show them"):
+        bare.decide(budget)

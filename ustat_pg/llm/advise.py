@@ -14,12 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..catalogue.choice import Choice, choose, in_use
-from ..predictions import MseConstants, group_size_advice, near_budget
+from ..predictions import (
+    Decision,
+    MseConstants,
+    decision,
+    group_size_advice,
+    near_budget,
+    prompts_to_settle,
+)
 from ..predictions.advice import Advice
 from ..shown import plain
 from ..validation import InputError, number
 from .constants import constants
-from .decision import Decision, decision, prompts_to_settle
 from .model_pool import ModelPool, look_sizes, refuse_another_policy
 from .moments import frac_reward_zero_std, gradients, prompt_moments
 from .pool import ScoredPool
@@ -191,27 +197,14 @@ class PoolAdvice(Advice):
 
     def _advised(self) -> str:
         """The advice in words."""
-        size, found, near = self.group_size, self.decision, self.better_budget
-        least, most = found.not_ruled_out
-        text = f"Use G = {size}"
+        near, best, text = self.better_budget, self.sizes.group_size, f"Use {self.decision}"
         if near is not None and near[0] != self.budget:
             text = (
                 "No group size that fits this budget is within 5% of the least error: take a budget of "
-                f"{near[0]} with G = {near[1]}, or here G = {size}"
+                f"{near[0]} with G = {near[1]}, or here {self.decision}"
             )
-        text += "" if found.known else " until more is known"
-        text += (
-            f": its error is at most {found.worst:.3g} times the least of the group sizes above, "
-        )
-        text += (
-            "for all c1, c2 and c3 in their 95% intervals."
-            if found.known
-            else "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3 is as estimated."
-        )
-        if least < most:
-            text += f" As the best, no G from {least} to {most} is ruled out"
-            best = self.sizes.group_size
-            text += "." if best == size else f"; G = {best}, the best at the estimates, risks more."
+        if best != self.group_size:
+            text += f" G = {best}, the best at the estimates, risks more."
         if self.settled_by is not None:
             text += f" About {self.settled_by} prompts in all would settle it."
         return text

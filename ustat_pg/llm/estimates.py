@@ -387,7 +387,8 @@ def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
     both = beside(square, pairs(vectors, looks=pool.looks)).apply(
         lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
     )
-    likely = norm_interval(vectors, pool.looks * LIKELY)[0] > 0
+    shown = hidden_gradients(pool) is None
+    likely = shown and norm_interval(vectors, pool.looks * LIKELY)[0] > 0
     return Noise(both, norm_interval(vectors, pool.looks), likely)
 
 

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,6 +31,9 @@ from ..jackknife import SQUARE, Means, beside, means, ratio
 from ..validation import InputError
 from .lags import Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of
+
+if TYPE_CHECKING:
+    from ..predictions import Decision
 
 Array = NDArray[np.float64]
 
@@ -102,6 +105,30 @@ class NoiseEstimate(Estimates):
     def budget_over_critical(self) -> Estimate:
         """Completions of a step over ``k_crit``."""
         return self.noise_to_signal.inverse()
+
+    def decide(self, budget: int, population: int | None = None) -> Decision:
+        """The group size of a step of so many completions that loses least, whatever the intervals allow.
+
+        Arguments:
+            budget: completions of a step.
+            population: N, where prompts are drawn without replacement.
+
+        Raises:
+            InputError: the constants are not known, or the budget is below 2.
+        """
+        from ..predictions import MseConstants, decision, group_size_advice
+
+        values = (max(each.value, 0.0) for each in (self.c1, self.c2, self.c3))
+        if math.isnan(self.g_star.value):
+            raise InputError(
+                f"c1, c2 and c3 are not known: {self.constant_steps} steps show them; advantages must be "
+                "leave-one-out up to a factor, and φ/τ be given or measured"
+            )
+        return decision(
+            self,
+            group_size_advice(MseConstants(*values), budget, population=population),
+            population,
+        )
 
     def meaning(self) -> str:
         """The meaning of the sentence without its numbers: equal meanings give equal advice."""

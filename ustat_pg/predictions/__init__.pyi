@@ -26,6 +26,9 @@ from .critics import critic_error_at_par as critic_error_at_par
 from .critics import critic_excess as critic_excess
 from .critics import critic_rollouts_at_par as critic_rollouts_at_par
 from .critics import learned_values as learned_values
+from .decisions import Decision as Decision
+from .decisions import decision as decision
+from .decisions import prompts_to_settle as prompts_to_settle
 from .downsampling import DOWNSAMPLING as DOWNSAMPLING
 from .downsampling import DownsampledPrediction as DownsampledPrediction
 from .downsampling import downsampled_mse as downsampled_mse

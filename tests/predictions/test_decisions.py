@@ -12,9 +12,14 @@ import pytest
 from tests.llm.test_advice_words import made
 from ustat_pg.llm.advise import decide
 from ustat_pg.llm.constants import constants
-from ustat_pg.llm.decision import decision, prompts_to_settle
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.predictions import MseConstants, group_size_advice, mse_constants
+from ustat_pg.predictions import (
+    MseConstants,
+    decision,
+    group_size_advice,
+    mse_constants,
+    prompts_to_settle,
+)
 from ustat_pg.problems import SoftmaxBandit
 
 BUDGET = 64

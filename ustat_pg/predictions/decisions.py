@@ -5,21 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..estimate import Estimate
 from ..jackknife import Interval, student
-from ..predictions import MseConstants, robust_group_size
 from ..shown import Shown
-
-if TYPE_CHECKING:
-    from ..predictions import GroupSizeAdvice
-    from .constants import ConstantsEstimate
+from .advice import GroupSizeAdvice
+from .budget import robust_group_size
+from .group_size import MseConstants
 
 _GROWTH = 2 ** np.arange(0.5, 6.5, 0.5)
 """How many times the prompts are asked for at most."""
+
+
+class HasConstants(Protocol):
+    """Estimates of the constants of Proposition 3 (minibatch) and of G*, of a pool or of a training."""
+
+    @property
+    def c1(self) -> Estimate: ...
+    @property
+    def c2(self) -> Estimate: ...
+    @property
+    def c3(self) -> Estimate: ...
+    @property
+    def g_star(self) -> Estimate: ...
 
 
 @dataclass(frozen=True)
@@ -44,15 +56,46 @@ class Decision(Shown):
         """Whether all ends are known and the worst error is at most this share above the least."""
         return self.known and self.worst <= 1 + share
 
+    def __str__(self) -> str:
+        least, most = self.not_ruled_out
+        text = f"G = {self.group_size}"
+        text += "" if self.known else " until more is known"
+        text += (
+            f": its error is at most {self.worst:.3g} times the least of the feasible group sizes, "
+        )
+        text += (
+            "for all c1, c2 and c3 in their 95% intervals."
+            if self.known
+            else "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3 is as estimated."
+        )
+        return text + (
+            f" As the best, no G from {least} to {most} is ruled out." if least < most else ""
+        )
+
 
 def decision(
-    found: ConstantsEstimate, sizes: GroupSizeAdvice, population: int | None = None
+    found: HasConstants, sizes: GroupSizeAdvice, population: int | None = None
 ) -> Decision:
     """The decision among feasible group sizes.
 
     Only ratios of the constants matter to it. c1/c3 is in the interval of G*, and at most 1, since
     c3 - c1 = E φ + ‖g‖² >= 0 (Theorem 7, group_size): a bound where the data have none. c2/c3 is taken at its
     estimate: it hardly differs between prompts, as the lengths of their scores cancel.
+
+    Arguments:
+        found: estimates of a pool (:func:`~ustat_pg.llm.constants.constants`) or of a training
+            (:class:`~ustat_pg.noise.NoiseEstimate`).
+        sizes: the feasible designs, of :func:`~ustat_pg.predictions.group_size_advice`.
+        population: N, where prompts are drawn without replacement.
+
+    >>> from types import SimpleNamespace
+    >>> from ustat_pg.predictions import group_size_advice
+    >>> ends = {"c1": (0.0, 0.3), "c2": (0.4, 0.7), "c3": (0.9, math.inf), "g_star": (2.5, math.inf)}
+    >>> found = {name: Estimate(max(low, 0.1), 0.1, low, high) for name, (low, high) in ends.items()}
+    >>> sizes = group_size_advice(MseConstants(0.1, 0.5, 1.0), 64)
+    >>> found = decision(SimpleNamespace(**found), sizes)
+    >>> found.group_size, round(found.worst, 2), found.known, found.not_ruled_out
+    (4, 1.69, False, (2, 64))
     """
     designs = np.array([(row.group_size, row.batch_size) for row in sizes.table]).T
     most, least = (min((end - 1) ** -2.0, 1.0) if end > 1 else 1.0 for end in found.g_star.interval)
@@ -71,7 +114,7 @@ def decision(
 
 
 def prompts_to_settle(
-    found: ConstantsEstimate,
+    found: HasConstants,
     count: int,
     sizes: GroupSizeAdvice,
     share: float,
