@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite, log, log1p, sqrt
 
+from scipy.special import stdtrit
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -136,11 +138,14 @@ class Forecast:
 class NearlyNormal(Forecast):
     """What is known of a variable without a range, whose mean is taken to be nearly normal.
 
-    Its interval reaches √(2 ln(2/α)) standard errors to either side, more than a normal mean needs.
+    Its interval reaches √(2 ln(2/α)) standard errors to either side, more than a normal mean needs; of few
+    draws, whose own spread is uncertain, as many as Student's law.
     """
 
     def _reaches(self, n: int, square: float, alpha: float) -> tuple[float, float]:
-        reach = sqrt(2 * square * log(2 / alpha) / n)
+        # The square has the divisor n.
+        few = -float(stdtrit(n - 1, alpha / 2)) * sqrt(n / (n - 1)) if n > 1 else inf
+        reach = max(sqrt(2 * log(2 / alpha)), few) * sqrt(square / n)
         return reach, reach
 
 

@@ -7,6 +7,7 @@ from math import inf, log, nan, sqrt
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
 from simulations.evidence import (
     Evidence,
@@ -380,6 +381,17 @@ def test_what_is_nearly_normal_reaches_as_far_as_its_deviations_say():
     reach = sqrt(2 * (4.0 * 99 / 100 + 0.25) * log(20) / 100)
     assert (interval.low, interval.high) == pytest.approx((5.5 - reach, 5.5 + reach))
     assert found.half_width(100, 0.1) == pytest.approx(sqrt(2 * 2.0 * log(20) / 100))
+
+
+@pytest.mark.parametrize("count", [4, 8, 20])
+def test_of_few_draws_it_reaches_as_far_as_students_law(count):
+    """Where the mean is the one that was expected."""
+    sample = np.random.default_rng(count).normal(5.0, 2.0, count)
+    mean, variance = float(sample.mean()), float(sample.var(ddof=1))
+    found = NearlyNormal(mean, 4.0, -inf, inf).interval(count, mean, variance, 1e-4)
+    error = sqrt(variance / count)
+    assert (found.low, found.high) == pytest.approx(t.interval(1 - 1e-4, count - 1, mean, error))
+    assert NearlyNormal(0.0, 1.0, -inf, inf).half_width(1, 1e-4) == inf
 
 
 @pytest.mark.parametrize(("checks", "results"), [(1, 1), (7, 3)])
