@@ -28,7 +28,6 @@ from importlib.metadata import version
 from itertools import chain, product
 from math import inf
 from pathlib import Path
-from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,8 +40,9 @@ from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError
 
+from .passes import LOADING, model_of
+
 if TYPE_CHECKING:
-    from ustat_pg.llm.models import LanguageModel
     from ustat_pg.llm.prompts import Task
     from ustat_pg.llm.rollouts import Rollouts
 
@@ -106,30 +106,6 @@ def drawn(member: str, what: str, group_size: int) -> LmQuantity:
     return LmQuantity("drawn", member, what, group_size)
 
 
-_THREAD = local()
-_LOADING = Lock()
-"""Loading sets torch's default type, which all threads share."""
-
-
-def model_of(name: str, **how: str) -> LanguageModel:
-    """A model of this thread's own, loaded as is said: drawing changes its settings for a while, and hooks
-    of two threads on one module would meet.
-    """
-    import torch
-
-    from ustat_pg.llm.models import load_model
-
-    if not hasattr(_THREAD, "models"):
-        _THREAD.models = {}
-        torch.set_num_threads(1)
-    key = name, *how.values()
-    if key not in _THREAD.models:
-        with _LOADING:
-            _THREAD.models[key] = load_model(name, **how)
-    model: LanguageModel = _THREAD.models[key]
-    return model
-
-
 @lru_cache
 def _task(name: str) -> Task:
     from ustat_pg.llm.tasks import load_task
@@ -142,7 +118,7 @@ def _digest(name: str) -> str:
     """A digest of a model's weights and prompts, and of the files and libraries that make a replication."""
     from ustat_pg.llm.models import load_model, weights_digest
 
-    with _LOADING:
+    with LOADING:
         weights = weights_digest(load_model(name).model)
     prompts = [(prompt.text, prompt.columns) for prompt in _task(name).prompts]
     libraries = f"{version('transformers')} {version('tokenizers')}"
@@ -383,7 +359,11 @@ def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]
 
     averaged = list(product(AVERAGED, group_sizes))
     weights = [
-        {(name, size): _weights(name, side, size) for name, size in averaged} for side in sides
+        {
+            (name, size): _weights(name, side.rollouts.rewards, side.orders, size)
+            for name, size in averaged
+        }
+        for side in sides
     ]
     means = np.array([[rows.mean(axis=(0, 1)) for rows in side.values()] for side in weights])
     mean_weights = torch.as_tensor(means, dtype=torch.float32)
@@ -397,12 +377,10 @@ def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]
     values: Values = dict.fromkeys(product(BASELINES, group_sizes), 0.0)
     squares = dict.fromkeys(averaged, 0.0)
     for side, of_side, products in zip(sides, weights, inner.numpy(), strict=True):
-        for size in group_sizes:
-            vanilla, grpo = _weights("vanilla", side, size), of_side["grpo", size]
-            oracles = [_weights("oracle", side, size, value=value) for value in side.values]
-            pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
-            for name, (first, second) in pairs.items():
-                values[name, size] += _spread(first, second, products) / count
+        rewards = side.rollouts.rewards
+        errors = errors_of_groups(rewards, side.orders, side.values, products, group_sizes)
+        for key, error in errors.items():
+            values[key] += error / count
         for key, rows in of_side.items():
             squares[key] += _product(rows, rows, products) / count
     signals = (between / (count * (count - 1))).tolist()
@@ -413,16 +391,43 @@ def _drawn_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]
     return values
 
 
-def _weights(baseline: str, side: _Side, group_size: int, **value: float) -> Array:
+def errors_of_groups(
+    rewards: Array,
+    orders: NDArray[np.intp],
+    values: Sequence[float],
+    products: Array,
+    group_sizes: Sequence[int],
+) -> Values:
+    """Errors of the baselines at a prompt, by the spread of the gradients of groups, a mean over orders.
+
+    Arguments:
+        rewards: of the rollouts, (N,).
+        orders: of the rollouts, each cut into groups, (orders, N).
+        values: two estimates of V that are independent of the rollouts, and of each other.
+        products: inner products of the rollouts' scores, (N, N).
+        group_sizes: sizes of the groups, of which an order has two at least.
+    """
+    found: Values = {}
+    for size in group_sizes:
+        vanilla, grpo = (_weights(name, rewards, orders, size) for name in ("vanilla", "grpo"))
+        oracles = [_weights("oracle", rewards, orders, size, value=value) for value in values]
+        pairs = {"vanilla": (vanilla, vanilla), "grpo": (grpo, grpo), "oracle": oracles}
+        for name, (first, second) in pairs.items():
+            found[name, size] = _spread(first, second, products)
+    return found
+
+
+def _weights(
+    baseline: str, rewards: Array, orders: NDArray[np.intp], group_size: int, **value: float
+) -> Array:
     """The weight of each score in the gradient of each group, (orders, groups, rollouts)."""
-    rewards = side.rollouts.rewards
     count = len(rewards)
     groups = count // group_size
-    members = side.orders[:, : groups * group_size].reshape(-1, group_size)
+    members = orders[:, : groups * group_size].reshape(-1, group_size)
     weights = np.zeros((len(members), count))
     values = advantages(baseline, rewards[members], **value) / group_size
     np.put_along_axis(weights, members, values, axis=1)
-    return weights.reshape(len(side.orders), groups, count)
+    return weights.reshape(len(orders), groups, count)
 
 
 def _spread(first: Array, second: Array, products: Array) -> float:

@@ -1,9 +1,10 @@
 """Figure 4 on a language model that somebody else trained, in three strengths: no worked example, two, eight.
 
 A strength is one task with so many examples before each question, and its prompts are named: what is said
-is said of these. Their pool of rollouts predicts each baseline's error at every group size, with an interval
-of its own, by rollouts left out; groups of other rollouts, differentiated whole, are held against it. One
-pool in a hundred misses a number, which no number of groups makes up for: a claim errs that often.
+is said of these. The formulas of errors are held against groups of the same rollouts, see
+:mod:`.real_cells`. A pool of other rollouts says which of two errors is larger, and by how much, with an
+interval of its own, by rollouts left out. One pool in a hundred misses a number, which no number of groups
+makes up for: an order errs that often.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from ustat_pg.llm.estimates import curves as errors_of
+from ustat_pg.llm.estimates import prompt_moments
 from ustat_pg.llm.pool import ScoredPool, moment_weights
 from ustat_pg.validation import InputError
 
 from ..evidence import Check, Linear, Point, Ratio, Statement, equal, positive
 from ..problems import Entry, Suite
-from .cells import BASELINES, drawn
-from .real_cells import GroupCell, require_packed, task_of
+from .cells import BASELINES, drawn, pooled
+from .passes import Source, require_packed, task_of
+from .real_cells import GroupCell
 from .studies import CURVE_SIZES
 
 Array = NDArray[np.float64]
@@ -36,6 +39,8 @@ TASK = "smollm2:sums-{shots}"
 
 NO_SECOND = "no second-order term"
 SQUARE = "G^2 for G(G-1)"
+TWICE = "phi twice"
+NO_CRITIC = "E|s|^2 z^2 for tau in grpo's error"
 FIRST_ORDER = "excess of order 1/G"
 FLAT = "more rollouts gain nothing"
 READING = "vanilla above grpo above the oracle at every G"
@@ -48,6 +53,13 @@ CURVES = (*BASELINES, "minimum-variance")
 
 PARTS = 32
 """Parts of a pool's rollouts, each left out once."""
+
+ROLLOUTS = 32
+"""Rollouts at a prompt of a replication, or two groups of the largest size: the noise of measured less
+predicted falls as their number, and equal answers are differentiated once."""
+
+VALUES = 6
+"""Rollouts that an oracle of a replication knows V from; there are two such samples."""
 
 ERRORS = 0.01
 """How often a pool's interval misses the number: what no number of groups makes up for."""
@@ -66,7 +78,7 @@ class Size:
         margin: share of itself to which an error is to be known, where no rival asks for more.
         clear: share of the larger of two errors by which they differ at least where their order is asked.
         plain: whether the ratio to the oracle is held against G/(G-1).
-        closely: whether grpo's excess over the oracle is asked for by its size and its order in G.
+        closely: whether the order in G of grpo's excess over the oracle is asked.
     """
 
     group_sizes: Mapping[int, tuple[int, ...]]
@@ -81,10 +93,10 @@ class Size:
 FULL = Size(dict.fromkeys((0, 2, 8), (2, 4, 8, 16)), 24, 128, 0.2, 0.2, closely=True)
 
 SIZES = {
-    "smoke": Size({0: (2,)}, 4, 96, 0.8, 0.2, plain=False),
+    "smoke": Size({2: (2,)}, 4, 64, 0.5, 0.2, plain=False),
     # Most groups of the weakest have equal rewards, and the strongest's prompts are long: larger groups of
     # these would take an hour, and so would an order of errors that are nearer to each other.
-    "quick": Size({0: (2,), 2: (2, 8), 8: (2,)}, 4, 96, 0.8, 0.4),
+    "quick": Size({0: (2,), 2: (2, 8), 8: (2,)}, 4, 96, 0.3, 0.4),
     "full": FULL,
     "card": FULL,
 }
@@ -139,19 +151,26 @@ class Strength:
 
     def agrees(
         self,
-        what: str,
         group_size: int,
         weights: Mapping[str, float],
-        rivals: Mapping[str, float] | None = None,
-    ) -> Iterator[Check]:
-        """A check that what is measured is the pool's number, in units of this; none where the pool knows it
-        less well than is asked.
+        value: float,
+        rivals: Mapping[str, float],
+    ) -> Check:
+        """A check that a sum of errors is, as groups have it, what the formulas make of the same rollouts.
+
+        Arguments:
+            group_size: G.
+            weights: those of the sum, by baseline.
+            value: the sum by the pool, which rounding is relative to.
+            rivals: the ratio by wrong formulas, over what the true one makes.
         """
-        value, half = self.known(self.error(group_size, **weights))
-        if value > 0 and half <= self.how.margin * value:
-            statement = equal(1.0, rivals, relative_margin=self.how.margin, digits=half / value)
-            measured = self.measured(group_size, 1 / value, **weights)
-            yield self.check(f"G={group_size}: {what}, over predicted", measured, statement)
+        measured, formula = (
+            Linear(self.cell, tuple((of(self.task, n, group_size), w) for n, w in weights.items()))
+            for of in (drawn, pooled)
+        )
+        statement = equal(1.0, rivals, relative_margin=self.how.margin)
+        what = f"G={group_size}: {' less '.join(weights)}, over predicted"
+        return self.check(what, Ratio(measured, formula, value), statement)
 
     def check(self, what: str, functional: Linear | Ratio, statement: Statement) -> Check:
         return Entry(self.name, "real", self).check(what, functional, statement)
@@ -199,16 +218,37 @@ def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None
         rollouts = sample(model, task, how.rollouts, seed=_SEED + seed, store=store)
         pool = score_pool(model, rollouts, out=out, config={"task": task.name, "seed": seed})
         length = float(np.mean([len(tokenise(model, prompt)) for prompt in task.prompts]))
-        cell = GroupCell(name, weights, text, how.prompts, length, group_sizes)
+        count = max(ROLLOUTS, 2 * group_sizes[-1])
+        source = Source(name, weights, text, how.prompts, group_sizes, count, VALUES)
+        cell = GroupCell(source, length, None if out is None else out / "replications")
         made.append(Strength(f"{shots} examples", text, pool, cell, how))
     return made
 
 
 def _agree(one: Strength) -> Iterator[Check]:
-    """Measured errors over the pool's."""
-    for size in one.cell.group_sizes:
-        for baseline in BASELINES:
-            yield from one.agrees(baseline, size, {baseline: 1.0})
+    """Measured errors over those of the formulas: 1, and by rivals whatever the model. None is asked that the
+    pool does not tell from 0.
+    """
+    least = one.cell.group_sizes[0]
+    asked = [(size, {name: 1.0}) for size in one.cell.group_sizes for name in BASELINES]
+    for size, weights in (*asked, (least, {"grpo": 1.0, "oracle": -1.0})):
+        value, half = one.known(one.error(size, **weights))
+        if value > half:
+            rivals = _wrong(one, size, value) if "grpo" in weights and size == least else {}
+            yield one.agrees(size, weights, value, rivals)
+
+
+def _wrong(one: Strength, size: int, value: float) -> dict[str, float]:
+    """By rivals, grpo's error, or what it has more than the oracle's, over the value that it has."""
+    vanilla, grpo, oracle = (one.error(size, **{name: 1.0})(one.pool) for name in BASELINES)
+    second = prompt_moments(one.pool).variance_trace.mean() / (size * (size - 1))
+    more = {
+        NO_SECOND: oracle - grpo,
+        SQUARE: (oracle - grpo) / size,
+        TWICE: second,
+        NO_CRITIC: vanilla - oracle,
+    }
+    return {name: 1 + float(part) / value for name, part in more.items()}
 
 
 def _orders(one: Strength) -> Iterator[Check]:
@@ -236,11 +276,9 @@ def _orders(one: Strength) -> Iterator[Check]:
 
 
 def _excess(one: Strength) -> Iterator[Check]:
-    """grpo's excess over the oracle at the smallest group, and that at the largest over it."""
+    """grpo's excess over the oracle at the largest group, over that at the smallest."""
     least, most = one.cell.group_sizes[0], one.cell.group_sizes[-1]
     apart = {"grpo": 1.0, "oracle": -1.0}
-    wrong = {NO_SECOND: 0.0, SQUARE: (least - 1) / least}
-    yield from one.agrees("grpo less oracle", least, apart, wrong)
     excess, half = one.known(one.error(least, **apart))
     if excess <= half:
         return
@@ -270,12 +308,12 @@ def _falls(one: Strength) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> list[Check]:
-    """The pool's errors against groups of other rollouts, and every order that the pool predicts."""
+    """The formulas against groups, and every order that the pool predicts."""
     made = [check for one in strengths(suite) for check in _of(one)]
     if not made:
         raise InputError(
-            f"the pools of {suite.model} know no error to {SIZES[suite.size].margin:.0%}: its answers to "
-            "these prompts are nearly all right, or nearly all wrong"
+            f"the pools of {suite.model} tell no error from 0: its answers to these prompts are nearly all "
+            "right, or nearly all wrong"
         )
     return made
 

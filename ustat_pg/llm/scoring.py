@@ -155,9 +155,11 @@ def score_pool(
     return pool
 
 
-def pool_of_scores(scores: Scores, prompts: Sequence[Rollouts]) -> ScoredPool:
-    """The pool of some prompts, scored here and now and kept nowhere."""
-    return _pool(prompts, list(_score(scores, prompts, False)), {})
+def pool_of_scores(
+    scores: Scores, prompts: Sequence[Rollouts], *, gram: bool = False
+) -> ScoredPool:
+    """The pool of some prompts, scored here and now and kept nowhere; with Gram matrices or without."""
+    return _pool(prompts, list(_score(scores, prompts, gram)), {})
 
 
 def _longest(rollouts: Rollouts) -> int:
