@@ -139,6 +139,11 @@ class Source:
             answers, texts = tuple(map(tuple, tokens[apart:])), ("",) * self.rollouts
             made.append(Rollouts(prompt, tuple(ids), answers, texts, rewards[apart:]))
         pool = pool_of_scores(_scores_of(model.model), made, gram=True)
+        if pool.gram is None:
+            raise InputError(
+                f"memory does not hold {self.rollouts} completions of {self.model} at once: free some, or "
+                "take fewer --workers"
+            )
         place = int(np.random.default_rng([seed, number]).integers(self.prompts))
         one, passed = made[place], {}
         for size in self.group_sizes:

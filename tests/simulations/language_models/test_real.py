@@ -21,7 +21,7 @@ from simulations.language_models import passes, real
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
 from ustat_pg.digests import sources_of
-from ustat_pg.llm import tables
+from ustat_pg.llm import scoring, tables
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
 
@@ -195,6 +195,20 @@ def test_kept_replications_are_those_that_are_made(strength):
     assert file.read_bytes() == whole
     other = replace(kept.source, values=kept.source.values + 1)
     assert other.key != kept.source.key
+
+
+def test_a_replication_that_memory_does_not_hold_is_refused_and_not_kept(
+    strength, monkeypatch, tmp_path
+):
+    one, _, _ = strength
+    whole = scoring.pool_of_scores
+
+    def without(scores, prompts, *, gram):
+        return whole(scores, prompts)
+
+    monkeypatch.setattr(scoring, "pool_of_scores", without)
+    refuses("fewer --workers", one.cell.source.replication, 6, 0, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_wrong_inner_products_leave_the_mean_of_the_passes(strength, monkeypatch):
