@@ -260,19 +260,14 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("graded", [False, True])
 def test_a_log_answers_at_the_group_size_of_its_own_run(capsys, tmp_path, graded):
-    reward = (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: len(text) % 2
+    reward = (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: int(text[1]) % 2
     log = log_of(tmp_path / "log.jsonl", reward=reward)
     found = advised(capsys, log, "trl num_generations=6 top_p=0.9 max_grad_norm=1.0")["choice"]
     first, *others = found["table"]
     assert (first["estimator"], first["group_size"], first["relative"]) == ("std-ddof1", 6, 1)
     assert "group-mean" in {row["estimator"] for row in others}
-    assert (
-        -1
-        <= found["direction"]["low"]
-        <= found["direction"]["cosine"]
-        <= found["direction"]["high"]
-        <= 1
-    )
+    bias = found["direction"]
+    assert -1 <= bias["low"] <= (bias["cosine"] or 0.0) <= bias["high"] <= 1
     assert [line.partition(":")[0] for line in found["beside"]] == [
         "top_p=0.9",
         "max_grad_norm=1.0",
