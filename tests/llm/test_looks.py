@@ -260,7 +260,9 @@ def test_a_prompt_of_several_steps_is_one_prompt(capsys, tmp_path, scored_prompt
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("graded", [False, True])
 def test_a_log_answers_at_the_group_size_of_its_own_run(capsys, tmp_path, graded):
-    reward = (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: int(text[1]) % 2
+    reward = (
+        (lambda text: len(text) + int(text[1]) / 4) if graded else lambda text: int(text[1]) % 2
+    )
     log = log_of(tmp_path / "log.jsonl", reward=reward)
     found = advised(capsys, log, "trl num_generations=6 top_p=0.9 max_grad_norm=1.0")["choice"]
     first, *others = found["table"]
