@@ -379,6 +379,13 @@ def ratio_interval(both: Means, denominator: Interval | None = None) -> Interval
     return low, high
 
 
+def within(found: Estimate, ends: Interval) -> Estimate:
+    """An estimate with another interval, and a reason where an end of that is not known alone."""
+    known = math.isfinite(ends[0]) and math.isfinite(ends[1])
+    reason = found.reason or "few carry it, and larger ones may be unseen"
+    return replace(found, low=ends[0], high=ends[1], reason=None if known else reason)
+
+
 def log_ratio(first: Means, second: Means) -> Estimate:
     """One ratio over another of the same parts, each of two columns, by paired logarithms.
 

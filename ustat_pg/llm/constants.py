@@ -10,7 +10,7 @@ import numpy as np
 
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from, least_budget
-from ..jackknife import FEW, Interval, Means, beside, norm_interval, pairs, shape_of
+from ..jackknife import FEW, Interval, Means, beside, norm_interval, pairs, shape_of, within
 from ..predictions import MseConstants
 from ..shown import plain
 from .moments import gradients, over_prompts, prompt_moments
@@ -67,15 +67,13 @@ class ConstantsEstimate(Estimates):
         found["vanilla"] = parts.estimate(3)
         # Of products of different rewards.
         found["c1"] = replace(parts, tail=parts.tail / 2).estimate(0)
-        for name in ("c1", "c2", "c3", "vanilla"):
-            if alone is not None:
-                found[name] = replace(found[name], high=math.inf, reason=alone)
-        if signal is not None:
-            strength = replace(strength, low=signal[0], high=signal[1])
+        for reason, names in ((alone, (*found.keys() - {"g_star"},)), (hidden, ("c1", "c3"))):
+            for name in names if reason is not None else ():
+                found[name] = replace(found[name], high=math.inf, reason=reason)
         if hidden is not None:
-            for name in ("c1", "c3"):
-                found[name] = replace(found[name], high=math.inf, reason=hidden)
             found["g_star"] = replace(found["g_star"], low=1.0)
+        if signal is not None:
+            strength = within(strength, signal)
         crit = least_budget(parts, signal)
         return cls(**found, signal=strength, k_crit=crit)
 

@@ -41,6 +41,7 @@ from ..jackknife import (
     pairs,
     product_interval,
     ratio,
+    within,
 )
 from ..shown import Shown
 from ..validation import InputError, finite_array, integer, record
@@ -465,6 +466,6 @@ def _lengths(found: _Moments, looks: float = 1) -> list[Estimate]:
         norm_interval(whole, looks),
     )
     return [
-        replace(found.means.estimate(place), low=low, high=high)
+        within(found.means.estimate(place), (low, high))
         for place, (low, high) in enumerate(ends, 2)
     ]
