@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -160,6 +162,32 @@ def test_constants_are_unbiased_over_all_sets_of_prompts():
     right = mse_constants(problem.moments())
     assert total == pytest.approx([right.c1, right.c2, right.c3, right.vanilla], rel=1e-11)
     assert (np.abs(wrong - right.c1) > 0.01 * right.c1).all()
+
+
+@pytest.mark.parametrize("seen", [2, 3, 5])
+def test_constants_of_a_set_of_prompts_are_unbiased_over_its_subsets(seen):
+    whole = sampled(token_problem(), 6, 4, seed=3)
+    names = ("c1", "c2", "c3", "vanilla", "signal")
+    right = values_of(estimates.constants(whole, whole.size), *names)
+    drawn = [whole.select_prompts([*some]) for some in itertools.combinations(range(6), seen)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found, independent = (
+            np.mean([values_of(estimates.constants(pool, size), *names) for pool in drawn], axis=0)
+            for size in (whole.size, None)
+        )
+    assert found == pytest.approx(right, rel=1e-11)
+    # Products of a prompt with itself make the set's own gradient, but for what a group's noise adds.
+    moments = estimates.prompt_moments(whole)
+    vectors = estimates.gradients(whole)
+    noise = moments.gradient_sq.mean() - (vectors**2).sum(axis=1).mean()
+    assert right[4] == pytest.approx((vectors.mean(axis=0) ** 2).sum() + noise / whole.size)
+    assert abs(independent[4] - right[4]) > 0.05 * abs(right[4])
+
+
+def test_a_set_of_fewer_prompts_than_the_pool_is_refused():
+    pool = sampled(token_problem(), 3, 4, seed=3)
+    refuses("the pool has 3 different prompts of it", estimates.constants, pool, 2)
 
 
 def test_no_prompt_of_a_log_is_compared_with_itself():

@@ -82,7 +82,7 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")
     text = "cost of each output (default: 1 if only --prompt-cost is given)"
     costs("--output-cost", type=float, metavar="R", help=text)
-    text = "prompts are drawn without replacement from N (default: independently)"
+    text = "prompts, of a pool and of a step, are drawn without replacement from N (default: independently)"
     costs("--population", type=int, metavar="N", help=text)
     text = (
         "a trainer's options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"

@@ -385,7 +385,7 @@ def decide(
 
     It is settled where it costs at most ``share`` over the least error.
     """
-    estimates = constants(pool)
+    estimates = constants(pool, population)
     if not np.ptp(pool.rewards, axis=1).any():
         return None
     values = estimates.predictions()

@@ -13,6 +13,7 @@ from ..estimation import Estimates, constant_estimates, constants_from, least_bu
 from ..jackknife import FEW, Interval, Means, beside, norm_interval, pairs, shape_of, within
 from ..predictions import MseConstants
 from ..shown import plain
+from ..validation import InputError, integer
 from .moments import gradients, over_prompts, prompt_moments
 from .pool import ScoredPool
 from .printing import interval_lines
@@ -101,8 +102,17 @@ class ConstantsEstimate(Estimates):
         return interval_lines(self)
 
 
-def constants(pool: ScoredPool) -> ConstantsEstimate:
+def constants(pool: ScoredPool, population: int | None = None) -> ConstantsEstimate:
     """The constants behind MSE(G, B) = (1/B)(c1 + c2/G + c3/(G(G-1))) and G* (Theorem 7, group_size).
+
+    Arguments:
+        pool: a pool of at least two prompts.
+        population: X, where the law of prompts is a set of X, of which the pool has some or all: two
+            different prompts have then a mean product of ‖g‖² - c1/(X-1). Intervals do not shrink by
+            what of the set is seen.
+
+    Raises:
+        InputError: a set of fewer prompts than the pool's, or than 2.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
@@ -112,9 +122,15 @@ def constants(pool: ScoredPool) -> ConstantsEstimate:
     >>> round(estimate.c2.value, 12), round(estimate.c3.value, 4), estimate.unbounded
     (0.0625, 0.5208, True)
     """
-    signal = norm_interval(pool.by_prompt(gradients(pool)), pool.looks)
+    if population is not None and integer("population", population, 2) < pool.distinct:
+        raise InputError(
+            f"population is {population}: the pool has {pool.distinct} different prompts of it"
+        )
+    parts = constant_means(pool, population)
+    low, high = norm_interval(pool.by_prompt(gradients(pool)), pool.looks)
+    above = 0.0 if population is None else max(float(parts.full[0]), 0.0) / (population - 1)
     reasons = hidden_gradients(pool), hidden_prompts(pool)
-    return ConstantsEstimate.of_means(constant_means(pool), signal, *reasons)
+    return ConstantsEstimate.of_means(parts, (low + above, high + above), *reasons)
 
 
 def hidden_gradients(pool: ScoredPool) -> str | None:
@@ -150,8 +166,8 @@ def hidden_prompts(pool: ScoredPool) -> str | None:
     return f"prompt {name!r} alone has {share:.0%} of E‖s‖², and others like it may be unseen"
 
 
-def constant_means(pool: ScoredPool) -> Means:
-    """Means over prompts of c1, c2, c3, vanilla and the signal, without bias."""
+def constant_means(pool: ScoredPool, population: int | None = None) -> Means:
+    """Means over prompts of c1, c2, c3, vanilla and the signal, without bias; of a set of so many prompts."""
     moments, sketches = prompt_moments(pool), pool.by_prompt(gradients(pool))
     spread = moments.gradient_sq
     # The signal is no mean over prompts: it is taken off last.
@@ -160,7 +176,8 @@ def constant_means(pool: ScoredPool) -> Means:
     averages = beside(over_prompts(pool, columns), pairs(sketches, looks=pool.looks))
 
     def with_c1(columns: Any) -> Any:
-        signal = columns[..., 4:]
-        return np.concatenate([columns[..., :1] - signal, columns[..., 1:]], axis=-1)
+        between = columns[..., :1] - columns[..., 4:]
+        seen = 0.0 if population is None else between / population
+        return np.concatenate([between - seen, columns[..., 1:4], columns[..., 4:] + seen], axis=-1)
 
     return averages.apply(with_c1)
