@@ -14,6 +14,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+Array = NDArray[np.float64]
+"""Numbers of double precision, as :func:`finite_array` makes them of what is given."""
 Record = TypeVar("Record")
 
 PROBABILITY_TOLERANCE = 1e-9
@@ -148,7 +150,7 @@ def device_name(value: Any) -> str:
     return value
 
 
-def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def frozen(array: Array) -> Array:
     """The array itself, no longer writable: what is shared and hashed must not change."""
     array.setflags(write=False)
     return array
@@ -156,7 +158,7 @@ def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def finite_array(
     name: str, value: ArrayLike, ndim: int | None = None, minimum: float = -inf
-) -> NDArray[np.float64]:
+) -> Array:
     """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries >= ``minimum``."""
     try:
         array = np.asarray(value)
@@ -181,7 +183,7 @@ def finite_array(
     return array
 
 
-def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
+def shares(name: str, value: ArrayLike, ndim: int | None = None) -> Array:
     """Return ``value`` as a float64 array of numbers in [0, 1]."""
     array = finite_array(name, value, ndim)
     if array.min() < 0 or array.max() > 1:
@@ -190,7 +192,7 @@ def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.f
     return array
 
 
-def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
+def probabilities(name: str, value: ArrayLike, ndim: int) -> Array:
     """Return ``value`` as probabilities that sum to 1 along the last axis."""
     array = finite_array(name, value, ndim)
     if (array < 0).any():
@@ -243,7 +245,7 @@ def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
 
     >>> @record()
     ... class Circle:
-    ...     centre: NDArray[np.float64] = field(finite_array, ndim=1)
+    ...     centre: Array = field(finite_array, ndim=1)
     ...     radius: float = field(positive, default=1.0)
     >>> Circle([0, 2]).centre
     array([0., 2.])

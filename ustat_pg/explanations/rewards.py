@@ -25,18 +25,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import multinomial
 
 from ..catalogue import Meaning, named, resolve
 from ..estimators import advantages
 from ..reading import read_json
 from ..shown import Shown
-from ..validation import InputError, integer, number
+from ..validation import Array, InputError, integer, number
 from .effects import group_size_of
 from .explanation import wrapped
-
-Array = NDArray[np.float64]
 
 _MOST_REWARDS = 8
 """Rewards of an output: their cells are 256."""

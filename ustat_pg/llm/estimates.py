@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
 from ..estimate import Estimate
@@ -40,7 +39,7 @@ from ..jackknife import (
     ratio,
 )
 from ..shown import Shown, plain
-from ..validation import InputError, integer, one_of
+from ..validation import Array, InputError, integer, one_of
 from .constants import ConstantsEstimate, constants, hidden_gradients, hidden_prompts
 from .moments import (
     GroupMoments,
@@ -83,7 +82,6 @@ __all__ = [
     "summary",
 ]
 
-Array = NDArray[np.float64]
 
 _MOST = 0.5
 """The share of E‖g(X)‖² beyond which one prompt is named."""

@@ -28,14 +28,13 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from
 from ..jackknife import SQUARE, Means, beside, means, ratio
-from ..validation import InputError
+from ..validation import Array, InputError
 from .lags import Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of
 
 if TYPE_CHECKING:
     from ..predictions import Decision
 
-Array = NDArray[np.float64]
 
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""

@@ -17,11 +17,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..jackknife import Means
-
-Array = NDArray[np.float64]
+from ..validation import Array
 
 LAGS = 10
 """Steps that two gradients are apart at most."""

@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..validation import InputError
+from ..validation import Array, InputError
 from .completions import Alternative, Blocks, alternatives, group_blocks
 from .estimate import SUMS, NoiseEstimate, estimate_noise, step_sums
 from .lags import Lagged, Trail
-
-Array = NDArray[np.float64]
 
 
 class _Held(NamedTuple):

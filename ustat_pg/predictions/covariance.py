@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import Moments, takes_problems
-from ..validation import InputError, integer
+from ..validation import Array, InputError, integer
 from .count_tables import CountTable, count_table, require_binary
 from .mse import Counts, baseline_values, each_size, prompt_factor, with_closed_form
-
-Array = NDArray[np.float64]
 
 _NO_DIRECTION = 1e-28
 """A tr D C1 below this share of tr D C3 counts as 0: a squared rounding error of a gradient."""

@@ -30,12 +30,10 @@ from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..shown import Shown
-from ..validation import InputError, field, finite_array, integer, number, positive, record
+from ..validation import Array, InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
 from .count_tables import is_binary
 from .mse import gradient_mse
-
-Array = NDArray[np.float64]
 
 _NO_SPREAD = 1e-12
 """A c1 below this share of E‖g(X)‖² counts as 0."""

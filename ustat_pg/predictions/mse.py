@@ -23,10 +23,9 @@ from ..designs import require_design
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..registry import LARGEST, Record, record_of, require_group
 from ..shown import Shown, rows
-from ..validation import InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer
 from .count_tables import CountTable, count_table, require_binary
 
-Array = NDArray[np.float64]
 Counts = Sequence[int] | NDArray[Any]
 T = TypeVar("T")
 

@@ -32,11 +32,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..validation import InputError, one_of, probabilities
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, one_of, probabilities
 
 
 def _reverse(p: Array, r: Array) -> Array:

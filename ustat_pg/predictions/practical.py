@@ -23,14 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..moments import TokenOutcomes, WeightedMoments
-from ..validation import InputError, integer, number, one_of
+from ..validation import Array, InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse
-
-Array = NDArray[np.float64]
 
 _RATIOS: dict[str, Callable[[Array, Array], Any]] = {
     "none": lambda ratios, inside: np.ones_like(ratios),

@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer
 from .covariance import covariance_parts, gradient_covariance
 from .limit_law import mean_gap
-
-Array = NDArray[np.float64]
 
 
 @takes_problems

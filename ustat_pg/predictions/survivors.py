@@ -17,14 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..moments import SurvivorMoments
 from ..shown import Shown
-from ..validation import integer, one_of
-
-Array = NDArray[np.float64]
+from ..validation import Array, integer, one_of
 
 
 @dataclass(frozen=True, eq=False)

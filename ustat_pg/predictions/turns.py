@@ -25,9 +25,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..episodes import Episodes, HasEpisodes, episodes_of
-from ..validation import integer, number, one_of, record
-
-Array = NDArray[np.float64]
+from ..validation import Array, integer, number, one_of, record
 
 CLIMBS = {
     "episode": "J, the expected return: unbiased",

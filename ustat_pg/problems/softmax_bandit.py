@@ -13,6 +13,7 @@ from ..digests import digest
 from ..moments import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ..validation import (
+    Array,
     InputError,
     changed,
     field,
@@ -24,8 +25,6 @@ from ..validation import (
     shares,
 )
 from .minibatch import Minibatch, draw
-
-Array = NDArray[np.float64]
 
 _LARGEST_MAGNITUDE = 1e50
 """Rewards and logits above this are refused: variances of squared errors take fourth powers."""
