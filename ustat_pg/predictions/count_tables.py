@@ -32,7 +32,7 @@ from scipy.linalg import solve_banded
 
 from ..memory import slices
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
-from ..registry import ESTIMATORS, parse, require_group
+from ..registry import parse, require_group
 from ..shown import Shown
 from ..validation import (
     InputError,
@@ -375,9 +375,18 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
 
 
 TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
-    name: globals()["_" + name.replace("-", "_")]
-    for name, record in ESTIMATORS.items()
-    if record.by_count and not record.needs
+    "vanilla": _vanilla,
+    "grpo": _grpo,
+    "group-mean": _group_mean,
+    "shrinkage": _shrinkage,
+    "bayes": _bayes,
+    "count-table": _count_table,
+    "loo-table": _loo_table,
+    "std": _std,
+    "std-ddof1": _std_ddof1,
+    "others-std": _others_std,
+    "maxrl": _maxrl,
+    "pass-at-k": _pass_at_k,
 }
 """The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
 
