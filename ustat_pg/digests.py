@@ -84,7 +84,9 @@ def imported(file: Path) -> tuple[Path, ...]:
                 places += [*inside, place] if any(map(_is_name, inside)) or not inside else inside
             case ast.Call(ast.Name("import_module"), [ast.Constant(str(name)), *_]):
                 places.append(_relative(above, name))
-            case ast.Call(ast.Name("import_module"), [ast.JoinedStr([ast.Constant(name), *_]), *_]):
+            case ast.Call(
+                ast.Name("import_module"), [ast.JoinedStr([ast.Constant(str(name)), *_]), *_]
+            ):
                 folder = _relative(above, name.rpartition(".")[0] or ".")
                 places += [path.with_suffix("") for path in folder.glob("*.py")]
     ends = "__init__.py", "__init__.pyi"

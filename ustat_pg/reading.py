@@ -234,7 +234,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
             data = path.read_bytes()
         # An unpickler makes room for whatever place a value is to be remembered at.
         if any(
-            op.name in ("PUT", "LONG_BINPUT") and place > len(data)
+            op.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data)
             for op, place, _ in pickletools.genops(data)
         ):
             raise InputError("it remembers a value at a place beyond its own length")

@@ -24,7 +24,7 @@ def array(values: Any) -> Any:
     return None if values is None else values.detach().cpu().double().numpy()
 
 
-def caller() -> tuple[Trainer, Path | None]:
+def caller() -> tuple[Any, Path | None]:
     """The trainer that calls its callbacks, and the folder of the checkpoint that it resumes from."""
     # Transformers hands callbacks arguments, state, model and loaders, and none of them knows either of the
     # two: they are in the frames of train() alone.
