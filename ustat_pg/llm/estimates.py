@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -456,17 +456,16 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         columns = [value, variance, trace, gradient, correlation, best, gap, varied, share]
         return np.stack(columns, axis=-1)
 
-    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities)
-    low, high = averages.interval()
-    shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
-    tail = reward_tail(pool.rewards)
-    for name, times in (("reward_variance", 1.0), ("gradient_sq", 0.5)):
-        place = names.index(name)
-        high[place] = replace(averages, tail=tail * times).interval()[1][place]
+    # Of squares of rewards, and of products of two.
+    parts = {"reward_variance": 1.0, "gradient_sq": 0.5}
+    tail = reward_tail(pool.rewards) * np.array([parts.get(name, 0.0) for name in names])
+    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities, tail)
+    low, high = averages.interval()
+    shares = share_interval(averages)
     if hidden_gradients(pool) is not None or hidden_prompts(pool) is not None:
         high[names.index("gradient_sq")] = math.inf
     for place in map(names.index, whole):
