@@ -7,6 +7,7 @@ Each knows what one replication of it may be at most. Those of a gap's law are i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -276,9 +277,13 @@ class Ratio(Functional):
 
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
-        scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
+        weights = defaultdict[Quantity, float](float)
+        for side, factor in ((self.numerator, 1.0), (self.denominator, -ratio)):
+            for quantity, weight in side.weights:
+                # Of a quantity on both sides the range is that of the sum.
+                weights[quantity] += factor * weight
         constant = self.numerator.constant - ratio * self.denominator.constant
-        return Linear(self.numerator.cell, self.numerator.weights + scaled, constant)
+        return Linear(self.numerator.cell, tuple(weights.items()), constant)
 
     def exact(self, sums: Sums) -> float:
         bottom = self.denominator.exact(sums)
