@@ -14,12 +14,11 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .rounding import DERIVED, GIVEN
+
 Array = NDArray[np.float64]
 """Numbers of double precision, as :func:`finite_array` makes them of what is given."""
 Record = TypeVar("Record")
-
-PROBABILITY_TOLERANCE = 1e-9
-"""How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
 
 
 MOST_WORKERS = 10_000
@@ -201,7 +200,7 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> Array:
             f"{name} is {array[where]} at {list(where)}: probabilities must not be negative"
         )
     total = array.sum(axis=-1)
-    off = np.abs(total - 1) > PROBABILITY_TOLERANCE
+    off = np.abs(total - 1) > GIVEN
     if off.any():
         if array.ndim == 1:
             raise InputError(f"{name} sums to {float(total)!r}: probabilities must sum to 1")
@@ -210,8 +209,8 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> Array:
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
     # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
-    if (np.abs(total - 1) > 1e-12).any():
-        array = np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array)
+    if (np.abs(total - 1) > DERIVED).any():
+        array = np.where(np.abs(total - 1)[..., None] > DERIVED, array / total[..., None], array)
         array.setflags(write=False)
     return array
 

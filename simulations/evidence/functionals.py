@@ -18,14 +18,12 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ustat_pg.engines import Cell, MomentSums, Quantity
+from ustat_pg.rounding import SUM
 from ustat_pg.validation import InputError
 
 from .intervals import Forecast, NearlyNormal
 from .planning import MOST, replications_needed
 from .verdict import Evidence
-
-RELATIVE_ROUNDING = 1e-14
-"""Relative rounding error of a ratio or a logarithm."""
 
 _RESERVE = 1.25
 """A pilot's variance is itself an estimate: forecast one that is this much larger."""
@@ -270,10 +268,7 @@ class Ratio(Functional):
     @property
     def rounding(self) -> float:
         """The rounding of the ratio, which is taken to be below 10."""
-        return (
-            RELATIVE_ROUNDING
-            + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
-        )
+        return SUM + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
 
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
@@ -339,7 +334,7 @@ class LogSlope(OfPoints):
     @property
     def rounding(self) -> float:
         """The rounding error of a logarithm's slope."""
-        return RELATIVE_ROUNDING + sum(
+        return SUM + sum(
             abs(float(weight)) * point.rounding / value
             for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
         )

@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..estimate import Estimate
+from ..rounding import DERIVED
 from ..validation import Array
 from .means import Interval, Means, beside
 
 _SQUARED_ANGLE = math.sqrt(8)
 """The skewness of a squared normal number, which 1 less the cosine of a small angle is."""
-_ROUNDING = 1e-12
-"""The relative error of a ratio that is the same for all parts."""
 
 
 def ratio(both: Means, denominator: Interval | None = None) -> Estimate:
@@ -102,7 +101,7 @@ def log_ratio(first: Means, second: Means) -> Estimate:
     log = beside(first, second).apply(logs).estimate(0)
     value = math.exp(log.value)
     se = value * log.se
-    if log.se <= _ROUNDING:
+    if log.se <= DERIVED:
         return Estimate(value, se, value, value)
     high = math.exp(log.high) if log.high < math.inf else math.inf
     return Estimate(value, se, math.exp(log.low), high)
@@ -135,7 +134,7 @@ def _over(
     with np.errstate(invalid="ignore", divide="ignore"):
         below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
     found = replace(below, value=-below.value, low=-below.high, high=-below.low)
-    if found.se <= _ROUNDING:
+    if found.se <= DERIVED:
         # The same vectors, or multiples of them.
         return replace(found, low=found.value, high=found.value, reason=None)
     if not known:

@@ -38,6 +38,7 @@ from ..jackknife import (
     pairs,
     ratio,
 )
+from ..rounding import DERIVED
 from ..shown import Shown, plain
 from ..validation import Array, InputError, integer, one_of
 from .constants import ConstantsEstimate, constants, hidden_gradients, hidden_prompts
@@ -412,10 +413,6 @@ def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
     return found.value, *(found.interval if known else (0.0, math.inf))
 
 
-_TIE = 1e-12
-"""The share of ‖s‖² that tells no norms apart, and of E‖s‖² z² that is no gain of the oracle: rounding."""
-
-
 def summary(pool: ScoredPool) -> pd.DataFrame:
     """The pool in a few numbers, with 95% intervals.
 
@@ -427,7 +424,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)
-    apart = np.where(np.abs(apart) > _TIE * norms, apart, 0.0)
+    apart = np.where(np.abs(apart) > DERIVED * norms, apart, 0.0)
     gain = moments.norm_squared_reward - moments.norm_squared_advantage
     mixed = np.ptp(pool.rewards, axis=1) > 0
     columns = np.column_stack(
@@ -437,7 +434,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
             moments.fisher_trace,
             moments.gradient_sq,
             moments.norm_reward,
-            mixed & (gain > _TIE * np.abs(moments.norm_squared_reward)),
+            mixed & (gain > DERIVED * np.abs(moments.norm_squared_reward)),
             mixed,
             moments.norm_advantage,
             (apart**2).sum(axis=1) / (count - 1),

@@ -29,7 +29,7 @@ from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from
 from ..jackknife import SQUARE, Means, beside, means, ratio
 from ..validation import Array, InputError
-from .lags import Lagged, combined, line_sums
+from .lags import LINE, Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of
 
 if TYPE_CHECKING:
@@ -532,7 +532,7 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
     nn, no, oo, nv, ov, *_ = Sums.of(sums)
     scale = nn * oo - no**2
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
+        scale = np.where(scale > LINE * nn * oo, scale, np.nan)
         beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
 
