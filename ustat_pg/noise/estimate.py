@@ -81,7 +81,7 @@ class Sums(NamedTuple):
     def of(cls, columns: Array) -> Sums:
         """The sums that stand in columns, (..., SUMS), as views of these."""
         numbers, phi, weighed = np.split(columns, [-2 * COLUMNS, -COLUMNS], axis=-1)
-        return cls(*np.moveaxis(numbers, -1, 0), phi, weighed)
+        return cls._make([*np.moveaxis(numbers, -1, 0), phi, weighed])
 
 
 @dataclass(frozen=True)
