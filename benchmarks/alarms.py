@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.measuring import upper
 from ustat_pg.estimators import RunningTable, advantages, norm_weighted
 from ustat_pg.noise import Alarms
+from ustat_pg.validation import Array
 
-Array = NDArray[np.float64]
 Draw = Callable[[np.random.Generator], dict[str, Any]]
 
 

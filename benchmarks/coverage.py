@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import t as student_law
 from tabulate import tabulate
 
@@ -39,9 +38,8 @@ from ustat_pg.noise import EpisodePool, turns_of_pool
 from ustat_pg.noise.estimate import estimate_noise, step_sums
 from ustat_pg.predictions import critical_budget, gradient_mse, mse_constants
 from ustat_pg.problems import SoftmaxBandit, named_problem
-from ustat_pg.validation import changed
+from ustat_pg.validation import Array, changed
 
-Array = NDArray[np.float64]
 Interval = tuple[float, float]
 Intervals = dict[str, tuple[Interval, float]]
 """By what each is of, with the half width of Student's interval; NaN where that is not at hand."""

@@ -16,17 +16,15 @@ from math import inf, pi
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.measuring import clock, duration, machine, number, options_of, show
 from ustat_pg.distributions import WeightedChi2
+from ustat_pg.validation import Array
 
 DATA = Path(__file__).resolve().parents[1] / "tests/data/weighted_chi2_reference.json"
 POINTS = 1000
 VALID = 1e-6
 CHUNK = 2**22
-
-Array = NDArray[np.float64]
 
 
 def davies(weights: Array, x: Array) -> Array:

@@ -21,7 +21,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, GroupSize, PlanCell, SquaredError, of_plan
 from ustat_pg.predictions import (
@@ -34,13 +33,12 @@ from ustat_pg.predictions import (
     sized_mse,
 )
 from ustat_pg.sampling import Plan
+from ustat_pg.validation import Array
 
 from .engines import SizedCell
 from .evidence import Check, Linear, at_most, equal, mean_of
 from .problems import BanditEntry, Suite
 from .shared.peers import telling
-
-Array = NDArray[np.float64]
 
 PLAIN = "RLOO of what was drawn is unbiased"
 SEEN = "divided by the share of pilots, not of subsets"

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.estimators import token_weights
@@ -31,6 +30,7 @@ from ustat_pg.predictions import (
     weighted_mse,
 )
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
+from ustat_pg.validation import Array
 
 from .engines import TokenMeanCell
 from .evidence import Check, equal, mean_of
@@ -41,8 +41,6 @@ from .shared.margins import LOOSE, ROUGH
 from .shared.numerics import later_terms
 from .shared.peers import mean_in, telling
 from .shared.runs import GRPO
-
-Array = NDArray[np.float64]
 
 RESCALED = "1/|y| only rescales"
 NO_EFFECT = "a baseline changes no mean"

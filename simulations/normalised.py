@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.predictions import (
@@ -32,14 +31,13 @@ from ustat_pg.predictions import (
     normalised_limit_of,
 )
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.validation import Array
 
 from .evidence import Check, Linear, LogSlope, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.tokens import lopsided
 from .shared.margins import FAR_ORDER, LOOSE
 from .shared.numerics import later_terms
-
-Array = NDArray[np.float64]
 
 EQUIVALENT = "equivalent at the scale √G"
 NO_LIMIT = "no limit: the deviation stays random"

@@ -38,6 +38,7 @@ from ustat_pg.predictions import (
     oracle_beats_vanilla,
 )
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.rounding import DERIVED
 
 from .evidence import Check, Extrapolation, Interval, Linear, Statement, equal, mean_of
 from .parts import critics
@@ -266,10 +267,6 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield from by_action(entry, 2)
 
 
-UNCORRELATED = 1e-12
-"""The largest E[‖s‖² a] that counts as 0, as a share of tr F times the greatest reward."""
-
-
 RIVALS_ON_NETWORKS = OF_ONE_PROMPT
 
 
@@ -280,5 +277,5 @@ def on_networks(suite: Suite) -> Iterator[Check]:
         yield from thresholds(entry)
         moments = entry.problem.moments()
         size = moments.fisher_trace[0] * max(abs(bound) for bound in moments.reward_range)
-        if abs(moments.norm_advantage[0]) <= UNCORRELATED * size:
+        if abs(moments.norm_advantage[0]) <= DERIVED * size:
             yield from inside(entry, 4)

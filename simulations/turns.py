@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, SquaredError, enumerate_turns
 from ustat_pg.predictions import turn_mean, turn_noise
 from ustat_pg.problems import Episodes
+from ustat_pg.validation import Array
 
 from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
@@ -29,8 +29,6 @@ from .problems import Entry, Suite
 from .problems.turns import SIZE, episodes, networks
 from .shared.margins import COARSE
 from .shared.peers import telling
-
-Array = NDArray[np.float64]
 
 OWN_INSIDE = "the own episode inside leaves it unbiased"
 ONE_OVER_MEAN = "1 - 1/E n for 1 - E[1/n]"

@@ -14,7 +14,7 @@ def test_old_versions_are_removed_and_folders_of_other_things_are_not(tmp_path):
     fresh = tmp_path / "ustat_pg-fedcba9876543210"
     fresh.mkdir()
 
-    code = "from ustat_pg.compiled import FOLDER; print(FOLDER)"
+    code = "from ustat_pg import compiled, rng; print(compiled.folder(compiled.Path(rng.__file__)))"
     where = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     text = subprocess.run(
         [sys.executable, "-c", code], env=where, capture_output=True, text=True, check=True

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from ustat_pg.digests import _imported, digest, source_digest, sources_of
+from ustat_pg.digests import digest, imported, source_digest, sources_of
 
 
 def test_the_bytes_are_text_then_names_shapes_and_entries():
@@ -42,7 +42,7 @@ def test_shapes_names_and_order_do():
 @pytest.fixture
 def package(tmp_path):
     """Modules of a package, each a line; entry and spare import nothing."""
-    _imported.cache_clear()
+    imported.cache_clear()
     files = {
         "house/__init__.py": "from .spare import x",
         "house/entry.py": "import numpy",
@@ -75,7 +75,9 @@ def package(tmp_path):
             'import_module(f".room.{name}", __package__)',
             {"room/__init__.py", "room/door.py", "room/bed.py", "spare.py"},
         ),
+        ("import house.spare", {"spare.py"}),
         ("if TYPE_CHECKING:\n    from .spare import x\n", set()),
+        ('"""\nfrom .spare import x\n"""', set()),
         ("from math import pi", set()),
     ],
 )
@@ -84,13 +86,13 @@ def test_an_import_adds_its_file_and_what_that_imports(package, line, added):
     assert sources_of(entry) == (entry,)
     before = source_digest(entry)
     entry.write_text(line)
-    _imported.cache_clear()
+    imported.cache_clear()
     names = {file.relative_to(package).as_posix() for file in sources_of(entry)}
     assert names == {"entry.py"} | added
     assert source_digest(entry) != before
 
 
-def test_a_change_of_what_is_imported_is_another_digest(package):
+def test_a_change_of_what_isimported_is_another_digest(package):
     assert len(sources_of(package / "room/bed.py")) == 2
     before = source_digest(package / "room/bed.py")
     (package / "spare.py").write_text("x = 2")

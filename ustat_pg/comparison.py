@@ -26,6 +26,7 @@ from .episodes import Episodes
 from .estimators import TURN_SCHEMES
 from .predictions import turn_mean
 from .problems import EpisodeProblem, SoftmaxBandit, load_episodes, load_problem
+from .rounding import DERIVED
 from .testing.function import UnderTest, Violation, whole_numbers
 from .validation import InputError, integer
 
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Given = str | Estimator | Callable[..., Any]
-
-_ROUNDING = 1e-11
-"""Rounding error of sums of many outcomes: of a bias over the gradient's length, or of equal errors."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ def compare(
                     "mse": row.mse,
                     "standard_error": row.standard_error,
                     "rank": 1
-                    + sum(other.mse < row.mse * (1 - _ROUNDING) for other in results.values()),
+                    + sum(other.mse < row.mse * (1 - DERIVED) for other in results.values()),
                     "ratio": ratio,
                     "ratio_error": error,
                     "bias": bias,
@@ -196,7 +194,7 @@ def compare_turns(
                     "group_size": size,
                     "multiple": nan if found.multiple is None else found.multiple,
                     "cosine": nan if found.cosine is None else found.cosine,
-                    "bias": (off / target if off > _ROUNDING * target else 0.0) if target else nan,
+                    "bias": (off / target if off > DERIVED * target else 0.0) if target else nan,
                     "mse": error,
                     "climbs": found.climbs,
                 }
@@ -271,8 +269,8 @@ def _off(problem: SoftmaxBandit, row: _Row) -> tuple[float, float]:
     factor = float(row.mean @ gradient) / length**2
     # The MSE about g holds ‖g‖² and twice the mean along it.
     second_moment = row.mse + (2 * factor - 1) * length**2
-    rescaled = second_moment / factor**2 - length**2 if factor > _ROUNDING else nan
-    return off / length if off > _ROUNDING * length else 0.0, rescaled
+    rescaled = second_moment / factor**2 - length**2 if factor > DERIVED else nan
+    return off / length if off > DERIVED * length else 0.0, rescaled
 
 
 def _drawn(

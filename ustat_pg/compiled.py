@@ -1,12 +1,12 @@
 """How bodies are compiled, and where what was compiled is kept.
 
 numba keeps a compiled function by the file that it stands in, so that a change in another file,
-whose function it calls, would go unseen. Here all of them are kept in a folder named by a hash of
-every file that holds bodies and of what these import: what is kept never outlives a change, bodies call
-each other across files, and all processes of one machine share one folder.
+whose function it calls, would go unseen. Here the functions of a file are kept in a folder named by a hash
+of that file and of all that it imports: what is kept never outlives a change, bodies call each other across
+files, and all processes of one machine share the folders.
 
-The folder lies where ``NUMBA_CACHE_DIR`` says, else beside the package, else in the user's cache;
-where none of them can be written to, each process compiles for itself.
+They lie where ``NUMBA_CACHE_DIR`` says, else beside the package, else in the user's cache; where none of
+them can be written to, each process compiles for itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,43 +24,35 @@ from numba import config, njit
 from numba.core import types
 from numba.core.compiler import Compiler
 from numba.extending import intrinsic
-from numba.misc.appdirs import AppDirs
+from platformdirs import user_cache_path
 
-from .digests import source_digest, sources_of
+from .digests import source_digest
 
 KEPT_SECONDS = 7 * 24 * 3600
 """Folders of other versions that are older are removed."""
 
 
-def bodies() -> tuple[Path, ...]:
-    """The package's files that hold bodies, and all that these import."""
-    files = Path(__file__).resolve().parent.rglob("*.py")
-    holders = (file for file in files if "compiled import body" in file.read_text(encoding="utf-8"))
-    return sources_of(*holders)
-
-
-def _folder() -> str:
-    """The folder for what this version compiles, empty where there is none."""
+@cache
+def folder(file: Path) -> str:
+    """The folder for what is compiled of this version of a file, empty where there is none."""
     settings: Any = config
-    name = f"ustat_pg-{source_digest(*bodies())}"
-    beside, users = Path(__file__).parent / "__pycache__", AppDirs("ustat_pg").user_cache_dir
+    name = f"ustat_pg-{source_digest(file)}"
+    beside, users = Path(__file__).parent / "__pycache__", user_cache_path("ustat_pg")
     for place in filter(None, (settings.CACHE_DIR, beside, users)):
-        folder = Path(place) / name
+        found = Path(place) / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-            os.utime(folder)
+            found.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=found).close()
+            os.utime(found)
             # By the digest's form: the place may hold other folders that begin with this name.
-            for other in folder.parent.glob("ustat_pg-" + 16 * "[0-9a-f]"):
+            for other in found.parent.glob("ustat_pg-" + 16 * "[0-9a-f]"):
                 if time.time() - other.stat().st_mtime > KEPT_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
         except OSError:
             continue
-        return str(folder)
+        return str(found)
     return ""
 
-
-FOLDER = _folder()
 
 _SETTINGS = Lock()
 """Held while numba's settings are changed: a body may be compiled in any thread."""
@@ -90,11 +82,11 @@ def body(function: Any = None, *, inline: bool = False, apart: bool = False) -> 
     if apart:
         options |= {"pipeline_class": Apart, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     with _SETTINGS:
-        before = settings.CACHE_DIR
+        before, kept = settings.CACHE_DIR, folder(Path(function.__code__.co_filename))
         # numba reads the folder here; other libraries' functions stay where they are kept.
-        settings.CACHE_DIR = FOLDER
+        settings.CACHE_DIR = kept
         try:
-            return njit(cache=bool(FOLDER) and not apart, **options)(function)
+            return njit(cache=bool(kept) and not apart, **options)(function)
         finally:
             settings.CACHE_DIR = before
 

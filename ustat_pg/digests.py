@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:[ \t]+.*\n|\n)+", re.MULTILINE)
-"""A block of imports that nothing executes."""
-IMPORTS = re.compile(r"^[ \t]*from (\.*)([\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
-BY_NAME = re.compile(r"\bimport_module\(\s*f?\"(\.+)([\w.]*)(\{?)")
 
 
 def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
@@ -46,16 +41,16 @@ def digest(*parts: str | ArrayLike | Mapping[str, ArrayLike]) -> str:
 def sources_of(*files: Path) -> tuple[Path, ...]:
     """Source files and all that they import of the project, directly or not, in alphabetical order.
 
-    Imports are read from the text, those within functions too. A module that is imported by a name made
-    at run time may be any of its folder. A package's ``__init__`` counts where a name is imported from it,
-    and so does its stub, which lists the names that it loads late.
+    Nothing is run; imports within functions count, those for type checkers alone do not. A module that is
+    imported by a name made at run time may be any of its folder. A package's ``__init__`` counts where a
+    name is imported from it, and so does its stub, which lists the names that it loads late.
     """
     reached: set[Path] = set()
     ahead = list(files)
     while ahead:
         if (file := ahead.pop()) not in reached:
             reached.add(file)
-            ahead += _imported(file)
+            ahead += imported(file)
     return tuple(sorted(reached))
 
 
@@ -74,27 +69,50 @@ def _root(file: Path) -> Path:
 
 
 @cache
-def _imported(file: Path) -> tuple[Path, ...]:
-    """The project's files that the text of a file imports."""
-    text = FOR_TYPES.sub("", file.read_text(encoding="utf-8"))
+def imported(file: Path) -> tuple[Path, ...]:
+    """The project's files that a file imports itself."""
     above = (_root(file), *file.parents)
     places: list[Path] = []
-    for dots, module, names in IMPORTS.findall(text):
-        place = above[len(dots)].joinpath(*module.split("."))
-        if place.is_dir():
-            # A name is a module of the package, or stands in its __init__.
-            inside = [place / name for name in re.findall(r"(\w+)(?: as \w+)?", names)]
-            places += [*inside, place] if any(map(_is_name, inside)) else inside
-        else:
-            places.append(place)
-    for dots, module, made in BY_NAME.findall(text):
-        place = above[len(dots)].joinpath(*module.split("."))
-        places += [path.with_suffix("") for path in place.glob("*.py")] if made else [place]
+    for node in _executed(ast.parse(file.read_bytes(), file)):
+        match node:
+            case ast.Import(names):
+                places += [above[0].joinpath(*name.name.split(".")) for name in names]
+            case ast.ImportFrom(module, names, level):
+                place = above[level].joinpath(*(module or "").split("."))
+                inside = [place / name.name for name in names] if place.is_dir() else []
+                # A name is a module of the package, or stands in its __init__.
+                places += [*inside, place] if any(map(_is_name, inside)) or not inside else inside
+            case ast.Call(ast.Name("import_module"), [ast.Constant(str(name)), *_]):
+                places.append(_relative(above, name))
+            case ast.Call(
+                ast.Name("import_module"), [ast.JoinedStr([ast.Constant(str(name)), *_]), *_]
+            ):
+                folder = _relative(above, name.rpartition(".")[0] or ".")
+                places += [path.with_suffix("") for path in folder.glob("*.py")]
     ends = "__init__.py", "__init__.pyi"
     files = (
         p for place in places for p in (*(place / end for end in ends), place.with_suffix(".py"))
     )
     return tuple(dict.fromkeys(path for path in files if path.is_file()))
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a tree without what stands under ``if TYPE_CHECKING``."""
+    ahead = [node]
+    while ahead:
+        node = ahead.pop()
+        match node:
+            case ast.If(ast.Name("TYPE_CHECKING"), _, otherwise):
+                ahead += reversed(otherwise)
+            case _:
+                yield node
+                ahead += reversed([*ast.iter_child_nodes(node)])
+
+
+def _relative(above: Sequence[Path], name: str) -> Path:
+    """The place of a module's name, of which leading dots say how far above it begins."""
+    module = name.lstrip(".")
+    return above[len(name) - len(module)].joinpath(*module.split("."))
 
 
 def _is_name(place: Path) -> bool:

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .moments import TokenOutcomes
-from .validation import InputError, record
-
-Array = NDArray[np.float64]
+from .validation import Array, InputError, record
 
 
 @record()

@@ -12,9 +12,9 @@ from itertools import islice
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .validation import (
+    Array,
     InputError,
     changed,
     field,
@@ -25,7 +25,6 @@ from .validation import (
     record,
 )
 
-Array = NDArray[np.float64]
 P = ParamSpec("P")
 T = TypeVar("T")
 

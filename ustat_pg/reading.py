@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import pickletools
 import zipfile
 import zlib
 from collections import Counter
@@ -207,8 +208,8 @@ class _Inert(dict[Any, Any]):
     state: Any
 
 
-class _Inertly(pickle._Unpickler):
-    """Python's unpickler, written in Python, with no class or function but :class:`_Inert`."""
+class _Inertly(pickle.Unpickler):
+    """Python's unpickler with no class or function but :class:`_Inert`."""
 
     def find_class(self, module: str, name: str) -> Any:
         return type(name, (_Inert,), {})
@@ -231,6 +232,12 @@ def read_pickle(path: Path) -> dict[str, Any]:
                 data = archive.read(member)
         else:
             data = path.read_bytes()
+        # An unpickler makes room for whatever place a value is to be remembered at.
+        if any(
+            op.name in ("PUT", "LONG_BINPUT") and int(place or 0) > len(data)
+            for op, place, _ in pickletools.genops(data)
+        ):
+            raise InputError("it remembers a value at a place beyond its own length")
         value = _Inertly(BytesIO(data)).load()
         state = value.state if isinstance(value, _Inert) else value
         if not isinstance(state, dict):

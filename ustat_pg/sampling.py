@@ -26,9 +26,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
-from .validation import InputError, integer, one_of, shares
+from .validation import Array, InputError, integer, one_of, shares
 
-Array = NDArray[np.float64]
 Fate = Literal["nothing", "prompt", "batch"]
 Chances = tuple[int | Fraction, ...]
 Chance = Callable[[int, int], float | Fraction]

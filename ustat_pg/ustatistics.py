@@ -28,12 +28,12 @@ from ustat_pg.shown import Shown
 from ustat_pg.validation import InputError, finite_array, integer
 from ustat_pg.validation import probabilities as checked_probabilities
 
+from .rounding import GIVEN
+
 FloatArray: TypeAlias = NDArray[np.float64]
 Samples: TypeAlias = ArrayLike | tuple[ArrayLike, ...]
 Kernel: TypeAlias = Callable[..., Any]
 
-SYMMETRY_TOLERANCE = 1e-9
-"""How far swapped arguments may move a kernel, relative to its largest value checked."""
 
 SYMMETRY_TUPLES = 32
 """On how many tuples of the sample a kernel is checked for symmetry."""
@@ -140,7 +140,7 @@ def _symmetric(kernel: Kernel, sample: _Sample, order: int) -> None:
     value, other = (
         _values(kernel, *map(sample.take, indices)) for indices in _tuples(sample.size, order)
     )
-    if np.abs(other - value).max() > SYMMETRY_TOLERANCE * np.abs(value).max():
+    if np.abs(other - value).max() > GIVEN * np.abs(value).max():
         raise InputError(
             "the kernel is not symmetric: another order of its arguments changes its value on the "
             "samples; average it over the orders of its arguments"

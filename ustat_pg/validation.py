@@ -14,10 +14,11 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Record = TypeVar("Record")
+from .rounding import DERIVED, GIVEN
 
-PROBABILITY_TOLERANCE = 1e-9
-"""How far probabilities may sum from 1 before they are refused (they are then renormalised)."""
+Array = NDArray[np.float64]
+"""Numbers of double precision, as :func:`finite_array` makes them of what is given."""
+Record = TypeVar("Record")
 
 
 MOST_WORKERS = 10_000
@@ -148,7 +149,7 @@ def device_name(value: Any) -> str:
     return value
 
 
-def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
+def frozen(array: Array) -> Array:
     """The array itself, no longer writable: what is shared and hashed must not change."""
     array.setflags(write=False)
     return array
@@ -156,7 +157,7 @@ def frozen(array: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def finite_array(
     name: str, value: ArrayLike, ndim: int | None = None, minimum: float = -inf
-) -> NDArray[np.float64]:
+) -> Array:
     """Return ``value`` as a float64 array of ``ndim`` dimensions with finite entries >= ``minimum``."""
     try:
         array = np.asarray(value)
@@ -181,7 +182,7 @@ def finite_array(
     return array
 
 
-def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.float64]:
+def shares(name: str, value: ArrayLike, ndim: int | None = None) -> Array:
     """Return ``value`` as a float64 array of numbers in [0, 1]."""
     array = finite_array(name, value, ndim)
     if array.min() < 0 or array.max() > 1:
@@ -190,7 +191,7 @@ def shares(name: str, value: ArrayLike, ndim: int | None = None) -> NDArray[np.f
     return array
 
 
-def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
+def probabilities(name: str, value: ArrayLike, ndim: int) -> Array:
     """Return ``value`` as probabilities that sum to 1 along the last axis."""
     array = finite_array(name, value, ndim)
     if (array < 0).any():
@@ -199,7 +200,7 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
             f"{name} is {array[where]} at {list(where)}: probabilities must not be negative"
         )
     total = array.sum(axis=-1)
-    off = np.abs(total - 1) > PROBABILITY_TOLERANCE
+    off = np.abs(total - 1) > GIVEN
     if off.any():
         if array.ndim == 1:
             raise InputError(f"{name} sums to {float(total)!r}: probabilities must sum to 1")
@@ -208,8 +209,8 @@ def probabilities(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]
             f"{name} sums to {float(total[where])!r} at {list(where)}: probabilities must sum to 1"
         )
     # Sums already at 1 to rounding are left alone, so that probabilities read back are the same.
-    if (np.abs(total - 1) > 1e-12).any():
-        array = np.where(np.abs(total - 1)[..., None] > 1e-12, array / total[..., None], array)
+    if (np.abs(total - 1) > DERIVED).any():
+        array = np.where(np.abs(total - 1)[..., None] > DERIVED, array / total[..., None], array)
         array.setflags(write=False)
     return array
 
@@ -243,7 +244,7 @@ def record(*, eq: bool = False) -> Callable[[type[Record]], type[Record]]:
 
     >>> @record()
     ... class Circle:
-    ...     centre: NDArray[np.float64] = field(finite_array, ndim=1)
+    ...     centre: Array = field(finite_array, ndim=1)
     ...     radius: float = field(positive, default=1.0)
     >>> Circle([0, 2]).centre
     array([0., 2.])

@@ -38,6 +38,7 @@ from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import clipped_weights, importance_weights, kl_coefficients
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.problems import SoftmaxBandit, token_outcomes
+from ustat_pg.rounding import DERIVED
 from ustat_pg.validation import changed
 
 _BLOCK_NUMBERS = 2**22
@@ -51,9 +52,6 @@ _PATHS = 10_000
 
 _LIMIT = 20_000_000
 """These times the outcomes of the minibatch."""
-
-_ROUNDING = 1e-12
-"""Relative rounding error of an enumerated mean, against the largest value."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ class PracticalCell(Cell):
         return (0.0 if type(quantity) is PracticalError else -largest), largest
 
     def rounding(self, quantity: Quantity) -> float:
-        return _ROUNDING * self._enumerated(quantity)[1]
+        return DERIVED * self._enumerated(quantity)[1]
 
     # What both engines read.
 

@@ -12,6 +12,7 @@ from ustat_pg.engines.gradients.cell import GradientCell, Projection
 from ustat_pg.estimators import turns
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import Episodes, SoftmaxBandit
+from ustat_pg.rounding import DERIVED
 
 _BLOCK = 8192
 """Replications in a block: groups are drawn in NumPy."""
@@ -87,4 +88,4 @@ class TurnCell(GradientCell):
         return (-bound, bound) if isinstance(quantity, Projection) else (0.0, bound**2)
 
     def rounding(self, quantity: Any) -> float:
-        return 1e-13 * max(abs(end) for end in self.range(quantity))
+        return DERIVED * max(abs(end) for end in self.range(quantity))

@@ -12,7 +12,6 @@ from math import log10
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Draws, Estimator, GradientCell, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
@@ -25,9 +24,8 @@ from ustat_pg.ustatistics import (
     hoeffding,
     ustatistic,
 )
-from ustat_pg.validation import InputError
+from ustat_pg.validation import Array, InputError
 
-Array = NDArray[np.float64]
 Law = tuple[Array, Array, Array]
 """One rollout at one prompt: scores (M, d), rewards (M,), probabilities (M,)."""
 

@@ -7,6 +7,7 @@ Each knows what one replication of it may be at most. Those of a gap's law are i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +18,12 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ustat_pg.engines import Cell, MomentSums, Quantity
+from ustat_pg.rounding import SUM
 from ustat_pg.validation import InputError
 
 from .intervals import Forecast, NearlyNormal
 from .planning import MOST, replications_needed
 from .verdict import Evidence
-
-RELATIVE_ROUNDING = 1e-14
-"""Relative rounding error of a ratio or a logarithm."""
 
 _RESERVE = 1.25
 """A pilot's variance is itself an estimate: forecast one that is this much larger."""
@@ -269,16 +268,17 @@ class Ratio(Functional):
     @property
     def rounding(self) -> float:
         """The rounding of the ratio, which is taken to be below 10."""
-        return (
-            RELATIVE_ROUNDING
-            + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
-        )
+        return SUM + (self.numerator.rounding + 10 * self.denominator.rounding) / self.size
 
     def _excess(self, ratio: float) -> Linear:
         """Numerator - ratio · denominator, of mean zero at the true ratio."""
-        scaled = tuple((quantity, -ratio * weight) for quantity, weight in self.denominator.weights)
+        weights = defaultdict[Quantity, float](float)
+        for side, factor in ((self.numerator, 1.0), (self.denominator, -ratio)):
+            for quantity, weight in side.weights:
+                # Of a quantity on both sides the range is that of the sum.
+                weights[quantity] += factor * weight
         constant = self.numerator.constant - ratio * self.denominator.constant
-        return Linear(self.numerator.cell, self.numerator.weights + scaled, constant)
+        return Linear(self.numerator.cell, tuple(weights.items()), constant)
 
     def exact(self, sums: Sums) -> float:
         bottom = self.denominator.exact(sums)
@@ -334,7 +334,7 @@ class LogSlope(OfPoints):
     @property
     def rounding(self) -> float:
         """The rounding error of a logarithm's slope."""
-        return RELATIVE_ROUNDING + sum(
+        return SUM + sum(
             abs(float(weight)) * point.rounding / value
             for weight, point, value in zip(self._weights, self.points, self.predicted, strict=True)
         )

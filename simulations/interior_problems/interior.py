@@ -22,9 +22,8 @@ from scipy import optimize
 
 from ustat_pg.memory import slices
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
-from ustat_pg.validation import InputError, finite_array, frozen
-
-Array = NDArray[np.float64]
+from ustat_pg.rounding import DERIVED, SUM
+from ustat_pg.validation import Array, InputError, finite_array, frozen
 
 _COMMON_STEPS = 20
 """Steps that all starts take together, before one search from each place that they come to."""
@@ -33,8 +32,6 @@ _SEARCH_STARTS = 24
 _PROBED_POINTS = 4096
 _SINGULAR_SHARE = 1e-8
 """A curvature below this share of what it could be is none: the Hessian counts as singular."""
-_ROUNDED_SHARE = 1e-12
-"""Returns that differ by less than this share of the largest reward are equal."""
 _CHUNK_ENTRIES = 1 << 16
 """Entries of the largest array that many parameters at once may need: what a core's cache holds."""
 _SERIES = tuple(1 / factorial(n) for n in range(18, 1, -1))
@@ -85,7 +82,7 @@ def excess_return(
 def row_space(rows: Array, size: int) -> tuple[Array, Array]:
     """Orthonormal bases of the span of rows (m, d), not all 0, and of the rest, (d, r), (d, d - r)."""
     _, singular, right = np.linalg.svd(rows)
-    rank = int((singular > singular[0] * size * 1e-14).sum())
+    rank = int((singular > singular[0] * size * SUM).sum())
     return right[:rank].T, right[rank:].T
 
 
@@ -334,7 +331,7 @@ class InteriorProblem(ABC):
             f"return reaches {edge:.9g}, {inner}; enlarge the radius, or let {self._remedy}"
         )
         # Up to rounding the edge of a return that is the same everywhere is as high: that is flat.
-        rounding = _ROUNDED_SHARE * float(np.abs(self.mean_rewards).max())
+        rounding = DERIVED * float(np.abs(self.mean_rewards).max())
         if best < edge - rounding:
             raise outside
         point = maxima[0][1]

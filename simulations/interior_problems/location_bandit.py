@@ -30,6 +30,7 @@ from scipy.special import softmax
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
 from ustat_pg.validation import (
+    Array,
     InputError,
     field,
     finite_array,
@@ -40,8 +41,6 @@ from ustat_pg.validation import (
 )
 
 from .interior import InteriorProblem, excess_return, row_space
-
-Array = NDArray[np.float64]
 
 
 @record()

@@ -19,19 +19,17 @@ from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.digests import source_digest
 from ustat_pg.estimators import advantages
 from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.validation import InputError
+from ustat_pg.validation import Array, InputError
 from ustat_pg.whole_files import versions
 
 if TYPE_CHECKING:
     from ustat_pg.llm.models import LanguageModel
     from ustat_pg.llm.prompts import Task
 
-Array = NDArray[np.float64]
 
 _THREAD = local()
 LOADING = Lock()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from io import StringIO
@@ -88,8 +89,6 @@ def ask(
     error: PlantedError | None, stems: Sequence[str], size: str, engines: Sequence[str]
 ) -> Answer:
     """The answer of a process on an error, or on the true program; it is killed after its time."""
-    from ustat_pg.compiled import bodies
-
     from ..evidence.store import makers
 
     file = ROOT / (error.file if error else "")
@@ -98,8 +97,8 @@ def ask(
     with TemporaryDirectory(prefix="mutant-") as folder:
         # Blocks that the error changes are not kept beside the true program's.
         blocks = Path(folder) if file in makers() or "llm" in file.parts else BLOCKS
-        cache = folder if file in bodies() else None
-        arguments = (sender, error, stems, size, engines, blocks, cache)
+        kept = folder if file in _bodies() else None
+        arguments = (sender, error, stems, size, engines, blocks, kept)
         process = CONTEXT.Process(target=run_apart, args=arguments, daemon=True)
         process.start()
         sender.close()
@@ -112,6 +111,16 @@ def ask(
         finally:
             process.kill()
             process.join()
+
+
+@cache
+def _bodies() -> tuple[Path, ...]:
+    """The files that hold compiled bodies, and all that these import."""
+    from ustat_pg.digests import imported, sources_of
+
+    files = [*ROOT.glob("ustat_pg/**/*.py"), *ROOT.glob("simulations/**/*.py")]
+    compiled = ROOT / "ustat_pg/compiled.py"
+    return sources_of(*(file for file in files if compiled in imported(file)))
 
 
 def plant(error: PlantedError) -> None:

@@ -22,7 +22,7 @@ from tests.support.commands import two_processes
 from tests.support.meters import one_step
 from tests.support.refusals import refuses
 from ustat_pg.noise import NoiseMeter
-from ustat_pg.noise.estimate import _slopes, estimate_noise, step_sums
+from ustat_pg.noise.estimate import Sums, _slopes, estimate_noise, step_sums
 
 GROUP, PROMPTS, ARMS = 4, 2, 3
 LOGITS = torch.tensor([[0.3, -0.2, 0.1], [-0.5, 0.4, 0.0]], dtype=torch.float64)
@@ -137,9 +137,10 @@ def test_expectations_are_those_of_enumeration(kind, deal, shuffled):
     noise = alpha + (GROUP - 1) * beta - GROUP * gamma
     assert estimate.k_crit.value == pytest.approx(noise / gamma, rel=1e-9)
     assert estimate.noise_to_signal.value == pytest.approx(noise / gamma / 8, rel=1e-9)
-    if sums[0] > 0:
+    own = Sums.of(sums)
+    if own.same_same > 0:
         assert got_beta == pytest.approx(beta, rel=1e-9)
-        got_alpha = (sums[5] - got_beta * sums[6] - got_gamma * sums[7]) / sums[8]
+        got_alpha = (own.squares - got_beta * own.same - got_gamma * own.other) / own.completions
         assert got_alpha == pytest.approx(alpha, rel=1e-9)
 
 

@@ -9,11 +9,10 @@ from fractions import Fraction as F
 import numpy as np
 import pytest
 
-from ustat_pg.noise.estimate import estimate_noise, step_sums
-from ustat_pg.noise.shares import COLUMNS, shared
+from ustat_pg.noise.estimate import Sums, estimate_noise, step_sums
+from ustat_pg.noise.shares import shared
 from ustat_pg.predictions import paired_constants
 
-PHI, WEIGHED = slice(14, 14 + COLUMNS), slice(14 + COLUMNS, None)
 RATES = np.array([0.25, 0.6])
 ALONG = np.array([[[1.0, 0.5], [2.0, -1.0]], [[0.3, 0.8], [1.5, 1.0]]])
 """What failures and successes of each prompt have for scores, up to a factor that makes their mean 0."""
@@ -78,7 +77,8 @@ def test_constants_are_those_of_enumeration(layout):
     """φ/τ is not 1, and products of completions, within groups and between, have a part in what is fitted."""
     size, parts = TOLD[layout]
     sums, alpha, beta, gamma, phi = every_step(size, parts)
-    assert shared(sums[PHI], np.float64(alpha), sums[8]) == pytest.approx(phi, rel=1e-9)
+    own = Sums.of(sums)
+    assert shared(own.phi, np.float64(alpha), own.completions) == pytest.approx(phi, rel=1e-9)
     tau = alpha - phi / (size - 1)
     assert phi / tau != pytest.approx(1, abs=0.02)
     if layout == "two thirds":
@@ -90,11 +90,11 @@ def test_constants_are_those_of_enumeration(layout):
     np.testing.assert_allclose(got, wanted, rtol=1e-9)
     assert estimate.phi_over_tau == pytest.approx(phi / tau, rel=1e-9)
     if layout != "single":
-        bare = sums[PHI].copy()
+        bare = own.phi.copy()
         for first in (0, 15):
             # The gram matrix without κ and λ.
             bare[first + 1 : first + 9] = 0.0
-        assert shared(bare, np.float64(alpha), sums[8]) != pytest.approx(phi, rel=1e-3)
+        assert shared(bare, np.float64(alpha), own.completions) != pytest.approx(phi, rel=1e-3)
 
 
 @pytest.mark.parametrize("layout", UNTOLD)
@@ -114,7 +114,9 @@ def test_what_no_pair_tells_is_not_known(layout):
             for row, one in zip(rows, given, strict=True)
         )
     ]
-    assert math.isnan(shared(np.mean(sums, axis=0)[PHI], np.float64(1.0), np.float64(2 * size)))
+    assert math.isnan(
+        shared(Sums.of(np.mean(sums, axis=0)).phi, np.float64(1.0), np.float64(2 * size))
+    )
 
 
 def test_groups_of_two_have_assumption_twos_ratio():

@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.moments import record
 from tests.support.refusals import refusals, refuses
+from ustat_pg.engines import enumerate_mse
+from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.predictions import (
     critic_excess,
     gradient_covariance,
@@ -132,3 +134,14 @@ test_learning_and_covariances_that_are_refused = refusals(
     (lambda: critic_excess(TWO, TWO.value, 2, variance=[1.0]), r"one per context \(2\)"),
     (lambda: gradient_covariance(TWO, "grpo", 4), "traces only"),
 )
+
+
+def test_a_gradient_that_only_rounding_keeps_from_0_has_no_noise_over_signal():
+    """Two prompts of weights .6 and .4 that pull by .2 and -.3, and rewards that are all alike."""
+    policy = ArmLinearSoftmax([[[1.1], [-0.3]]] * 2, [0.7])
+    for values in ([[0.8, 0.6], [0.4, 0.7]], [[0.7, 0.7], [0.7, 0.7]]):
+        rewards = np.array(values)[..., None]
+        problem = SoftmaxBandit(policy, [0.6, 0.4], rewards, np.ones_like(rewards))
+        for found in (gradient_mse(problem, "vanilla", 3), enumerate_mse(problem, "vanilla", 3)):
+            assert found.mse > 0
+            assert (found.noise_to_signal, found.cosine, found.squared_bias) == (None, None, 0.0)

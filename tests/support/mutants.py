@@ -30,11 +30,11 @@ def mutated(file: str, *changes: tuple[str, str]) -> ModuleType:
     module.__package__ = name.rpartition(".")[0]
     sys.modules[module.__name__] = module
     # What is compiled must not meet the true one's cache.
-    folder, compiled.FOLDER = compiled.FOLDER, ""
+    folder, compiled.folder = compiled.folder, lambda file: ""
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     finally:
-        compiled.FOLDER = folder
+        compiled.folder = folder
     # Records stay the true ones: a true body that is compiled for one is kept in the cache by its name.
     true = importlib.import_module(name)
     for word, made in list(vars(module).items()):

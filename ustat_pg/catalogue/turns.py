@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from ..predictions.turns import CLIMBS
 from .meaning import Meaning
+from .options import texts_by_name
 
 _RANDOM = ("1/s", "n/(n-1)")
 """Factors of a term that depend on the group."""
@@ -58,15 +59,6 @@ class Term:
         )
 
 
-def _texts_by_name(when: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Values by option, as a user types them."""
-    lists = {name: value if isinstance(value, list) else [value] for name, value in when.items()}
-    return {
-        name: tuple(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
-        for name, values in lists.items()
-    }
-
-
 def _terms(tables: Sequence[Mapping[str, Any]]) -> tuple[Term, ...]:
     return tuple(Term(**table) for table in tables)
 
@@ -84,7 +76,7 @@ class TurnRow:
         read: whether it was only read there, and not run.
     """
 
-    when: Mapping[str, tuple[str, ...]] = field(converter=_texts_by_name)
+    when: Mapping[str, tuple[str, ...]] = field(converter=texts_by_name)
     terms: tuple[Term, ...] = field(converter=_terms)
     source: str
     turn: str = ""

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..shown import Shown
-from ..validation import InputError
+from ..validation import Array, InputError
 from .weighted_chi2 import WeightedChi2
-
-Array = NDArray[np.float64]
 
 _LEVELS = 64
 _ROUNDS = 200

@@ -16,9 +16,8 @@ from ..digests import digest
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
 from ..registry import ESTIMATORS, Record
-from ..validation import InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer
 
-Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 
 from ..problems import SoftmaxBandit
+from ..rounding import DERIVED, SQUARE
 from ..shown import Shown
 from .base import Array, Estimator, Replications, expected_reward
 from .gradients.cell import GradientCell, SquaredError
 from .gradients.exact import measure, minibatches, prompts_of
-
-_ROUNDING = 1e-24
-"""A square below this share of the squared gradient is what rounding leaves of 0."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +96,9 @@ def enumerate_mse(
         mean = np.sum([chance * gradient for chance, gradient in choices], axis=0)
     target = problem.gradient()
     square, length = float(mean @ mean), float(target @ target)
-    least = _ROUNDING * max(square, length)
+    norms = (problem.policy.probs * problem.policy.squared_norms).sum(axis=1)
+    largest = max(map(abs, problem.reward_range)) ** 2 * float(problem.context_probs @ norms)
+    least = SQUARE * max(square, largest)
     bias = float(np.sum((mean - target) ** 2))
     bias = bias if bias > least else 0.0
     variance = (error - bias) * together / batch_size
@@ -111,15 +111,17 @@ def enumerate_mse(
             "prompt_term": prompt,
             "first_order_term": first,
             # Below this share of the whole it is what rounding leaves of 0.
-            "second_order_term": second if second > 1e-12 * error else 0.0,
+            "second_order_term": second if second > DERIVED * error else 0.0,
             "mean_factor": factors,
         }
     return EnumeratedMse(
         mse=variance + bias,
         squared_bias=bias,
         mean=mean,
-        noise_to_signal=variance / square if square > 0 else None,
-        cosine=float(mean @ target) / (square * length) ** 0.5 if square * length > 0 else None,
+        noise_to_signal=variance / square if square > least else None,
+        cosine=float(mean @ target) / (square * length) ** 0.5
+        if min(square, length) > least
+        else None,
         **parts,
     )
 
@@ -196,7 +198,7 @@ def _of_prompts(cell: GradientCell, estimator: Estimator) -> tuple[Array, float,
         pull = policy.probs[x] * (problem.mean_rewards[x] - value[x])
         gradient = policy.combine(x, pull)
         length = float(gradient @ gradient)
-        if length > _ROUNDING * largest * float(policy.probs[x] @ policy.squared_norms[x]):
+        if length > SQUARE * largest * float(policy.probs[x] @ policy.squared_norms[x]):
             factors[x] = means[x] @ gradient / length
     return means, first, factors
 

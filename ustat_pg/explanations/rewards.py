@@ -25,25 +25,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import multinomial
 
 from ..catalogue import Meaning, named, resolve
 from ..estimators import advantages
 from ..reading import read_json
+from ..rounding import DERIVED
 from ..shown import Shown
-from ..validation import InputError, integer, number
+from ..validation import Array, InputError, integer, number
 from .effects import group_size_of
 from .explanation import wrapped
-
-Array = NDArray[np.float64]
 
 _MOST_REWARDS = 8
 """Rewards of an output: their cells are 256."""
 _MOST_NUMBERS = 2**23
 """Rewards in all groups that are enumerated."""
-_ROUNDING = 1e-12
-"""Rounding error of the chance of a cell."""
 
 _WAYS = {
     "sum/deviation": ("std-ddof1", False),
@@ -156,7 +152,7 @@ def explain_rewards(
     for _ in names:
         above = np.asarray(np.kron(above, [[1.0, 0.0], [-1.0, 1.0]]))
     cells = joint @ above
-    if cells.min() < -_ROUNDING:
+    if cells.min() < -DERIVED:
         only = _name(names, bits[cells.argmin()]) or "none"
         raise InputError(
             f"no outputs have these rates: the chance of {only} alone would be {cells.min():.4g}"

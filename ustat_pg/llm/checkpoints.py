@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -48,16 +47,3 @@ def read(folder: Path, wanted: str) -> dict[str, Any]:
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise InputError(f"the checkpoint has no usable {FILE} ({error})") from None
     return dict(state)
-
-
-def resumed(trainer: Any) -> Path | None:
-    """The folder of the checkpoint that a trainer resumes from, which its callbacks do not learn."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        # A look at a frame's values keeps them alive with it: a caller's own frame is not looked at.
-        if {"self", "resume_from_checkpoint"} <= set(frame.f_code.co_varnames):
-            folder = frame.f_locals.get("resume_from_checkpoint")
-            if frame.f_locals.get("self") is trainer and isinstance(folder, str | Path):
-                return Path(folder)
-        frame = frame.f_back  # type: ignore[assignment]
-    return None

@@ -66,8 +66,6 @@ class ConstantsEstimate(Estimates):
         """
         found, strength = constant_estimates(parts), parts.estimate(4)
         found["vanilla"] = parts.estimate(3)
-        # Of products of different rewards.
-        found["c1"] = replace(parts, tail=parts.tail / 2).estimate(0)
         for reason, names in ((alone, (*found.keys() - {"g_star"},)), (hidden, ("c1", "c3"))):
             for name in names if reason is not None else ():
                 found[name] = replace(found[name], high=math.inf, reason=reason)
@@ -180,4 +178,5 @@ def constant_means(pool: ScoredPool, population: int | None = None) -> Means:
         seen = 0.0 if population is None else between / population
         return np.concatenate([between - seen, columns[..., 1:4], columns[..., 4:] + seen], axis=-1)
 
-    return averages.apply(with_c1)
+    # c1 is of products of different rewards.
+    return averages.apply(with_c1, tail=averages.tail_of_all * np.array([0.5, 1.0, 1.0, 1.0, 1.0]))

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ..catalogue.choice import Direction, Ratio
 from ..estimate import Estimate
@@ -39,8 +38,9 @@ from ..jackknife import (
     pairs,
     ratio,
 )
+from ..rounding import DERIVED
 from ..shown import Shown, plain
-from ..validation import InputError, integer, one_of
+from ..validation import Array, InputError, integer, one_of
 from .constants import ConstantsEstimate, constants, hidden_gradients, hidden_prompts
 from .moments import (
     GroupMoments,
@@ -83,7 +83,6 @@ __all__ = [
     "summary",
 ]
 
-Array = NDArray[np.float64]
 
 _MOST = 0.5
 """The share of E‖g(X)‖² beyond which one prompt is named."""
@@ -414,10 +413,6 @@ def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
     return found.value, *(found.interval if known else (0.0, math.inf))
 
 
-_TIE = 1e-12
-"""The share of ‖s‖² that tells no norms apart, and of E‖s‖² z² that is no gain of the oracle: rounding."""
-
-
 def summary(pool: ScoredPool) -> pd.DataFrame:
     """The pool in a few numbers, with 95% intervals.
 
@@ -429,7 +424,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)
-    apart = np.where(np.abs(apart) > _TIE * norms, apart, 0.0)
+    apart = np.where(np.abs(apart) > DERIVED * norms, apart, 0.0)
     gain = moments.norm_squared_reward - moments.norm_squared_advantage
     mixed = np.ptp(pool.rewards, axis=1) > 0
     columns = np.column_stack(
@@ -439,7 +434,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
             moments.fisher_trace,
             moments.gradient_sq,
             moments.norm_reward,
-            mixed & (gain > _TIE * np.abs(moments.norm_squared_reward)),
+            mixed & (gain > DERIVED * np.abs(moments.norm_squared_reward)),
             mixed,
             moments.norm_advantage,
             (apart**2).sum(axis=1) / (count - 1),
@@ -458,17 +453,16 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
         columns = [value, variance, trace, gradient, correlation, best, gap, varied, share]
         return np.stack(columns, axis=-1)
 
-    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities)
-    low, high = averages.interval()
-    shares = share_interval(averages)
     biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
-    tail = reward_tail(pool.rewards)
-    for name, times in (("reward_variance", 1.0), ("gradient_sq", 0.5)):
-        place = names.index(name)
-        high[place] = replace(averages, tail=tail * times).interval()[1][place]
+    # Of squares of rewards, and of products of two.
+    parts = {"reward_variance": 1.0, "gradient_sq": 0.5}
+    tail = reward_tail(pool.rewards) * np.array([parts.get(name, 0.0) for name in names])
+    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities, tail)
+    low, high = averages.interval()
+    shares = share_interval(averages)
     if hidden_gradients(pool) is not None or hidden_prompts(pool) is not None:
         high[names.index("gradient_sq")] = math.inf
     for place in map(names.index, whole):

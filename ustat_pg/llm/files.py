@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,6 @@ from .rollouts import (
     verify,
     warn_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _ROUNDING = 1e-3
 """How far above 0 half precision may put a log-probability."""

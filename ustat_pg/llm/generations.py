@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..validation import Array
 from .trl_batches import array, option
-
-Array = NDArray[np.float64]
 
 
 def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> dict[str, Any] | None:

@@ -49,9 +49,9 @@ def packaged(name: str) -> Path:
 
 def cache() -> Path:
     """The folder of converted models: ``USTAT_PG_CACHE``, or in the user's cache."""
-    from numba.misc.appdirs import AppDirs
+    from platformdirs import user_cache_path
 
-    return Path(os.environ.get("USTAT_PG_CACHE") or AppDirs("ustat_pg").user_cache_dir) / "models"
+    return Path(os.environ.get("USTAT_PG_CACHE") or user_cache_path("ustat_pg")) / "models"
 
 
 def converted(path: Path) -> Path:

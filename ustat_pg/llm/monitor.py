@@ -228,8 +228,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._guard.run(self._stop)
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
-        trainer = caller()
-        folder = checkpoints.resumed(trainer)
+        trainer, folder = caller()
         if folder is not None or self._trainer not in (None, trainer):
             # The window of another training is no part of this one's.
             self.saved, self.checkpoint, self._packed = None, None, b""

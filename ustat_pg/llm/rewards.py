@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    Array = NDArray[np.float64]
+    from ..validation import Array
 
 _CUT_OFF = 0.1
 """The share of truncated outputs up to which there is no fault."""

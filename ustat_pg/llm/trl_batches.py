@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,15 +24,24 @@ def array(values: Any) -> Any:
     return None if values is None else values.detach().cpu().double().numpy()
 
 
-def caller() -> Any:
-    """The trainer that calls its callbacks, which are not given it."""
-    frame = sys._getframe(1)
+def caller() -> tuple[Any, Path | None]:
+    """The trainer that calls its callbacks, and the folder of the checkpoint that it resumes from."""
+    # Transformers hands callbacks arguments, state, model and loaders, and none of them knows either of the
+    # two: they are in the frames of train() alone.
+    trainer, frame = None, sys._getframe(1)
     while frame is not None:
-        trainer = frame.f_locals.get("self")
-        if isinstance(trainer, Trainer):
-            return trainer
+        # A look at a frame's values keeps them alive with it: of the callers of train() none is looked at.
+        names = {"self"} if trainer is None else {"self", "resume_from_checkpoint"}
+        if names <= set(frame.f_code.co_varnames):
+            own, folder = map(frame.f_locals.get, ("self", "resume_from_checkpoint"))
+            if trainer is None and isinstance(own, Trainer):
+                trainer = own
+            if trainer is not None and own is trainer and isinstance(folder, str | Path):
+                return trainer, Path(folder)
         frame = frame.f_back  # type: ignore[assignment]
-    raise InputError("no trainer calls it: give it to one as a callback")
+    if trainer is None:
+        raise InputError("no trainer calls it: give it to one as a callback")
+    return trainer, None
 
 
 def refuse_shared_outputs(trainer: Any) -> None:

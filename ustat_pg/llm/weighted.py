@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from ..estimators import norm_weighted
 from ..memory import slices
 from ..registry import ESTIMATORS
-from ..validation import InputError
+from ..validation import Array, InputError
 from .moments import PromptMoments, prompt_moments
 from .pool import ScoredPool, address
-
-Array = NDArray[np.float64]
 
 WEIGHTED = (
     *(name for name, record in ESTIMATORS.items() if record.of_pools and record.within_rewards),

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..validation import InputError, integer
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, integer
 
 SENTENCES = {
     "silent": "At least half of the groups have equal rewards: they cost outputs and give no gradient.",

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,14 +28,13 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimate import Estimate
 from ..estimation import Estimates, constant_estimates, constants_from
 from ..jackknife import SQUARE, Means, beside, means, ratio
-from ..validation import InputError
-from .lags import Lagged, combined, line_sums
+from ..validation import Array, InputError
+from .lags import LINE, Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of
 
 if TYPE_CHECKING:
     from ..predictions import Decision
 
-Array = NDArray[np.float64]
 
 _KNOWN = 0.3
 """The relative error at which a ratio is called known."""
@@ -43,7 +42,46 @@ OF_SHARES = 2 + 2 * COLUMNS
 """Sums of a step for silent groups, φ and importance weights, which end it."""
 SUMS = 12 + OF_SHARES
 """All sums of a step."""
-_PHI, _WEIGHED = slice(14, 14 + COLUMNS), slice(14 + COLUMNS, None)
+
+
+class Sums(NamedTuple):
+    """The sums of a step, of means over steps, or of a column of either, (...,) each.
+
+    Arguments:
+        same_same, same_other, other_other: products of n_same and n_other over pairs of micro-batches, each
+            pair divided by the root of its sizes' product.
+        same_value, other_value: of them and the pairs' ⟨Hₖ, Hₗ⟩.
+        squares: Σ‖Hₖ‖².
+        same, other: pairs of completions within micro-batches.
+        completions, completions_squared: n and n².
+        whole: ‖Σ Hₖ‖².
+        groups: of the step, where all have one size, else 0.
+        silent, told: silent groups, and those of which advantages tell it.
+        phi, weighed: of :func:`~ustat_pg.noise.shares.share_sums`, for φ and for weights, (..., COLUMNS).
+    """
+
+    same_same: Any
+    same_other: Any
+    other_other: Any
+    same_value: Any
+    other_value: Any
+    squares: Any
+    same: Any
+    other: Any
+    completions: Any
+    completions_squared: Any
+    whole: Any
+    groups: Any
+    silent: Any
+    told: Any
+    phi: Any
+    weighed: Any
+
+    @classmethod
+    def of(cls, columns: Array) -> Sums:
+        """The sums that stand in columns, (..., SUMS), as views of these."""
+        numbers, phi, weighed = np.split(columns, [-2 * COLUMNS, -COLUMNS], axis=-1)
+        return cls._make([*np.moveaxis(numbers, -1, 0), phi, weighed])
 
 
 @dataclass(frozen=True)
@@ -206,7 +244,7 @@ def step_sums(
     *,
     leave_one_out: bool = False,
 ) -> Array:
-    """All that an estimate takes of one step.
+    """All that an estimate takes of one step, as :class:`Sums` names it.
 
     Arguments:
         products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), H = n times what each adds to the step.
@@ -238,24 +276,39 @@ def step_sums(
     apart = ~np.eye(len(groups), dtype=bool)
     root = np.sqrt(np.outer(sizes, sizes))[apart]
     n, o, value = same[apart] / root, other[apart] / root, products[apart] / root
-    total, squares = sizes.sum(), np.trace(products)
     # Constants take groups of one size.
     alike = np.ptp(counts.sum(axis=0)) == 0
-    extra = np.zeros(OF_SHARES)
+    silent, told, phi, weighed = 0, 0, np.zeros(COLUMNS), np.zeros(COLUMNS)
     if alike and _given(advantages):
         a = rounded(np.concatenate(advantages))
-        extra[:2] = (np.bincount(places, a != 0) == 0).sum(), len(names)
+        silent, told = (np.bincount(places, a != 0) == 0).sum(), len(names)
         if leave_one_out and size > 2:
-            extra[2 : 2 + COLUMNS] = share_sums(products, counts, shares_of(a, places), a, places)
+            phi = share_sums(products, counts, shares_of(a, places), a, places)
         if _given(weights):
             # A weight of 0 adds nothing, with it or without.
             w = np.concatenate(weights)
             parts = 1 - np.divide(1, w, out=np.ones_like(w), where=w > 0)
-            extra[2 + COLUMNS :] = share_sums(products, counts, parts, a, places)
-    return np.array(
-        [n @ n, n @ o, o @ o, n @ value, o @ value, squares, own_same.sum(), own_other.sum(),
-         total, total**2, products.sum(), len(names) if alike else 0, *extra]
-    )  # fmt: skip
+            weighed = share_sums(products, counts, parts, a, places)
+    return np.hstack(
+        Sums(
+            same_same=n @ n,
+            same_other=n @ o,
+            other_other=o @ o,
+            same_value=n @ value,
+            other_value=o @ value,
+            squares=np.trace(products),
+            same=own_same.sum(),
+            other=own_other.sum(),
+            completions=sizes.sum(),
+            completions_squared=sizes.sum() ** 2,
+            whole=products.sum(),
+            groups=len(names) if alike else 0,
+            silent=silent,
+            told=told,
+            phi=phi,
+            weighed=weighed,
+        )
+    )
 
 
 def _given(values: Sequence[Any]) -> bool:
@@ -294,7 +347,7 @@ def estimate_noise(
     """
     if len(steps) < 2:
         raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
-    count, mean = len(steps), steps[:, 8].mean()
+    count, mean = len(steps), Sums.of(steps).completions.mean()
     size, alike = _of_one_size(steps)
     law = Law(population, size)
     parts = means(steps, parts="steps")
@@ -310,7 +363,7 @@ def estimate_noise(
         signal = replace(signal, high=signal.high + slack)
         critical = replace(critical, low=max(least, 0.0))
     silent, weighed = parts.apply(_silent), Estimate()
-    if steps[:, _WEIGHED].any():
+    if Sums.of(steps).weighed.any():
         weighed = beside(both, parts).apply(_weights_share).estimate(0)
     refilled = beside(both, silent, parts).apply(_refilled)
     # Errors are NaN where the signal is not above 0.
@@ -387,8 +440,9 @@ class Law:
         if self.population is None or self.size < 2 or np.isfinite(beta):
             return 0.0
         # Of micro-batches of m: m + m (m - 1) = m² where all are of one prompt.
-        pairs = sums[8] + sums[6] + sums[7]
-        return max(float(sums[5] / pairs - gamma), 0.0) / self.population
+        own = Sums.of(sums)
+        pairs = own.completions + own.same + own.other
+        return max(float(own.squares / pairs - gamma), 0.0) / self.population
 
 
 def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
@@ -399,7 +453,9 @@ def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
     """
     beta, gamma = _slopes(sums)
     below = float(law.signal(beta, gamma) - gamma)
-    epoch = float(law.population or 1) / (sums[8] / law.size if law.size > 0 else 1.0)
+    epoch = float(law.population or 1) / (
+        Sums.of(sums).completions / law.size if law.size > 0 else 1.0
+    )
 
     def shifted(pairs: Array) -> Array:
         pairs = pairs.copy()
@@ -411,7 +467,8 @@ def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
 
 def _of_one_size(steps: Array) -> tuple[float, Array]:
     """The size that most steps' groups have, all of a step, and the steps whose groups have it."""
-    own = np.divide(steps[:, 8], steps[:, 11], out=np.zeros(len(steps)), where=steps[:, 11] > 0)
+    sums = Sums.of(steps)
+    own = np.divide(sums.completions, sums.groups, out=np.zeros(len(steps)), where=sums.groups > 0)
     sizes, times = np.unique(own, return_counts=True)
     size = float(sizes[np.where(sizes > 0, times, 0).argmax()])
     return size, steps[own == size]
@@ -419,12 +476,11 @@ def _of_one_size(steps: Array) -> tuple[float, Array]:
 
 def _constants(sums: Array, law: Law, phi_over_tau: float | None) -> Array:
     """c1, c2, c3 and φ/τ, of leave-one-out advantages in groups of one size."""
-    beta, gamma = _slopes(sums)
-    alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
+    own, (alpha, beta, gamma) = Sums.of(sums), _three(sums)
     signal = law.signal(beta, gamma)
     others = law.size - 1
     if phi_over_tau is None:
-        phi = shared(sums[..., _PHI], alpha, sums[..., 8])
+        phi = shared(own.phi, alpha, own.completions)
     else:
         phi = alpha * phi_over_tau / (1 + phi_over_tau / others)
     tau, spread = alpha - phi / others, beta / (1 + around(law.size))
@@ -434,9 +490,10 @@ def _constants(sums: Array, law: Law, phi_over_tau: float | None) -> Array:
 
 def _silent(sums: Array) -> Array:
     """The share of groups that are silent, (..., 1); NaN where some are not known."""
-    groups = sums[..., 13:14]
-    share = np.divide(sums[..., 12:13], groups, out=np.full_like(groups, np.nan), where=groups > 0)
-    return np.where(np.isclose(groups, sums[..., 11:12]), share, np.nan)
+    own = Sums.of(sums)
+    nothing = np.full_like(own.told, np.nan)
+    share = np.divide(own.silent, own.told, out=nothing, where=own.told > 0)
+    return np.where(np.isclose(own.told, own.groups), share, np.nan)[..., None]
 
 
 def _refilled(columns: Array) -> Array:
@@ -444,18 +501,18 @@ def _refilled(columns: Array) -> Array:
 
     Groups that are not silent have E h/(1-q) for their mean and E‖h‖²/(1-q) for their square.
     """
-    noise, signal, silent, sums = *(columns[..., place] for place in range(3)), columns[..., 3:]
+    noise, signal, silent = (columns[..., place] for place in range(3))
+    own = Sums.of(columns[..., 3:])
     with np.errstate(invalid="ignore", divide="ignore"):
-        lost = sums[..., 8] / sums[..., 13] * silent / (1 - silent)
+        lost = own.completions / own.told * silent / (1 - silent)
         return np.stack([noise - signal * lost, signal], axis=-1)
 
 
 def _weights_share(columns: Array) -> Array:
     """The share of the noise that importance weights make, of noise, signal and sums, (..., 1)."""
     sums = columns[..., 2:]
-    beta, gamma = _slopes(sums)
-    alpha = (sums[..., 5] - beta * sums[..., 6] - gamma * sums[..., 7]) / sums[..., 8]
-    made = shared(sums[..., _WEIGHED], alpha, sums[..., 8])
+    own, (alpha, _, _) = Sums.of(sums), _three(sums)
+    made = shared(own.weighed, alpha, own.completions)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(made / columns[..., 0])[..., None]
 
@@ -472,17 +529,23 @@ def _top_share(squares: Array) -> float:
 
 def _slopes(sums: Array) -> tuple[Array, Array]:
     """β and γ; of pairs that have no prompt in common γ alone."""
-    nn, no, oo, nv, ov = np.moveaxis(sums[..., :5], -1, 0)
+    nn, no, oo, nv, ov, *_ = Sums.of(sums)
     scale = nn * oo - no**2
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.where(scale > 1e-9 * nn * oo, scale, np.nan)
+        scale = np.where(scale > LINE * nn * oo, scale, np.nan)
         beta, gamma = (oo * nv - no * ov) / scale, (nn * ov - no * nv) / scale
         return beta, np.where(nn == 0, ov / np.where(oo > 0, oo, np.nan), gamma)
 
 
+def _three(sums: Array) -> tuple[Array, Array, Array]:
+    """α, β and γ."""
+    own, (beta, gamma) = Sums.of(sums), _slopes(sums)
+    return (own.squares - beta * own.same - gamma * own.other) / own.completions, beta, gamma
+
+
 def _within(sums: Array, law: Law) -> Array:
     """Signal of pairs within steps, and its weight beside a product of two, n² where these are noise."""
-    gamma, (nn, no, oo) = law.signal(*_slopes(sums)), np.moveaxis(sums[..., :3], -1, 0)
+    gamma, (nn, no, oo, *_) = law.signal(*_slopes(sums)), Sums.of(sums)
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2
     return np.stack([gamma, np.where(np.isfinite(gamma), weight, 0.0)], axis=-1)
@@ -494,4 +557,6 @@ def noise_and_signal(sums: Array, law: Law = Law()) -> Array:
 
 
 def _noise_of(sums: Array, gamma: Array) -> Array:
-    return np.stack([(sums[..., 10] - gamma * sums[..., 9]) / sums[..., 8], gamma], axis=-1)
+    own = Sums.of(sums)
+    noise = (own.whole - gamma * own.completions_squared) / own.completions
+    return np.stack([noise, gamma], axis=-1)

@@ -17,11 +17,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..jackknife import Means
-
-Array = NDArray[np.float64]
+from ..validation import Array
 
 LAGS = 10
 """Steps that two gradients are apart at most."""
@@ -29,8 +27,8 @@ DRAWN = 64
 """Steps whose sketches are drawn alike: those of two draws have no product."""
 _APART = 2.5
 """Standard errors by which pairs within steps and between steps may differ."""
-_LINE = 1e-9
-"""Share of the pairs that must be left to a line's height for it to be known."""
+LINE = 1e-9
+"""Share of its squares that a regressor must have beside another to be told from it."""
 
 
 def memory_of(optimizer: Any) -> tuple[float, bool] | None:
@@ -168,7 +166,7 @@ def height(sums: Array) -> tuple[Array, Array]:
     a, ax, axx, ay, axy = np.moveaxis(sums, -1, 0)
     along = np.divide(ax, axx, out=np.zeros_like(ax), where=axx > 0)
     weight = a - along * ax
-    known = weight > _LINE * a
+    known = weight > LINE * a
     return np.where(known, weight, 0.0), np.where(known, ay - along * axy, 0.0)
 
 

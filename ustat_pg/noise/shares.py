@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from ..validation import Array
 
 _TERMS = 3
 """θ, κ and λ."""

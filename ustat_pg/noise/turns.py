@@ -44,12 +44,11 @@ from ..jackknife import (
     within,
 )
 from ..shown import Shown
-from ..validation import InputError, finite_array, integer, record
+from ..validation import Array, InputError, finite_array, integer, record
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = NDArray[np.float64]
 
 LEAST_EPISODES = 4
 """Episodes that every prompt must have."""

@@ -114,6 +114,7 @@ def _register() -> None:
         from verl.workers.engine import EngineRegistry
     except ImportError:
         return
+    # Its register() keeps the engine that has a name already, or fails: one is replaced in what it fills.
     engines = EngineRegistry._engines["language_model"]["fsdp2"]
     engines |= {key: measured(engine) for key, engine in engines.items()}
 

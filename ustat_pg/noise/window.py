@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..validation import InputError
+from ..validation import Array, InputError
 from .completions import Alternative, Blocks, alternatives, group_blocks
-from .estimate import SUMS, NoiseEstimate, estimate_noise, step_sums
+from .estimate import SUMS, NoiseEstimate, Sums, estimate_noise, step_sums
 from .lags import Lagged, Trail
-
-Array = NDArray[np.float64]
 
 
 class _Held(NamedTuple):
@@ -192,11 +190,15 @@ def _sums(parts: list[_Held], leave_one_out: bool) -> Array:
         weights = [each for part in several for each in part.weights]
         return step_sums(rows @ rows.T, groups, advantages, weights, leave_one_out=leave_one_out)
 
-    sums = of(parts)
-    if len(parts) > 1:
-        sums[5:] /= len(parts)
-        sums[9:11] = np.mean([of([part])[9:11] for part in parts], axis=0)
-    return sums
+    together = of(parts)
+    if len(parts) == 1:
+        return together
+    five, rest = np.split(together, [5])
+    alone = Sums.of(np.mean([of([part]) for part in parts], axis=0))
+    both = Sums.of(np.append(five, rest / len(parts)))
+    return np.hstack(
+        both._replace(completions_squared=alone.completions_squared, whole=alone.whole)
+    )
 
 
 def numbered(prompts: Any, what: str = "prompts") -> NDArray[np.int64]:

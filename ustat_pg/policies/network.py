@@ -7,13 +7,10 @@ from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ..validation import InputError, device_name, field, integer, record
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, device_name, field, integer, record
 
 
 def device_of(name: str) -> torch.device:

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from ..validation import InputError, field, integer, record
+from ..validation import Array, InputError, field, integer, record
 
 __all__ = ["OutputSpace"]
 
-Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 MOST_OUTPUTS = 100_000

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from ..validation import InputError, field, finite_array, frozen, record
+from ..validation import Array, InputError, field, finite_array, frozen, record
 from .outputs import OutputSpace
-
-Array = NDArray[np.float64]
 
 GRAM_BYTES = 2**30
 """Inner products of all pairs of outputs are refused above this size."""

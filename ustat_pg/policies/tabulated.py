@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 from scipy.linalg import polar
 from scipy.special import logsumexp
 
-from ..validation import InputError, field, finite_array, frozen, record
+from ..validation import Array, InputError, field, finite_array, frozen, record
 from .softmax import ScoreTable, SoftmaxPolicy
-
-Array = NDArray[np.float64]
 
 _ROUNDING_SHARE = 1e-10
 """Mean score, against the longest, up to which it is taken for rounding in float64."""

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
-from ..validation import InputError, field, finite_array, integer, record
+from ..validation import Array, InputError, field, finite_array, integer, record
 from .outputs import PAD, OutputSpace
 from .softmax import SoftmaxPolicy, require_gram_size, require_scores_size
 
-Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 

@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from .. import memory as limits
 from ..memory import at_once, slices
-from ..validation import InputError, changed, field, finite_array, frozen, integer, record
+from ..validation import Array, InputError, changed, field, finite_array, frozen, integer, record
 from .network import CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace, require_prompts
 from .softmax import SoftmaxPolicy, require_gram_size, require_scores_size
@@ -34,7 +34,6 @@ from .tabulated import TabulatedPolicy
 
 __all__ = ["TransformerPolicy"]
 
-Array = NDArray[np.float64]
 
 _THREAD = local()
 """The blank modules of each thread, by shape."""

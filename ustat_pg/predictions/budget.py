@@ -12,12 +12,10 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..validation import InputError, finite_array, integer, positive
+from ..validation import Array, InputError, finite_array, integer, positive
 from .group_size import MseConstants
-
-Array = NDArray[np.float64]
 
 _FLAT = 1.05
 """How far above the least a noise may be to count as good as the best."""

@@ -32,7 +32,8 @@ from scipy.linalg import solve_banded
 
 from ..memory import slices
 from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
-from ..registry import ESTIMATORS, parse, require_group
+from ..registry import parse, require_group
+from ..rounding import DERIVED, GIVEN, SUM
 from ..shown import Shown
 from ..validation import (
     InputError,
@@ -53,10 +54,6 @@ _MOST_CHANCES = 2**25
 """Chances of numbers of successes, over all prompts, that are held at a time."""
 _AT_ONCE = 2**18
 """Chances that are worked out at a time: of a few prompts, in a processor's cache."""
-_BINARY_TOLERANCE = 1e-9
-"""How far a reward's variance may be from p(1-p), which rewards 0 and 1 have."""
-_ROUNDING = 1e-14
-"""A share of groups below it is what rounding leaves of 0."""
 
 
 @record()
@@ -106,7 +103,7 @@ class CountTable(Shown):
     @property
     def unbiased(self) -> bool:
         """Whether the estimator is unbiased for the gradient of the expected reward: δ = 1."""
-        return bool(np.allclose(self.delta, 1.0, rtol=0, atol=1e-12))
+        return bool(np.allclose(self.delta, 1.0, rtol=0, atol=DERIVED))
 
     def weight(self, pass_rate: ArrayLike) -> Array:
         """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p."""
@@ -217,7 +214,7 @@ def is_binary(moments: Moments) -> bool:
     value = moments.value
     spread = np.abs(moments.reward_variance - value * (1 - value))
     low, high = moments.reward_range
-    return bool(low >= 0 and high <= 1 and (spread <= _BINARY_TOLERANCE).all())
+    return bool(low >= 0 and high <= 1 and (spread <= GIVEN).all())
 
 
 def require_binary(moments: Moments, what: str) -> None:
@@ -286,7 +283,7 @@ def mean_gradient(
     if table.successes[-1] != 0 or table.failures[0] != 0:
         raise InputError(f"silent groups of {estimator} are not silent: their advantages are not 0")
     kept = 1 - frac_reward_zero_std(moments, group_size)
-    if kept < _ROUNDING:
+    if kept < SUM:
         raise InputError("every group is silent: dynamic sampling would keep none")
     return mean / kept
 
@@ -375,9 +372,18 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
 
 
 TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
-    name: globals()["_" + name.replace("-", "_")]
-    for name, record in ESTIMATORS.items()
-    if record.by_count and not record.needs
+    "vanilla": _vanilla,
+    "grpo": _grpo,
+    "group-mean": _group_mean,
+    "shrinkage": _shrinkage,
+    "bayes": _bayes,
+    "count-table": _count_table,
+    "loo-table": _loo_table,
+    "std": _std,
+    "std-ddof1": _std_ddof1,
+    "others-std": _others_std,
+    "maxrl": _maxrl,
+    "pass-at-k": _pass_at_k,
 }
 """The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import Moments, takes_problems
-from ..validation import InputError, integer
+from ..rounding import SUM
+from ..validation import Array, InputError, integer
 from .count_tables import CountTable, count_table, require_binary
 from .mse import Counts, baseline_values, each_size, prompt_factor, with_closed_form
-
-Array = NDArray[np.float64]
-
-_NO_DIRECTION = 1e-28
-"""A tr D C1 below this share of tr D C3 counts as 0: a squared rounding error of a gradient."""
 
 
 @takes_problems
@@ -171,4 +167,4 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
     between, pair = (
         float(weights @ np.maximum(np.asarray(matrix).diagonal(), 0.0)) for matrix in (first, third)
     )
-    return 1 + math.sqrt(pair / between) if between > _NO_DIRECTION * pair else math.inf
+    return 1 + math.sqrt(pair / between) if between > SUM**2 * pair else math.inf

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import Moments, takes_problems
 from ..registry import record_of
-from ..validation import InputError, finite_array, integer, number
+from ..validation import Array, InputError, finite_array, integer, number
 from .mse import baseline_values
-
-Array = NDArray[np.float64]
 
 
 @takes_problems

@@ -29,16 +29,13 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimation import least_noise, paired
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
+from ..rounding import DERIVED, OPERATION, SUM
 from ..shown import Shown
-from ..validation import InputError, field, finite_array, integer, number, positive, record
+from ..validation import Array, InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
 from .count_tables import is_binary
 from .mse import gradient_mse
 
-Array = NDArray[np.float64]
-
-_NO_SPREAD = 1e-12
-"""A c1 below this share of E‖g(X)‖² counts as 0."""
 _FLAT = 1.05
 """How far above the least an MSE may be to count as good as the best."""
 _OF_CURVES = ((), ("value",))
@@ -148,9 +145,9 @@ def mse_constants(moments: Moments) -> MseConstants:
     noise = 2 * gradient_mse(moments, "grpo", 2).second_order_term
     whole = float(moments.context_probs @ moments.gradient_sq)
     trace = float(moments.context_probs @ moments.fisher_trace)
-    error = 1e-15 * float(np.abs(moments.reward_range).max()) * math.sqrt(trace)
+    error = OPERATION * float(np.abs(moments.reward_range).max()) * math.sqrt(trace)
     # An error e in gradients of size √whole changes their squares by up to 2 e √whole + e².
-    rounding = max(_NO_SPREAD * whole, error * (2 * math.sqrt(whole) + error))
+    rounding = max(DERIVED * whole, error * (2 * math.sqrt(whole) + error))
     return MseConstants(
         c1=first.prompt_term if first.prompt_term > rounding else 0.0,
         c2=first.first_order_term if noise > error**2 else 0.0,
@@ -267,7 +264,7 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
     roots = np.roots(
         [1, 2, 1 - fixed * single - pair, -2 * pair * (1 + fixed), -pair * (1 + fixed)]
     )
-    return 1 + max([0.0, *roots[np.abs(roots.imag) <= 1e-12 * np.abs(roots)].real.tolist()])
+    return 1 + max([0.0, *roots[np.abs(roots.imag) <= DERIVED * np.abs(roots)].real.tolist()])
 
 
 def group_size_advice(
@@ -404,7 +401,7 @@ def _with_errors(
 
 def _whole(count: Any) -> Any:
     """The floor of what a budget buys, where 0.3 buys three things at 0.1 each."""
-    return np.floor(count * (1 + 1e-14)).astype(np.int64)
+    return np.floor(count * (1 + SUM)).astype(np.int64)
 
 
 def _affordable(total: float, fixed: float, price: float) -> int:

@@ -20,14 +20,11 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import dct
 
 from ..moments import LengthMoments
 from ..registry import ESTIMATORS
-from ..validation import integer, one_of
-
-Array = NDArray[np.float64]
+from ..validation import Array, integer, one_of
 
 _NODE_STEP = 32
 """Numbers of nodes are multiples of this, so that few quadratures are made."""

@@ -20,14 +20,12 @@ and so does the sign in Corollary 9.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..distributions import WeightedChi2
 from ..memory import slices
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, finite_array
 
 _ROUNDING = 1e-10
 """How far, as a share of its largest eigenvalue, a matrix may be from symmetric and positive."""

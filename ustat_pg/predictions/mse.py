@@ -22,17 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 from ..designs import require_design
 from ..moments import HasMoments, Moments, moments_of, takes_problems
 from ..registry import LARGEST, Record, record_of, require_group
+from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..shown import Shown, rows
-from ..validation import InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer
 from .count_tables import CountTable, count_table, require_binary
 
-Array = NDArray[np.float64]
 Counts = Sequence[int] | NDArray[Any]
 T = TypeVar("T")
 
-_ROUNDING = 1e-13
-"""Differences of moments below this share of the terms they are made of are zero."""
-_TIE = 1e-12
 _GIVEN = {
     "constant": ("constant", "a number"),
     "predicted_value": ("critic", "values, one for each context"),
@@ -159,7 +156,7 @@ def with_closed_form(estimator: str, group_size: int) -> Record:
 def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
     """The factor of tr Cov_X g(X) in the MSE."""
     prompts = len(moments)
-    uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=1e-9, atol=0))
+    uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=GIVEN, atol=0))
     require_design(design, batch_size, prompts, uniform)
     if design == "iid":
         return 1 / batch_size
@@ -199,7 +196,7 @@ def baseline_values(
 def _spread(whole: Array, part: Array, made_of: Array | None = None) -> Array:
     """Their difference; 0 where it is rounding noise of the whole, or of what both are made of."""
     spread = whole - part
-    return np.where(spread > _ROUNDING * (whole if made_of is None else made_of), spread, 0.0)
+    return np.where(spread > DERIVED * (whole if made_of is None else made_of), spread, 0.0)
 
 
 def each_size(
@@ -346,8 +343,11 @@ def _gradient_mse(
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = map(float, moments.mean_gradient(factors))
     target = moments.mean_gradient_sq
+    # What rounding leaves of a gradient that is 0.
+    nothing = float(mean @ moments.fisher_trace) * float(np.abs(moments.reward_range).max()) ** 2
+    nothing *= SQUARE
     bias = max(square - 2 * inner_product + target, 0.0)
-    if bias <= _ROUNDING * max(square, target):
+    if bias <= max(DERIVED * max(square, target), nothing):
         bias = 0.0
     variance = prompt_term + first + second
     return MsePrediction(
@@ -360,8 +360,8 @@ def _gradient_mse(
         vanilla_mse=vanilla,
         paper_bound=bound,
         mean_factor=factors,
-        noise_to_signal=variance / square if square > 0 else None,
-        cosine=inner_product / (square * target) ** 0.5 if square > 0 and target > 0 else None,
+        noise_to_signal=variance / square if square > nothing else None,
+        cosine=inner_product / (square * target) ** 0.5 if min(square, target) > nothing else None,
         table=table,
     )
 
@@ -393,7 +393,7 @@ def oracle_ratio(
     prediction = gradient_mse(moments, "grpo", group_size, batch_size, design)
     low, high = moments.reward_range
     # What rounding leaves of an error that is 0: of the rewards' spread, or of the rewards alone.
-    rest = max(_ROUNDING * (high - low) ** 2, (1e-15 * max(abs(low), abs(high))) ** 2)
+    rest = max(DERIVED * (high - low) ** 2, (OPERATION * max(abs(low), abs(high))) ** 2)
     nothing = rest * float(moments.context_probs @ moments.fisher_trace)
     nothing /= group_size * batch_size
     if prediction.oracle_mse <= nothing:
@@ -413,7 +413,7 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     gain = moments.value**2 * moments.fisher_trace + 2 * moments.value * moments.norm_advantage
     cost = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
     cost = cost / (size - 1)
-    return gain > cost * (1 + _TIE)
+    return gain > cost * (1 + DERIVED)
 
 
 @takes_problems
@@ -422,10 +422,10 @@ def oracle_beats_vanilla(moments: Moments) -> NDArray[np.bool_]:
 
     A V that is rounding noise of the rewards is 0: there the two are the same.
     """
-    noise = _ROUNDING * np.abs(moments.reward_range).max()
+    noise = DERIVED * np.abs(moments.reward_range).max()
     value = np.where(np.abs(moments.value) > noise, moments.value, 0.0)
     gap = 2 * moments.optimal_baseline - value
-    return value * gap > _TIE * value**2
+    return value * gap > DERIVED * value**2
 
 
 @takes_problems

@@ -17,14 +17,12 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array, integer, probabilities
+from ..validation import Array, InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
-
-Array = NDArray[np.float64]
 
 _MOST_GROUPS = 1_000_000
 """Ways in which a group can turn out that are still added up."""

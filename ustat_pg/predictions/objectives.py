@@ -17,13 +17,11 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.polynomial import Chebyshev
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import bdtrc
 
-from ..validation import InputError, number, probabilities, shares
+from ..validation import Array, InputError, number, probabilities, shares
 from .count_tables import CountTable
-
-Array = NDArray[np.float64]
 
 _GRID = 101
 """Parameters at which a maximum is first looked for: of narrower peaks one may be missed."""

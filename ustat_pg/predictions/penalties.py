@@ -32,11 +32,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..validation import InputError, one_of, probabilities
-
-Array = NDArray[np.float64]
+from ..rounding import GIVEN
+from ..validation import Array, InputError, one_of, probabilities
 
 
 def _reverse(p: Array, r: Array) -> Array:
@@ -166,7 +165,7 @@ def kl_gradient(
     nodes, chosen = (np.asarray(places, dtype=np.int64) for places in (prefixes, tokens))
     inside = nodes >= 0
     laws = np.where(inside, p[nodes, chosen], 1.0).prod(axis=1)
-    if abs(laws.sum() - 1) > 1e-9:
+    if abs(laws.sum() - 1) > GIVEN:
         raise InputError(
             f"the outputs' probabilities sum to {laws.sum():g}: every output must be there once"
         )

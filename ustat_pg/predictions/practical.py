@@ -23,14 +23,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..moments import TokenOutcomes, WeightedMoments
-from ..validation import InputError, integer, number, one_of
+from ..validation import Array, InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse
-
-Array = NDArray[np.float64]
 
 _RATIOS: dict[str, Callable[[Array, Array], Any]] = {
     "none": lambda ratios, inside: np.ones_like(ratios),
@@ -127,7 +124,7 @@ def practical_mse(
     rising = falling = weights
     if clip is not None:
         sides = clip if isinstance(clip, tuple) else (clip, clip)
-        low, high = (number("clip", ratios, minimum=0.0) for ratios in sides)
+        low, high = (number("clip", side, minimum=0.0) for side in sides)
         if (table.successes[1:] < 0).any() or (table.failures[:-1] > 0).any():
             raise InputError("clipping depends on the reward here: advantages must have its sign")
         rising = np.where(weights <= 1 + high, weights, 0.0)

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import Moments, takes_problems
-from ..validation import InputError, finite_array, integer
+from ..rounding import DERIVED
+from ..validation import Array, InputError, finite_array, integer
 from .covariance import covariance_parts, gradient_covariance
 from .limit_law import mean_gap
-
-Array = NDArray[np.float64]
 
 
 @takes_problems
@@ -97,7 +96,7 @@ def epoch_gap(
     size, batch = integer("group size", group_size, 2), integer("batch size", batch_size)
     if prompts % batch:
         raise InputError(f"batch size is {batch}: it must divide the number of prompts, {prompts}")
-    if np.ptp(moments.context_probs) > 1e-12:
+    if np.ptp(moments.context_probs) > DERIVED:
         raise InputError("epochs need prompts that are equally likely")
     first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, basis))
     start = np.array([float(displacement)])

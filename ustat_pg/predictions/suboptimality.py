@@ -20,11 +20,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..validation import InputError, finite_array, number, positive
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, finite_array, number, positive
 
 
 def _constants(pl: float, smoothness: float) -> tuple[float, float]:

@@ -17,14 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..moments import SurvivorMoments
+from ..rounding import SQUARE
 from ..shown import Shown
-from ..validation import integer, one_of
-
-Array = NDArray[np.float64]
+from ..validation import Array, integer, one_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +89,7 @@ def survivor_mse(
     length, target = float(mean @ mean), float(moments.target @ moments.target)
     noise = max(float(probs @ square) - length, 0.0)
     bias = float(np.sum((mean - moments.target) ** 2))
-    if bias <= _ROUNDING * max(length, target):
+    if bias <= SQUARE * max(length, target):
         bias = 0.0
     both = (length * target) ** 0.5
     return SurvivorPrediction(
@@ -104,7 +102,3 @@ def survivor_mse(
         noise_to_signal=noise / batch / length if length > 0 else None,
         cosine=float(mean @ moments.target) / both if both > 0 else None,
     )
-
-
-_ROUNDING = 1e-24
-"""A squared bias below this share of the squared lengths is what rounding leaves of 0."""

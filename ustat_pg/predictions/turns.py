@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from ..episodes import Episodes, HasEpisodes, episodes_of
-from ..validation import integer, number, one_of, record
-
-Array = NDArray[np.float64]
+from ..rounding import SQUARE
+from ..validation import Array, integer, number, one_of, record
 
 CLIMBS = {
     "episode": "J, the expected return: unbiased",
@@ -125,7 +124,7 @@ def turn_mean(
     square, length = float(target @ target), float(mean @ mean)
     terms = episodes.probs @ (_norms(episodes) * episodes.to_go**2).sum(axis=1)
     # Below this, a square is what rounding has left of 0.
-    least = 1e-24 * float(terms)
+    least = SQUARE * float(terms)
     multiple = float(mean @ target) / square if square > least else None
     if multiple is not None and float(((mean - multiple * target) ** 2).sum()) > least:
         multiple = None

@@ -22,16 +22,13 @@ from dataclasses import dataclass
 from math import isfinite
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..moments import ContextMatrices, Moments, takes_problems
 from ..shown import Shown
-from ..validation import changed, number
+from ..validation import Array, changed, number
 from .count_tables import require_binary
 from .group_size import mse_constants, optimal_group_size
 from .mse import gradient_mse
-
-Array = NDArray[np.float64]
 
 
 @takes_problems

@@ -21,11 +21,18 @@ from numpy.typing import NDArray
 from ..episodes import Episodes as Episodes
 from ..episodes import episodes_of as episodes_of
 from ..reading import read_json
-from ..validation import InputError, finite_array, integer, nearest, number, probabilities, record
+from ..validation import (
+    Array,
+    InputError,
+    finite_array,
+    integer,
+    nearest,
+    number,
+    probabilities,
+    record,
+)
 from .named import PREFIX
 from .softmax_bandit import SoftmaxBandit
-
-Array = NDArray[np.float64]
 
 MOST_EPISODES = 100_000
 """A problem of more episodes is refused."""

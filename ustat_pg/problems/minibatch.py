@@ -10,9 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..registry import record_of
 from ..shown import Shown
-from ..validation import InputError, finite_array, integer, number, record
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, finite_array, integer, number, record
 
 _GIVEN = {
     "constant": "write constant=0.5",

@@ -13,16 +13,13 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..validation import InputError, nearest, record
+from ..validation import Array, InputError, nearest, record
 from .mappings import problem_from_mapping
 from .softmax_bandit import SoftmaxBandit
 
 PREFIX = "ustat:"
 """The prefix of these problems' names, which distinguishes them from files."""
-
-Array = NDArray[np.float64]
 
 
 @record()

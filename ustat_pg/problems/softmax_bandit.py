@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from ..digests import digest
 from ..moments import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
+from ..rounding import GIVEN
 from ..validation import (
+    Array,
     InputError,
     changed,
     field,
@@ -24,8 +26,6 @@ from ..validation import (
     shares,
 )
 from .minibatch import Minibatch, draw
-
-Array = NDArray[np.float64]
 
 _LARGEST_MAGNITUDE = 1e50
 """Rewards and logits above this are refused: variances of squared errors take fourth powers."""
@@ -207,7 +207,7 @@ class SoftmaxBandit:
     @property
     def uniform(self) -> bool:
         """Whether every context has the same probability."""
-        return bool(np.allclose(self.context_probs, 1 / self.contexts, rtol=1e-9, atol=0))
+        return bool(np.allclose(self.context_probs, 1 / self.contexts, rtol=GIVEN, atol=0))
 
     @cached_property
     def reward_range(self) -> tuple[float, float]:

@@ -11,15 +11,23 @@ from functools import cached_property, partial, reduce
 from itertools import product
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..moments import ContextMatrices, TokenOutcomes
 from ..policies import OutputSpace, SoftmaxPolicy
 from ..policies.outputs import PAD, require_prompts
-from ..validation import InputError, field, finite_array, frozen, integer, probabilities, record
+from ..validation import (
+    Array,
+    InputError,
+    field,
+    finite_array,
+    frozen,
+    integer,
+    probabilities,
+    record,
+)
 from .softmax_bandit import SoftmaxBandit
 
-Array = NDArray[np.float64]
 Tokens = tuple[int, ...]
 Verifier = Callable[[Tokens, Tokens], float]
 

@@ -19,10 +19,8 @@ from scipy.special import log_softmax
 
 from ..moments import Moments, WeightedMoments
 from ..policies import WeightedScores
-from ..validation import InputError, field, finite_array, frozen, record
+from ..validation import Array, InputError, field, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
-
-Array = NDArray[np.float64]
 
 
 @record()

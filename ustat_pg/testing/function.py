@@ -8,12 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..engines import Estimator
-from ..validation import InputError, finite_array, integer, one_of
-
-Array = NDArray[np.float64]
+from ..validation import Array, InputError, finite_array, integer, one_of
 
 LAYOUTS = ("batched", "minibatch", "group")
 """How a function is called: see the page of :mod:`ustat_pg.testing`."""

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..validation import InputError, integer
+from ..validation import Array, InputError, integer
 from .function import Violation, show
-
-Array = NDArray[np.float64]
 
 
 def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Array], Array]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engines import enumerate_mean, enumerate_weights
 from ..problems import SoftmaxBandit
+from ..rounding import DERIVED
 from ..sampling import Plan
 from ..validation import InputError
 from .function import (
@@ -141,7 +142,7 @@ class _Expectation:
 
     @property
     def flat(self) -> bool:
-        return float(np.linalg.norm(self.target)) <= 1e-12 * self.scale
+        return float(np.linalg.norm(self.target)) <= DERIVED * self.scale
 
     @property
     def relative(self) -> float:

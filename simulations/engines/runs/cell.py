@@ -30,6 +30,7 @@ from ustat_pg.engines.base import (
     Replications,
 )
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.rounding import GIVEN
 from ustat_pg.validation import InputError, integer
 
 from ...interior_problems.interior import InteriorProblem
@@ -177,7 +178,7 @@ class Away(_OfRuns):
     def of(self, deviation: Array) -> Array:
         # A projection puts runs on the edge but for rounding.
         return np.asarray(
-            np.sqrt((deviation**2).sum(axis=-1)) >= self.distance * (1 - 1e-9), dtype=np.float64
+            np.sqrt((deviation**2).sum(axis=-1)) >= self.distance * (1 - GIVEN), dtype=np.float64
         )
 
     def range(self, radius: float) -> tuple[float, float]:
@@ -293,7 +294,7 @@ class Training(Cell):
         theta_set = self.projection
         if theta_set is None:
             return -np.inf, np.inf
-        if theta_set.basis is not None and (theta_set.basis[j] ** 2).sum() < 1 - 1e-9:
+        if theta_set.basis is not None and (theta_set.basis[j] ** 2).sum() < 1 - GIVEN:
             return -np.inf, np.inf
         centre = float(theta_set.centre[j])
         return centre - theta_set.radius, centre + theta_set.radius
@@ -449,7 +450,7 @@ class OneRun(Training):
 def _spans(ball: Ball, basis: Array) -> bool:
     """Whether a ball bounds all of these directions (d, r)."""
     axes = np.eye(ball.d) if ball.basis is None else ball.basis
-    return np.allclose(axes @ (axes.T @ basis), basis, rtol=0, atol=1e-9)
+    return np.allclose(axes @ (axes.T @ basis), basis, rtol=0, atol=GIVEN)
 
 
 @lru_cache(maxsize=64)

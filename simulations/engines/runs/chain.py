@@ -27,6 +27,7 @@ from ustat_pg.estimators import gradient
 from ustat_pg.memory import slices
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.rounding import GIVEN
 
 from ...interior_problems.interior import InteriorProblem
 from .regions import Ball
@@ -52,7 +53,6 @@ _CHUNK_BYTES = 32_000_000
 _PROBES = 5
 _NARROWEST = 1e-6
 """The scale of the grid at the optimum, of the domain's half-width, at least."""
-_ALONG = 1e-9
 _DIGITS = 250
 """Outcomes are enumerated at the uniform policy; their probabilities must not underflow there."""
 
@@ -179,7 +179,7 @@ class Chain:
             moved.append(along)
         displacement = np.concatenate(moved, axis=1)
         largest = float(np.abs(displacement).max())
-        if off > _ALONG * max(largest, 1e-300):
+        if off > GIVEN * max(largest, 1e-300):
             raise InfeasibleError(
                 f"steps leave the identifiable directions by {off:.3g}: a prompt whose mean reward "
                 "is the same for all arms moves theta where the return does not change"
@@ -335,7 +335,7 @@ class Chain:
     def projects(self, grid: Grid) -> bool:
         """Whether the projection moves points of the grid, and u may have kinks."""
         given, theta = self.trajectory.projection, self.theta(grid.y)
-        return given is not None and bool(np.abs(given.project(theta) - theta).max() > _ALONG)
+        return given is not None and bool(np.abs(given.project(theta) - theta).max() > GIVEN)
 
     def applied(
         self,
@@ -417,9 +417,9 @@ def _projection(given: Ball | None, origin: Array, basis: Array) -> _Projection:
         return _Projection(np.zeros((0, basis.shape[1])), np.zeros(0), 0.0)
     axes = np.eye(given.d) if given.basis is None else given.basis
     off = origin - given.centre
-    if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= _ALONG:
+    if given.basis is None and np.abs(off - basis @ (off @ basis)).max() <= GIVEN:
         axes = basis
-    if np.abs(axes - basis @ (basis.T @ axes)).max() > _ALONG:
+    if np.abs(axes - basis @ (basis.T @ axes)).max() > GIVEN:
         raise InfeasibleError(
             "the projection moves theta out of the identifiable directions: take a Ball with basis "
             "landscape.identifiable"

@@ -7,6 +7,7 @@ import numpy as np
 from ustat_pg import rng
 from ustat_pg.engines import kinds
 from ustat_pg.engines.base import Array, Replications
+from ustat_pg.rounding import SUM
 from ustat_pg.validation import InputError
 
 from .lanes import plan as bodies
@@ -17,9 +18,6 @@ DESIGNS = {"iid": bodies.IID, "epochs": bodies.EPOCHS}
 
 COMPILED = (kinds.PROMPT_ONLY, kinds.VALUE, kinds.GRPO, kinds.GROUP_MEAN, kinds.BY_COUNT)
 """The kinds of estimators that the bodies know."""
-
-ROUNDING = 1e-14
-"""Features that differ by less, relative to the largest, are the same."""
 
 
 def plan_of(trajectory: Trajectory) -> bodies.Plan:
@@ -71,10 +69,10 @@ def shared_directions(features: Array) -> tuple[Array, Array] | None:
     if off[x, arm, j] == 0:
         return None
     places, ways = off[x, :, j] / off[x, arm, j], off[:, arm]
-    if np.abs(off - places[:, None] * ways[:, None]).max() > ROUNDING * np.abs(off).max():
+    if np.abs(off - places[:, None] * ways[:, None]).max() > SUM * np.abs(off).max():
         return None
     steps = np.arange(len(places)) * places[1]
-    if np.abs(places - steps).max() <= ROUNDING:
+    if np.abs(places - steps).max() <= SUM:
         return np.arange(len(places), dtype=float), ways * places[1]
     return places, ways
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ustat_pg.engines.base import Array
+from ustat_pg.rounding import GIVEN
 from ustat_pg.validation import InputError, field, finite_array, positive, record
 
 
@@ -26,7 +27,7 @@ class Ball:
         if self.basis is None:
             return
         products = self.basis.T @ self.basis
-        if not np.allclose(products, np.eye(len(products)), rtol=0, atol=1e-9):
+        if not np.allclose(products, np.eye(len(products)), rtol=0, atol=GIVEN):
             raise InputError("basis must have orthonormal columns (to 1e-9)")
 
     @property

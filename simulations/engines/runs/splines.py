@@ -11,12 +11,10 @@ from functools import lru_cache
 from math import copysign, log, sqrt
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg.lapack import dgbtrf, dgbtrs
 
 from ustat_pg.compiled import body
-
-Array = NDArray[np.float64]
+from ustat_pg.validation import Array
 
 _WIDTH = 6
 """Bands of the spline's equations on either side of the diagonal."""

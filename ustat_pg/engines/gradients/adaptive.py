@@ -16,6 +16,7 @@ from ...digests import digest
 from ...estimators import advantages, balanced, sequential, two_stage
 from ...memory import slices
 from ...problems import SoftmaxBandit
+from ...rounding import DERIVED
 from ...sampling import Plan
 from ...validation import InputError
 from ..base import (
@@ -77,7 +78,7 @@ class OrderedCell(GradientCell):
 
     def rounding(self, quantity: Quantity) -> float:
         if isinstance(quantity, GroupSize):
-            return 1e-12 * self.group_size
+            return DERIVED * self.group_size
         return super().rounding(quantity) * self.group_size
 
     def _measure(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ...problems import SoftmaxBandit
+from ...rounding import SUM
 from ...validation import InputError
 from ..base import Array, Estimator
-
-_SUM_ROUNDING = 1e-14
-"""Relative rounding error of a sum of products, some 50 times that of one operation."""
 
 
 def largest_norm(problem: SoftmaxBandit, estimator: Estimator, group_size: int) -> float:
@@ -34,7 +32,7 @@ def reward_rounding(problem: SoftmaxBandit) -> tuple[float, float]:
     low, high = problem.reward_range
     # What cancels in a score may be longer than the score: with one arm the score is 0.
     norm = max(float(np.sqrt(problem.policy.squared_norms.max())), problem.policy.feature_norm)
-    return _SUM_ROUNDING * max(abs(low), abs(high)), norm
+    return SUM * max(abs(low), abs(high)), norm
 
 
 def _largest(

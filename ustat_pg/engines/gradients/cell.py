@@ -18,6 +18,7 @@ import numpy as np
 
 from ...designs import require_design
 from ...problems import SoftmaxBandit, WeightedBandit
+from ...rounding import DERIVED
 from ...validation import InputError, integer, one_of
 from ..base import ENGINES, Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding
@@ -160,7 +161,7 @@ class Mixed(_OfMinibatch):
         return 0.0, 1.0
 
     def rounding(self, problem: SoftmaxBandit) -> float:
-        return 1e-13
+        return DERIVED
 
 
 GradientQuantity = SquaredError | Distance | Projection | SquaredProjection | Mixed

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ...memory import slices
+from ...rounding import GIVEN
 from ..base import Array, Draws, InfeasibleError, Integers, MomentSums, Replications
 from .cell import (
     Distance,
@@ -243,6 +244,6 @@ def measure(
                     value = value**2
             total[column] += probability @ value
         weight += float(probability.sum())
-    if not abs(weight - 1) < 1e-9:
+    if not abs(weight - 1) < GIVEN:
         raise ArithmeticError(f"the outcomes' probabilities sum to {weight}, not 1")
     return MomentSums.exact(total)
