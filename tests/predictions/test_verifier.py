@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals
 from ustat_pg.engines import enumerate_mse
 from ustat_pg.predictions import (
     gradient_covariance,
@@ -75,13 +75,9 @@ def test_what_is_printed_says_where_it_points(rates, says):
     assert says in str(verifier_effect(PROBLEM, *rates))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((PROBLEM, 1.2, 0.0), "true_positive_rate is 1.2: it must be at least 0 and at most 1"),
-        ((PROBLEM, 1.0, -0.1), "false_positive_rate is -0.1: it must be at least 0"),
-        ((load_problem("ustat:rare"), 0.9, 0.1), "rewards that are 0 or 1"),
-    ],
+test_bad_rates_and_graded_rewards_are_refused = refusals(
+    ((PROBLEM, 1.2, 0.0), "true_positive_rate is 1.2: it must be at least 0 and at most 1"),
+    ((PROBLEM, 1.0, -0.1), "false_positive_rate is -0.1: it must be at least 0"),
+    ((load_problem("ustat:rare"), 0.9, 0.1), "rewards that are 0 or 1"),
+    of=lambda arguments: verified_moments(*arguments),
 )
-def test_bad_rates_and_graded_rewards_are_refused(arguments, says):
-    refuses(says, verified_moments, *arguments)

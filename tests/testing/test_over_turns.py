@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals
 from ustat_pg.estimators import TURN_SCHEMES, turns
 from ustat_pg.problems import load_episodes
 from ustat_pg.testing import assert_unbiased
@@ -140,20 +140,16 @@ def test_a_random_function_is_refused():
         assert_unbiased(lambda rewards, reached: draw.normal(size=rewards.shape), turns=True)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
-        ({"turns": []}, "turns holds no problem"),
-        ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
-        ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
-        ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),
-        ({"layout": "minibatch"}, "leave out problems, plan, batch_size and"),
-        ({"group_size": 1}, "group size"),
-    ],
+test_bad_input_is_refused = refusals(
+    ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
+    ({"turns": []}, "turns holds no problem"),
+    ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
+    ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
+    ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),
+    ({"layout": "minibatch"}, "leave out problems, plan, batch_size and"),
+    ({"group_size": 1}, "group size"),
+    of=lambda change: assert_unbiased(of("to-go"), **{"turns": True} | change),
 )
-def test_bad_input_is_refused(change, says):
-    refuses(says, assert_unbiased, of("to-go"), **{"turns": True} | change)
 
 
 def test_an_answer_of_another_shape_is_refused():

@@ -35,7 +35,7 @@ from simulations.paper import RESULTS
 from simulations.problems import mse_of
 from simulations.problems.landscapes import triple
 from tests.support.claims import claim_of_runs, claims_of, small_claim
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -289,21 +289,17 @@ def test_each_cell_of_a_check_has_its_number_or_all_one():
         refuses(said, check_alone, claim, name, how, numbers)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("G=22",), "check of mse 'G=22' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
-        (("§",), "check of mse '§' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
-        (
-            ("G=2", OPTIONS, (), ("others",)),
-            "rival of 'G=2' 'others' is unknown; the nearest of 1: 'other'$",
-        ),
-        (("G=2", OPTIONS, [1]), "replications is 1"),
-        (("G=2", OPTIONS, [10**10 + 1]), "replications is 10000000001"),
-    ],
+test_what_a_check_alone_refuses = refusals(
+    (("G=22",), "check of mse 'G=22' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+    (("§",), "check of mse '§' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+    (
+        ("G=2", OPTIONS, (), ("others",)),
+        "rival of 'G=2' 'others' is unknown; the nearest of 1: 'other'$",
+    ),
+    (("G=2", OPTIONS, [1]), "replications is 1"),
+    (("G=2", OPTIONS, [10**10 + 1]), "replications is 10000000001"),
+    of=lambda words: check_alone(small_claim(), *words, *([OPTIONS] if len(words) == 1 else [])),
 )
-def test_what_a_check_alone_refuses(words, said):
-    refuses(said, check_alone, small_claim(), *words, *([OPTIONS] if len(words) == 1 else []))
 
 
 def test_a_name_that_is_unknown_lists_three_at_most():
@@ -328,13 +324,9 @@ def test_claims_that_failed_stand_in_the_papers_order():
     assert run.controls == ()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "huge"}, "size 'huge'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
-    ],
+test_options_are_checked = refusals(
+    ({"size": "huge"}, "size 'huge'"),
+    ({"seed": -1}, "seed is -1"),
+    ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
+    of=lambda options: Options(**options),
 )
-def test_options_are_checked(options, message):
-    refuses(message, Options, **options)
