@@ -14,7 +14,6 @@ from simulations import ON_LANGUAGE_MODELS, STEMS
 from simulations.paper import RESULTS
 from tests.conftest import POWER
 from tests.support.commands import ROOT, python
-from tests.support.networks import WITHOUT_TORCH
 
 
 def printed(code):
@@ -60,23 +59,6 @@ def test_importing_the_library_loads_nothing_that_it_can_leave():
         for modules, left in LEFT.items()
     )
     assert printed(code).splitlines() == ["[]"] * len(LEFT)
-
-
-def test_what_needs_torch_says_so_without_it():
-    needs = {
-        "ustat_pg.engines.gradients.cell.engine_of('autograd')": "the autograd engine needs",
-        "import ustat_pg.policies.models": "torch models need",
-        "ustat_pg.policies.TransformerPolicy": "TransformerPolicy needs",
-    }
-    code = WITHOUT_TORCH + (
-        "import simulations.engines, ustat_pg.policies, ustat_pg.problems\n"
-        "for name in ('exact', 'reference', 'cpu'): ustat_pg.engines.gradients.cell.engine_of(name)\n"
-        "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
-    )
-    for line in needs:
-        code += f"try: {line}\nexcept ustat_pg.validation.InputError as error: print(error)\n"
-    said = [f"{what} torch: pip install 'ustat_pg[torch]'" for what in needs.values()]
-    assert printed(code).splitlines() == said
 
 
 def test_public_names_exist():

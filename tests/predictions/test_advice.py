@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from simulations.interior_problems.location_bandit import LocationBandit
-from tests.support.commands import python
 from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
 from ustat_pg.advice import advise
@@ -127,15 +126,6 @@ def test_the_picture_shows_the_table():
     )
     assert lines[1].tolist() == [[advice.group_size, 1.0]]
     assert advice.plot(axes) is axes
-
-
-def test_a_picture_names_missing_matplotlib():
-    done = python(
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from ustat_pg.predictions import MseConstants, group_size_advice\n"
-        "group_size_advice(MseConstants(0.01, 0.5, 1.0), 24).plot()"
-    )
-    assert "a picture needs matplotlib: pip install 'ustat_pg[figures]'" in done.stderr
 
 
 def test_table_and_sentence_use_the_same_least_error():

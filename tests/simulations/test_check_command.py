@@ -29,10 +29,8 @@ def as_data(check):
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    """Identities, means, differences, ratios and slopes."""
-    stems = ("ustatistic", "mse", "oracle")
-    return stored_run(tmp_path_factory.mktemp("smoke"), stems, Suite("smoke"), Options("smoke"))
+def smoke(whole_run):
+    return load_run(whole_run)
 
 
 def again(results, stem, check, capsys):
