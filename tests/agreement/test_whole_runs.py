@@ -18,7 +18,6 @@ from tests.support.run_laws import SUBJECTS, path
 from ustat_pg.problems import SoftmaxBandit
 
 each_estimator = pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-each_engine = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
 
 def compared(*ways):

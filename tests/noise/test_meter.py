@@ -183,19 +183,6 @@ def test_a_plain_loop_measures_its_own_gradients(deal, scale):
     assert math.isnan(meter.estimate().c1.value)
 
 
-def test_constants_of_leave_one_out_are_those_of_enumeration():
-    alpha, beta, gamma = enumerated("rloo")
-    sums = step_sums(products("rloo"), [np.array([i // GROUP]) for i in range(8)])
-    estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=True, phi_over_tau=0.8)
-    from ustat_pg.predictions import paired_constants
-
-    wanted = paired_constants(alpha, beta, gamma, GROUP, 0.8)
-    assert (estimate.c1.value, estimate.c2.value, estimate.c3.value) == pytest.approx(
-        wanted, rel=1e-9
-    )
-    assert estimate.g_star.value == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
-
-
 def drawn(rng, steps, signal=1.0):
     """Sums of steps of 8 prompts and 4 completions in 20 dimensions."""
     sums = []
@@ -415,21 +402,6 @@ def test_the_share_of_the_largest_hundredth():
     older = state | {"steps": [row[:14] for row in state["steps"]]}
     refuses("another release: it has 14 sums of each step", few.load_state_dict, older)
     assert math.isnan(few.estimate().top_share)
-
-
-def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
-    """The same steps over and over: an error falls with the root of their number."""
-    rng = np.random.default_rng(2)
-    sums = drawn(rng, 20, 0.6)
-    first = estimate_noise(sums)
-    relative = first.k_crit.se / first.k_crit.value
-    assert first.steps_needed == pytest.approx(20 * ((relative / 0.3) ** 2 - 1))
-    assert first.steps_needed > 20
-    later = estimate_noise(np.resize(sums, (20 + round(first.steps_needed), sums.shape[1])))
-    assert later.k_crit.se / later.k_crit.value == pytest.approx(0.3, rel=0.1)
-    assert later.steps_needed < 5
-    assert estimate_noise(drawn(rng, 200)).steps_needed == 0
-    assert estimate_noise(drawn(rng, 12, 0.0)).steps_needed > 12
 
 
 def test_the_sentence():

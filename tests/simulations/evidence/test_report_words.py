@@ -174,9 +174,6 @@ def test_as_many_digits_as_tell_numbers_apart(value, others, digits):
     assert digits_apart(value, others, 2) == (digits if digits > 6 else 2)
 
 
-OPEN_ENDED = {"region": Interval(0.1, inf), "rivals": {"none": Interval(-inf, 0.0)}}
-
-
 @pytest.mark.parametrize(
     ("changed", "unit", "rivals"),
     [

@@ -25,7 +25,6 @@ from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
-NOT_COMPILED = ("minimum-variance", "norm-weighted")
 FAR = 2**40 + 3
 
 
