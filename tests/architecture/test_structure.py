@@ -1,16 +1,13 @@
 """What the repository promises about itself."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
-from importlib import import_module
 
 import pytest
 
 import ustat_pg
-from simulations import ON_LANGUAGE_MODELS, STEMS
+from simulations import STEMS
 from simulations.paper import RESULTS
 from tests.conftest import POWER
 from tests.support.commands import ROOT, python
@@ -23,21 +20,8 @@ def printed(code):
     return done.stdout
 
 
-@pytest.mark.parametrize("stem", RESULTS)
-def test_a_result_has_its_experiment(stem):
-    folder = "language_models." if stem in ON_LANGUAGE_MODELS else ""
-    module = import_module(f"simulations.{folder}{stem}")
-    assert module.RIVALS
-
-
 def test_stems_are_those_of_the_paper_in_its_order():
     assert list(STEMS) == [stem for stem in RESULTS if stem in STEMS]
-
-
-def test_the_rivals_of_language_models_are_listed():
-    modules = [import_module(f"simulations.language_models.{stem}") for stem in ON_LANGUAGE_MODELS]
-    # Without a suite: its pools would be drawn and scored.
-    assert [len(module.RIVALS) for module in modules] == [8, 3]
 
 
 LEFT = {
