@@ -1,7 +1,5 @@
 """Weights of tokens: by hand, in every array library, and what is refused."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Estimators side by side: enumerated and drawn errors, their standard errors, what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The record of moments: its quantities at their edges, and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Records of the estimators, held against the functions that they speak of."""
 
-from __future__ import annotations
-
 from inspect import Parameter, signature
 
 import numpy as np

@@ -1,7 +1,5 @@
 """U-statistics against their definitions, tuple by tuple."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

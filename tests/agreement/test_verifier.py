@@ -4,8 +4,6 @@ The formulas are written from the mathematics alone; a square root is the fracti
 the same one wherever it is asked for.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import comb, prod, sqrt

@@ -1,7 +1,5 @@
 """The engines of whole runs: the same paths as the reference, and the same in other blocks."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

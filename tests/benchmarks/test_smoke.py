@@ -1,7 +1,5 @@
 """Each benchmark runs, tiny: its peers compute the same, and it prints a row for each program."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Group size and estimator together, beside a trainer's options: exact on a problem, estimated on a pool."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

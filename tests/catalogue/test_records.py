@@ -1,7 +1,5 @@
 """The catalogue: its records, and how what a user writes is read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The catalogue's texts and defaults are true: formulas and words against what is computed."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """Commands and imports where packages of an extra are not installed: one line that says what to install."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Its formulas are held against every outcome in ``tests/agreement/test_verifier.py``.
 """
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

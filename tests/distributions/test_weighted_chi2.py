@@ -1,7 +1,5 @@
 """WeightedChi2: against 30-digit values, another method, and its own laws."""
 
-from __future__ import annotations
-
 import json
 import math
 import pickle

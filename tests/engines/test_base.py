@@ -1,7 +1,5 @@
 """Cells and estimators: their names, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Several rewards of 0 and 1: multiples of gradients against all groups of a small policy; refusals."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Figures: drawn from stored results alone, equal byte for byte, and honest where data are missing."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The monitor's estimate is that of what each backward pass of TRL's trainers accumulates."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

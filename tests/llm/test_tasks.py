@@ -1,7 +1,5 @@
 """Tasks: verifiers, prompts of one's own, GSM8K and MATH from local files."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor

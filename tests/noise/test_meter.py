@@ -1,7 +1,5 @@
 """The meter measures α, β and γ of enumeration, in any composition of micro-batches."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

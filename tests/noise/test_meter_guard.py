@@ -1,7 +1,5 @@
 """What fails while a meter measures ends no loop, what it cannot measure it says, and copies are small."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Noise and mean of estimators over turns from pools: against exact values, all pools and plain loops."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product

@@ -1,7 +1,5 @@
 """The record of an advice: its table, its picture, its sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html import escape
 

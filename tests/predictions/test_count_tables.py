@@ -2,8 +2,6 @@
 ``tests/test_independent_tables.py``, and every count in ``test_large_groups.py``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Groups cut down by their rewards, against every outcome enumerated in order."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import combinations, product
 

@@ -1,7 +1,5 @@
 """What estimators climb and what KL penalties descend, from the theory alone: fractions and plain loops."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import comb, exp, log

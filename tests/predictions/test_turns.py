@@ -1,7 +1,5 @@
 """Credit over turns: closed forms and enumeration against a second mind's brute force in fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 from itertools import product

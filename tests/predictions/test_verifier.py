@@ -1,7 +1,5 @@
 """A verifier that errs, against the bandit whose rewards it gives."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Problems in files: round trips, and files that are not what they should be."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Labelled tables as bandits: the pass rate asked for, sizes, refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The bandit's scores, gradient and Hessian against finite differences; its outcomes, digest and refusals."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

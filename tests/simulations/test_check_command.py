@@ -1,7 +1,5 @@
 """``python -m simulations check``: a line of a report, drawn again by itself, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import shlex
 

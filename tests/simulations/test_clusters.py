@@ -3,8 +3,6 @@
 Everything runs in processes of its own, for distributed warns.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The examples in docstrings are true: doctests of the wheel's own are run by pytest."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 

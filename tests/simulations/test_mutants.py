@@ -1,7 +1,5 @@
 """The suite of planted errors: where they stand, and how its runner asks, counts and continues."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """``--on`` and ``--device``: kinds of problems, what is refused and skipped, and going without torch."""
 
-from __future__ import annotations
-
 import shlex
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a command prints and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Planted mutants: a module of the library with one change of its source, loaded beside the true one."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """Refusals of bad input."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

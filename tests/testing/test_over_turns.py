@@ -1,7 +1,5 @@
 """Advantages over turns under :func:`assert_unbiased`: what passes, what fails and what is said of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

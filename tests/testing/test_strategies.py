@@ -1,7 +1,5 @@
 """The strategies draw and shrink as said; nothing else needs Hypothesis."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings

@@ -1,7 +1,5 @@
 """Blocks: plain data in and out, their descriptions and keys, and the engines that make them."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Other processes: equal bytes, light tasks, the same program, and what is lost with a worker."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Looks: verdicts asked of more and more draws, whose intervals together err no more than one may."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, sqrt
 

@@ -1,7 +1,5 @@
 """Numbers and verdicts in words, of records made by hand; read back from their file as they were."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape

@@ -1,7 +1,5 @@
 """The runner: equal results whatever the workers and interruptions; open ends said so."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, nan
 

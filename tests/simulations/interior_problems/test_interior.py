@@ -1,7 +1,5 @@
 """Problems with an interior optimum against loops, differences and mpmath."""
 
-from __future__ import annotations
-
 import re
 
 import mpmath

@@ -3,8 +3,6 @@
 That the compiled engine takes the reference engine's paths is in ``tests/agreement/test_whole_runs.py``.
 """
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
