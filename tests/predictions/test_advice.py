@@ -44,17 +44,6 @@ def test_a_problem_stands_for_its_moments():
     )
 
 
-def test_an_advice_on_a_problem_knows_its_silent_groups():
-    of_problem = group_size_advice(PROBLEM, 64)
-    assert of_problem == group_size_advice(
-        PROBLEM.moments(), 64, frac_reward_zero_std=PROBLEM.frac_reward_zero_std
-    )
-    assert all(row.frac_reward_zero_std is not None for row in of_problem.table)
-    assert group_size_advice(PROBLEM, 64, frac_reward_zero_std=lambda size: 0.25).table[
-        0
-    ].frac_reward_zero_std == pytest.approx(0.25)
-
-
 @pytest.mark.parametrize(
     "what", [None, 3, "skewed", LocationBandit, digit_addition(4, 1), type(PROBLEM)]
 )
