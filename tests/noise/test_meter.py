@@ -5,8 +5,6 @@ import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from unittest.mock import patch
 
 import numpy as np
@@ -16,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.support.commands import two_processes
+from tests.support.commands import python, two_processes
 from tests.support.meters import one_step
 from tests.support.refusals import refuses
 from ustat_pg.noise import NoiseMeter
@@ -437,8 +435,7 @@ print(meter.estimate().signal.value)
 
 def test_torch_and_numpy_alone_will_do():
     """A module that stands as None among the loaded ones cannot be imported."""
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == 24
+    assert float(python(ALONE).stdout) == 24
 
 
 KINDS = ["ddp", "fsdp", "ddp layers", "fsdp layers"]
