@@ -1,7 +1,5 @@
 """One Hypothesis profile for all: the same examples at every run, and no clock. Slow is what was measured."""
 
-from __future__ import annotations
-
 import doctest
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """``advise`` answers whatever is known, in one form, and says what it does not take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,14 +1,12 @@
 """Weights of tokens: by hand, in every array library, and what is refused."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
 import pytest
 
 from tests.support.arrays import LIBRARIES
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals
 from ustat_pg.catalogue import catalogue
 from ustat_pg.estimators import AGGREGATIONS, advantages, token_weights
 
@@ -90,21 +88,17 @@ def test_the_ways_are_those_of_the_catalogue():
     assert {*AGGREGATIONS, *others} == set(catalogue().aggregations)
 
 
-@pytest.mark.parametrize(
-    ("mask", "how", "message"),
-    [
-        (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
-        (MASK, 3, "aggregation 3 is unknown"),
-        (MASK, "constant", "constant has a length after a colon"),
-        (MASK, "token-mean:3", "and the others have none"),
-        (MASK, "constant:0", "its length must be a positive number"),
-        (MASK, "constant:long", "its length must be a positive number"),
-        (MASK / 2, "token-mean", "zeros and ones"),
-        (MASK * 1j, "token-mean", "real numbers"),
-        (MASK[0, 0], "token-mean", "last two axes must be outputs and tokens"),
-        (MASK[:, :0], "token-mean", "last two axes"),
-        ([["1.0"]], "token-mean", "must be an array"),
-    ],
+test_what_does_not_fit_is_refused = refusals(
+    (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
+    (MASK, 3, "aggregation 3 is unknown"),
+    (MASK, "constant", "constant has a length after a colon"),
+    (MASK, "token-mean:3", "and the others have none"),
+    (MASK, "constant:0", "its length must be a positive number"),
+    (MASK, "constant:long", "its length must be a positive number"),
+    (MASK / 2, "token-mean", "zeros and ones"),
+    (MASK * 1j, "token-mean", "real numbers"),
+    (MASK[0, 0], "token-mean", "last two axes must be outputs and tokens"),
+    (MASK[:, :0], "token-mean", "last two axes"),
+    ([["1.0"]], "token-mean", "must be an array"),
+    of=lambda mask, how: token_weights(mask, how),
 )
-def test_what_does_not_fit_is_refused(mask, how, message):
-    refuses(message, token_weights, mask, how)

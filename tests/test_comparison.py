@@ -1,7 +1,5 @@
 """Estimators side by side: enumerated and drawn errors, their standard errors, what is refused."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -15,7 +13,7 @@ from tests.support.advantages import (
     signed_wrongly,
     whole_minibatch,
 )
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg import compare, compare_turns, gradient_mse
 from ustat_pg.cli import main
 from ustat_pg.engines import Estimator, enumerate_mean, enumerate_mse, enumerate_turns
@@ -120,27 +118,24 @@ def test_without_an_error_there_is_no_ratio():
     assert frame[["ratio", "ratio_error"]].isna().all(axis=None)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"estimators": ["grpo", "gpro"]}, "estimator 'gpro' is unknown"),
-        ({"estimators": []}, r"estimators are \[\]: give at least one"),
-        ({"estimators": ["grpo", "rloo"]}, "two estimators are called 'grpo': name them"),
-        ({"group_sizes": 1}, "grpo needs a group of at least 2"),
-        ({"group_sizes": []}, "group size is empty"),
-        ({"batch_size": 0}, "batch size is 0"),
-        ({"design": "fixed"}, "fixed"),
-        ({"replications": 1}, "replications is 1: it must be a whole number of at least 2"),
-        ({"seed": -1}, "seed is -1"),
-        ({"problem": 3}, "problem is 3: it must be a SoftmaxBandit"),
-        ({"problem": "mine.toml"}, "mine.toml"),
-        ({"estimators": [lambda z: z[..., :1]]}, "returned shape"),
-        ({"estimators": [lambda z: z / 0]}, "is not finite"),
-    ],
+test_what_is_refused = refusals(
+    ({"estimators": ["grpo", "gpro"]}, "estimator 'gpro' is unknown"),
+    ({"estimators": []}, r"estimators are \[\]: give at least one"),
+    ({"estimators": ["grpo", "rloo"]}, "two estimators are called 'grpo': name them"),
+    ({"group_sizes": 1}, "grpo needs a group of at least 2"),
+    ({"group_sizes": []}, "group size is empty"),
+    ({"batch_size": 0}, "batch size is 0"),
+    ({"design": "fixed"}, "fixed"),
+    ({"replications": 1}, "replications is 1: it must be a whole number of at least 2"),
+    ({"seed": -1}, "seed is -1"),
+    ({"problem": 3}, "problem is 3: it must be a SoftmaxBandit"),
+    ({"problem": "mine.toml"}, "mine.toml"),
+    ({"estimators": [lambda z: z[..., :1]]}, "returned shape"),
+    ({"estimators": [lambda z: z / 0]}, "is not finite"),
+    of=lambda words: compare(
+        **{"problem": EXAMPLE, "estimators": ["grpo"], "group_sizes": 2} | words
+    ),
 )
-def test_what_is_refused(words, message):
-    plain = {"problem": EXAMPLE, "estimators": ["grpo"], "group_sizes": 2}
-    refuses(message, compare, **(plain | words))
 
 
 @pytest.mark.parametrize("function", [rloo, dr_grpo, normalised, neighbour, signed_wrongly])

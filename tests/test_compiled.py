@@ -1,8 +1,8 @@
 """What is compiled is kept in a folder of its own version, beside which nothing of others is lost."""
 
 import os
-import subprocess
-import sys
+
+from tests.support.commands import python
 
 
 def test_old_versions_are_removed_and_folders_of_other_things_are_not(tmp_path):
@@ -15,10 +15,7 @@ def test_old_versions_are_removed_and_folders_of_other_things_are_not(tmp_path):
     fresh.mkdir()
 
     code = "from ustat_pg import compiled, rng; print(compiled.folder(compiled.Path(rng.__file__)))"
-    where = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    text = subprocess.run(
-        [sys.executable, "-c", code], env=where, capture_output=True, text=True, check=True
-    )
+    text = python(code, NUMBA_CACHE_DIR=str(tmp_path))
 
     assert not (tmp_path / names[0]).exists()
     assert fresh.exists()

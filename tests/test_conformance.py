@@ -1,7 +1,5 @@
 """The catalogue against what the frameworks' own functions answered, as recorded by `tests.conformance`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Constants, the best group size and the critical budget of means, where estimates are 0 or negative."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Advantages by hand, in NumPy, torch and the strict array API; what is refused; degenerate groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

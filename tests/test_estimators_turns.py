@@ -1,7 +1,5 @@
 """Advantages of turns against a second mind's loops: ragged groups, batches, every array library."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import sqrt
 

@@ -47,14 +47,6 @@ def irregular(size):
     return tables.Table((Fraction(0), *number[:size]), (*number[size:], Fraction(0)))
 
 
-@speaking
-def test_every_estimator_is_a_table_on_every_binary_group(name, size):
-    table = tables.table_of(DEFINED[name], size)
-    for bits in product((Fraction(0), Fraction(1)), repeat=size):
-        z = np.array(bits)
-        assert (DEFINED[name](z) == table.advantages(z)).all()
-
-
 @pytest.mark.parametrize("name", [name for name in DEFINED if name != "vanilla"])
 @pytest.mark.parametrize(
     ("shift", "spread"),

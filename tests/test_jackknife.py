@@ -1,7 +1,5 @@
 """Intervals of means and of their functions hold what they say, and say where they know nothing."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

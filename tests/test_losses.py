@@ -1,7 +1,5 @@
 """The catalogue's fields on the loss against frameworks' own losses, as `tests.conformance` recorded them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Running out of memory: told by type or by the allocator's text, and from nothing else."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,12 +1,10 @@
 """The record of moments: its quantities at their edges, and what it refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from tests.support.moments import record
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.moments import WeightedMoments
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
@@ -30,28 +28,24 @@ def test_a_context_that_is_not_there_is_refused(context):
 SQUARES = ("reward_variance", "fisher_trace", "norm_squared_advantage", "gradient_sq")
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong", "message"),
-    [
-        *(
-            (name, wrong, f"{name} {words}")
-            for name in ("value", "norm_advantage", *SQUARES)
-            for wrong, words in (
-                (np.ones(3), "has 3 entries: it must have one per context"),
-                (np.array([1.0, np.nan]), "holds nan at"),
-            )
-        ),
-        *(
-            (name, np.array([1.0, -1e-3]), f"{name} holds -0.001: all entries must be at least 0")
-            for name in SQUARES
-        ),
-        ("context_probs", np.array([0.25, 0.5]), "context_probs sums to"),
-        *(("reward_range", wrong, "reward_range") for wrong in ((1, 0), (np.nan, 1), (0, np.nan))),
-        *(("mean_gradient_sq", wrong, "mean_gradient_sq") for wrong in (np.nan, np.inf, -1.0)),
-    ],
+test_refused = refusals(
+    *(
+        (name, wrong, f"{name} {words}")
+        for name in ("value", "norm_advantage", *SQUARES)
+        for wrong, words in (
+            (np.ones(3), "has 3 entries: it must have one per context"),
+            (np.array([1.0, np.nan]), "holds nan at"),
+        )
+    ),
+    *(
+        (name, np.array([1.0, -1e-3]), f"{name} holds -0.001: all entries must be at least 0")
+        for name in SQUARES
+    ),
+    ("context_probs", np.array([0.25, 0.5]), "context_probs sums to"),
+    *(("reward_range", wrong, "reward_range") for wrong in ((1, 0), (np.nan, 1), (0, np.nan))),
+    *(("mean_gradient_sq", wrong, "mean_gradient_sq") for wrong in (np.nan, np.inf, -1.0)),
+    of=lambda name, wrong: record(**{name: wrong}),
 )
-def test_refused(name, wrong, message):
-    refuses(message, record, **{name: wrong})
 
 
 def test_a_prompt_always_solved_has_no_noise():

@@ -1,7 +1,5 @@
 """Every command that README, CONTRIBUTING or a page names is run, or its words are read by its own parser."""
 
-from __future__ import annotations
-
 import functools
 import re
 

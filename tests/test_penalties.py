@@ -1,7 +1,5 @@
 """KL penalties against autograd and by hand, in every array library; what is refused."""
 
-from __future__ import annotations
-
 from math import log
 
 import numpy as np

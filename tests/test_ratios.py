@@ -1,7 +1,5 @@
 """Importance ratios and clipping: by differentiating what trainers minimise, in every array library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

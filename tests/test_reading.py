@@ -1,7 +1,5 @@
 """Hostile files at each command that reads one: one message, exit code 2, nothing run, nothing waited for."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

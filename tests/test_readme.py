@@ -1,7 +1,5 @@
 """What a stranger reads first: the README's size, links, code, commands and table; other pages' links."""
 
-from __future__ import annotations
-
 import doctest
 import json
 import re

@@ -1,14 +1,12 @@
 """Records of the estimators, held against the functions that they speak of."""
 
-from __future__ import annotations
-
 from inspect import Parameter, signature
 
 import numpy as np
 import pytest
 
 from tests.support.estimators import spelled
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.engines import Distance, Estimator, GradientCell
 from ustat_pg.engines.base import RUNNABLE
 from ustat_pg.estimators import FUNCTIONS, advantages
@@ -160,17 +158,13 @@ def test_a_name_carries_numbers(name, numbers):
     assert record_of(name) is parse(name)[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("bayes", "it is written bayes:successes,failures"),
-        ("bayes:1", "it is written bayes:successes,failures"),
-        ("bayes:1,2,3", "it is written bayes:successes,failures"),
-        ("bayes:1,x", "'x' is not a number"),
-        ("loo-table", "it is written loo-table:values,..."),
-        ("grpo:1", "it is written grpo$"),
-        ("bayse:1,2", "unknown.* choose one of vanilla, grpo"),
-    ],
+test_numbers_that_are_refused = refusals(
+    ("bayes", "it is written bayes:successes,failures"),
+    ("bayes:1", "it is written bayes:successes,failures"),
+    ("bayes:1,2,3", "it is written bayes:successes,failures"),
+    ("bayes:1,x", "'x' is not a number"),
+    ("loo-table", "it is written loo-table:values,..."),
+    ("grpo:1", "it is written grpo$"),
+    ("bayse:1,2", "unknown.* choose one of vanilla, grpo"),
+    of=lambda name: parse(name),
 )
-def test_numbers_that_are_refused(name, message):
-    refuses(message, parse, name)

@@ -1,7 +1,5 @@
 """Philox against published vectors; its faces; addresses; shuffles; thresholds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The running table: by hand, unbiased by enumeration, and what it refuses."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Advantages of groups sized by their rewards; by all orders in ``tests/test_independent_plans.py``."""
 
-from __future__ import annotations
-
 from itertools import permutations, product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Both commands at a terminal's edges: pipes that close, disks that are full, no Greek, a signal."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

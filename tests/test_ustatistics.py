@@ -1,7 +1,5 @@
 """U-statistics against their definitions, tuple by tuple."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction
@@ -11,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals
 from ustat_pg import ustatistics
 from ustat_pg.ustatistics import (
     covariance_kernel,
@@ -205,22 +203,17 @@ def skew(a, b):
     return a**2 * b
 
 
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        ("not symmetric", lambda s, z: ustatistic(skew, z)),
-        ("not symmetric", lambda s, z: hoeffding(skew, z, [0.0, 1.0], [0.5, 0.5])),
-        ("not symmetric", lambda s, z: ustatistic(lambda a, b, c: a + b * c, z, 3)),
-        ("1 sample.* at least 2", lambda s, z: ustatistic(half_square, z[:1])),
-        ("3 sample.* at least 4", lambda s, z: covariance_variance_components(s[:3], z[:3])),
-        ("1 sample.* at least 2", lambda s, z: covariance_ustatistic(s[:1], z[:1])),
-        ("kernel returned shape", lambda s, z: ustatistic(lambda a, b: (a * b).sum(), z)),
-        (r"lengths \[5, 4\]", lambda s, z: ustatistic(covariance_kernel, (s, z[:4]))),
-        ("pass plain data as a list", lambda s, z: ustatistic(half_square, (1.0, 2.0))),
-        ("4 probabilities for 5", lambda s, z: hoeffding(half_square, z, z, np.full(4, 0.25))),
-        ("they must be", lambda s, z: covariance_ustatistic(s, z[:4])),
-    ],
+test_bad_input_is_refused = refusals(
+    (lambda s, z: ustatistic(skew, z), "not symmetric"),
+    (lambda s, z: hoeffding(skew, z, [0.0, 1.0], [0.5, 0.5]), "not symmetric"),
+    (lambda s, z: ustatistic(lambda a, b, c: a + b * c, z, 3), "not symmetric"),
+    (lambda s, z: ustatistic(half_square, z[:1]), "1 sample.* at least 2"),
+    (lambda s, z: covariance_variance_components(s[:3], z[:3]), "3 sample.* at least 4"),
+    (lambda s, z: covariance_ustatistic(s[:1], z[:1]), "1 sample.* at least 2"),
+    (lambda s, z: ustatistic(lambda a, b: (a * b).sum(), z), "kernel returned shape"),
+    (lambda s, z: ustatistic(covariance_kernel, (s, z[:4])), r"lengths \[5, 4\]"),
+    (lambda s, z: ustatistic(half_square, (1.0, 2.0)), "pass plain data as a list"),
+    (lambda s, z: hoeffding(half_square, z, z, np.full(4, 0.25)), "4 probabilities for 5"),
+    (lambda s, z: covariance_ustatistic(s, z[:4]), "they must be"),
+    of=lambda call: call(np.abs(random_sample(16, 5, 2)[0]) + 1, random_sample(16, 5, 2)[1]),
 )
-def test_bad_input_is_refused(message, call):
-    s, z = random_sample(16, 5, 2)
-    refuses(message, call, np.abs(s) + 1, z)

@@ -1,7 +1,5 @@
 """What the public edge refuses, and what it says."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

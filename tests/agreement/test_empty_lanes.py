@@ -4,8 +4,6 @@ Without the compiler, whose reads past an array's end go unseen, and with memory
 engine asks for some.
 """
 
-from __future__ import annotations
-
 import os
 
 from tests.support.commands import python

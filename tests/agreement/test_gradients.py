@@ -1,7 +1,5 @@
 """The engines of gradients: the same draws and so the same numbers, and the same truth."""
 
-from __future__ import annotations
-
 from functools import partial
 from importlib import import_module
 

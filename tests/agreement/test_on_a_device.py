@@ -4,8 +4,6 @@ Where there is a GPU it runs there; elsewhere numba's simulator runs the kernels
 in one process of its own, with compiled code off. All jobs go there together, in tiny sizes.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -4,8 +4,6 @@ The formulas are written from the mathematics alone; a square root is the fracti
 the same one wherever it is asked for.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import comb, prod, sqrt
@@ -91,22 +89,6 @@ def weight(table, p):
     return expected(binomial(len(won) - 2, p), [w - b for w, b in zip(won[1:], lost, strict=False)])
 
 
-def second_moment(table, p, squares, means):
-    """E ĝ ĝᵀ by the second moments and the means of the scores of successes and of failures."""
-    (won, lost), size = table, len(table[0]) - 1
-    law, n = binomial(size, p), range(size + 1)
-    left = [size - k for k in n]
-    crossed = np.outer(*means)
-    parts = (
-        expected(law, n, won, won) * squares[0],
-        expected(law, left, lost, lost) * squares[1],
-        expected(law, n, [k - 1 for k in n], won, won) * np.outer(means[0], means[0]),
-        expected(law, left, [k - 1 for k in left], lost, lost) * np.outer(means[1], means[1]),
-        expected(law, n, left, won, lost) * (crossed + crossed.T),
-    )
-    return sum(parts) / size**2
-
-
 @pytest.mark.parametrize("rates", RATES, ids=str)
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -123,13 +105,6 @@ def test_mean_and_second_moment_of_one_prompt_by_a_verifiers_words(name, size, r
         assert (mean == factor * g).all()
         if name != "std-ddof1":
             assert factor == (a - c) * (ONE if name == "grpo" else Fraction(size - 1, size))
-        outer = [np.outer(row, row) for row in s]
-        right = expected(probs, success, outer)
-        wrong = expected(probs, outer) - right
-        squares = (a * right + c * wrong) / seen, ((1 - a) * right + (1 - c) * wrong) / (1 - seen)
-        means = (a - c) * g / seen, -(a - c) * g / (1 - seen)
-        assert (second_moment(table, seen, squares, means) == square).all()
-
         assert effect.mean_factors[x] == pytest.approx(float(factor), rel=1e-12)
         only = verified_moments(PROBLEM.restrict([x]), float(a), float(c))
         spread = (square - np.outer(mean, mean)).astype(float)
@@ -174,11 +149,3 @@ def test_advantages_that_are_cut_off_are_another_table(size, limit):
         spread = (square - np.outer(mean, mean)).astype(float)
         found = gradient_covariance(PROBLEM.restrict([x]), table.estimator, size)
         np.testing.assert_allclose(found, spread, atol=1e-14)
-
-
-def test_a_rare_success_in_groups_of_eight_weighs_less_where_advantages_are_cut_off():
-    hard, even = Fraction(1, 50), Fraction(1, 2)
-    tables = (table_of(rule, 8) for rule in (cut_off(Fraction(1, 5)), standardised))
-    ratios = [float(weight(table, hard) / weight(table, even)) for table in tables]
-    assert [round(ratio, 3) for ratio in ratios] == [0.570, 1.387]
-    assert ratios[0] == pytest.approx(float((2 - hard**7 - (1 - hard) ** 7) / (2 - even**6)))

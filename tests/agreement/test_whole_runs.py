@@ -1,7 +1,5 @@
 """The engines of whole runs: the same paths as the reference, and the same in other blocks."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -18,7 +16,6 @@ from tests.support.run_laws import SUBJECTS, path
 from ustat_pg.problems import SoftmaxBandit
 
 each_estimator = pytest.mark.parametrize("estimator", RUN_ESTIMATORS, ids=lambda e: e.label)
-each_engine = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
 
 def compared(*ways):

@@ -1,20 +1,16 @@
 """What the repository promises about itself."""
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib
-from importlib import import_module
 
 import pytest
 
 import ustat_pg
-from simulations import ON_LANGUAGE_MODELS, STEMS
+from simulations import STEMS
 from simulations.paper import RESULTS
 from tests.conftest import POWER
 from tests.support.commands import ROOT, python
-from tests.support.networks import WITHOUT_TORCH
 
 
 def printed(code):
@@ -24,21 +20,8 @@ def printed(code):
     return done.stdout
 
 
-@pytest.mark.parametrize("stem", RESULTS)
-def test_a_result_has_its_experiment(stem):
-    folder = "language_models." if stem in ON_LANGUAGE_MODELS else ""
-    module = import_module(f"simulations.{folder}{stem}")
-    assert module.RIVALS
-
-
 def test_stems_are_those_of_the_paper_in_its_order():
     assert list(STEMS) == [stem for stem in RESULTS if stem in STEMS]
-
-
-def test_the_rivals_of_language_models_are_listed():
-    modules = [import_module(f"simulations.language_models.{stem}") for stem in ON_LANGUAGE_MODELS]
-    # Without a suite: its pools would be drawn and scored.
-    assert [len(module.RIVALS) for module in modules] == [8, 3]
 
 
 LEFT = {
@@ -60,23 +43,6 @@ def test_importing_the_library_loads_nothing_that_it_can_leave():
         for modules, left in LEFT.items()
     )
     assert printed(code).splitlines() == ["[]"] * len(LEFT)
-
-
-def test_what_needs_torch_says_so_without_it():
-    needs = {
-        "ustat_pg.engines.gradients.cell.engine_of('autograd')": "the autograd engine needs",
-        "import ustat_pg.policies.models": "torch models need",
-        "ustat_pg.policies.TransformerPolicy": "TransformerPolicy needs",
-    }
-    code = WITHOUT_TORCH + (
-        "import simulations.engines, ustat_pg.policies, ustat_pg.problems\n"
-        "for name in ('exact', 'reference', 'cpu'): ustat_pg.engines.gradients.cell.engine_of(name)\n"
-        "assert ustat_pg.problems.modular_sum(3, 2).rewards.shape == (3, 9)\n"
-    )
-    for line in needs:
-        code += f"try: {line}\nexcept ustat_pg.validation.InputError as error: print(error)\n"
-    said = [f"{what} torch: pip install 'ustat_pg[torch]'" for what in needs.values()]
-    assert printed(code).splitlines() == said
 
 
 def test_public_names_exist():

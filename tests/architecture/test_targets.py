@@ -1,7 +1,5 @@
 """What CI and a commit's hook ask: workflows call targets that exist, on the oldest and the newest Python."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

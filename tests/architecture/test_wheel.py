@@ -1,7 +1,5 @@
 """The wheel, built and used in a clean environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

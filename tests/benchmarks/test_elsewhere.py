@@ -1,7 +1,5 @@
 """Runs by other instructions are compared as they should be, and are by other instructions."""
 
-from __future__ import annotations
-
 import sys
 from math import inf, nan
 from platform import machine

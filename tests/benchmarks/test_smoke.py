@@ -1,12 +1,7 @@
 """Each benchmark runs, tiny: its peers compute the same, and it prints a row for each program."""
 
-from __future__ import annotations
-
 import json
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from dataclasses import replace
 from functools import partial
@@ -15,6 +10,7 @@ import pytest
 
 from benchmarks import configs, gpu, mse_kernel, pass_rates, seeds, trajectories, weighted_chi2
 from simulations import ON_NETWORKS, STEMS
+from tests.support.commands import python
 from tests.support.readme import printed_table
 
 
@@ -63,12 +59,8 @@ sys.exit(gpu.main(["--quick"]))
 
 @pytest.mark.parametrize("case", ["true", "planted"])
 def test_gpu_compares_numbers_before_it_takes_times(case):
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IN_SIMULATOR, case],
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-    )
+    plain = {"NUMBA_ENABLE_CUDASIM": "1", "NUMBA_DISABLE_JIT": "1", "PYTHONWARNINGS": "ignore"}
+    done = python(IN_SIMULATOR, case, **plain)
     assert done.returncode == (case == "planted"), done.stderr
     times = [line for line in done.stdout.splitlines() if "| cuda " in line]
     assert len(times) == (0 if case == "planted" else 7)

@@ -1,7 +1,5 @@
 """Group size and estimator together, beside a trainer's options: exact on a problem, estimated on a pool."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 
 from tests.support import commands
 from tests.support.commands import strict
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals
 from ustat_pg import advise
 from ustat_pg.catalogue import resolve
 from ustat_pg.catalogue.choice import choose
@@ -74,16 +72,12 @@ def test_what_is_in_use_is_kept_unless_another_is_known_to_be_better():
     assert "bayes:1,1" not in str(rloo)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("verl", "group size of the options in use is 1: write rollout.n=G"),
-        ("std", "'std' is the name of an estimator: write a framework and its options"),
-        ("trl scale_rewards=batch", "depends on more than a group's rewards"),
-    ],
+test_options_without_a_closed_form_are_refused = refusals(
+    ("verl", "group size of the options in use is 1: write rollout.n=G"),
+    ("std", "'std' is the name of an estimator: write a framework and its options"),
+    ("trl scale_rewards=batch", "depends on more than a group's rewards"),
+    of=lambda options: advise("ustat:uneven", 64, estimator=options),
 )
-def test_options_without_a_closed_form_are_refused(options, said):
-    refuses(said, advise, "ustat:uneven", 64, estimator=options)
 
 
 def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):

@@ -1,7 +1,5 @@
 """The catalogue: its records, and how what a user writes is read."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.support.hostile import Runs
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.catalogue.records import bare
 from ustat_pg.estimators import advantages
@@ -113,20 +111,16 @@ def test_specs(spec, estimator, size, aggregation, scale):
     assert meaning.scale == scale
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
-        ("huggingface foo", "'huggingface' is unknown: choose one of agent-lightning, "),
-        ("llama_factory num_generations=8", "'llama_factory' has no rows here: it has no trainer"),
-        ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
-        ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
-        ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
-        ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),
-    ],
+test_specs_that_are_refused = refusals(
+    ("verll adv_estimator=rloo", "'verll' is unknown, did you mean verl?"),
+    ("huggingface foo", "'huggingface' is unknown: choose one of agent-lightning, "),
+    ("llama_factory num_generations=8", "'llama_factory' has no rows here: it has no trainer"),
+    ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
+    ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
+    ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
+    ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),
+    of=lambda spec: resolve(spec).scale,
 )
-def test_specs_that_are_refused(spec, said):
-    refuses(said, lambda: resolve(spec).scale)
 
 
 def test_options_that_change_nothing():

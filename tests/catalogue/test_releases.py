@@ -1,7 +1,5 @@
 """The catalogue's releases: what each has is what its package had, and a version picks one."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files and commands of a run as they lie around: read or refused, never guessed."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

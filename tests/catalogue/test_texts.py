@@ -1,7 +1,5 @@
 """The catalogue's texts and defaults are true: formulas and words against what is computed."""
 
-from __future__ import annotations
-
 import json
 import re
 
@@ -360,53 +358,6 @@ def test_a_filter_is_said_once():
         str(explain("verl adv_estimator=grpo rollout.n=4 filter_groups.enable=true")).split()
     )
     assert text.count("acts on the dropping of silent groups: with the batch refilled") == 1
-
-
-def drawn_twice(tilt, slope):
-    """Two tokens of three: the mean of a score, the mean estimate, and the slope of the expected reward.
-
-    ``tilt`` makes logits those that are drawn from, ``slope`` those whose log-probability is trained.
-    """
-    rng = np.random.default_rng(3)
-    theta, rewards = rng.normal(size=(4, 3)), rng.normal(size=(3, 3))
-
-    def logs(numbers, change):
-        rows = change(numbers)
-        rows = rows - np.log(np.exp(rows).sum(axis=1, keepdims=True))
-        return rows[0][:, None] + rows[1:]
-
-    def gradient(function, step=1e-6):
-        sides = np.array(
-            [
-                (function(theta + step * e) - function(theta - step * e)) / (2 * step)
-                for e in np.eye(12).reshape(12, 4, 3)
-            ]
-        )
-        return np.moveaxis(sides, 0, -1)
-
-    q = np.exp(logs(theta, tilt))
-    score = gradient(lambda numbers: logs(numbers, slope))
-    value = (q * rewards).sum()
-    climbed = gradient(lambda numbers: (np.exp(logs(numbers, tilt)) * rewards).sum())
-    mean = np.einsum("ab,abk->k", q, score)
-    return mean, np.einsum("ab,abk->k", q * (rewards - value), score), climbed
-
-
-def cut(rows):
-    """The least likely token of each place left out, as top-k does."""
-    return np.where(rows == rows.min(axis=1, keepdims=True), -50.0, rows)
-
-
-@pytest.mark.parametrize("tilt", [lambda rows: rows / 0.7, cut], ids=["temperature", "top_k"])
-def test_what_is_drawn_from_and_not_trained_bends_the_mean(tilt):
-    """``kinds.policy`` and ``kinds.sampling``, enumerated: two tokens, a leave-one-out baseline."""
-    mean, estimate, climbed = drawn_twice(tilt, tilt)
-    assert np.abs(mean).max() < 1e-8
-    np.testing.assert_allclose(estimate, climbed, atol=1e-8)
-    mean, estimate, climbed = drawn_twice(tilt, lambda rows: rows)
-    assert np.abs(mean).max() > 0.01
-    cosine = estimate @ climbed / np.sqrt((estimate @ estimate) * (climbed @ climbed))
-    assert cosine < 0.9999
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What the catalogue says of schemes over turns, against the frameworks' own recorded answers."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

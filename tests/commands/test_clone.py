@@ -1,7 +1,5 @@
 """The commands of the repository behind the package's own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Words that no command can take, at every option of every command: one line and exit code 2, at once."""
 
-from __future__ import annotations
-
 import json
 import signal
 

@@ -1,7 +1,5 @@
 """Commands and imports where packages of an extra are not installed: one line that says what to install."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -27,21 +25,32 @@ MORE = {
     "python -m ustat_pg.llm.training --config run.yaml": "llm",
     "python -m simulations verify mse --size smoke --engine autograd": "torch",
     "python -m simulations verify mse --size smoke --on transformer": "torch",
+    "python -m simulations verify --size smoke --on transformer": "torch",
+    "python -m simulations plan mse --size smoke --on transformer": "torch",
     "python -m simulations verify --size smoke --on language-model": "llm",
     "python -m simulations verify mse --size smoke --dask tcp://localhost:1": "dask",
     "python -m simulations verify mse --size smoke --engine autograd --device cuda": "torch",
+    "import ustat_pg.policies.models": "torch",
+    "from ustat_pg.policies import TransformerPolicy": "torch",
     "from ustat_pg.noise import NoiseMeter": "torch",
     "import ustat_pg.noise.verl": "noise",
     "from ustat_pg.llm import NoiseMonitor": "llm",
     "from ustat_pg.llm import EstimatorTrainer": "llm",
     "from ustat_pg.llm import TwoStageTrainer": "llm",
     "from ustat_pg.llm.scores import Scores": "llm",
-    "from ustat_pg.testing import problems; problems()": "testing",
+    **dict.fromkeys(
+        (f"from ustat_pg.testing import {x}; {x}()" for x in ("problems", "rewards", "scores")),
+        "testing",
+    ),
     # A scored pool and rewards are numbers alone; so are alarms.
     "ustat-pg advise --scored POOL --budget 64": None,
     "ustat-pg llm mse --scored POOL": None,
     "ustat-pg llm sweep --help": None,
     "from ustat_pg.noise import Alarms, Alternative, NoiseEstimate": None,
+    **{
+        f"from ustat_pg import estimators, testing; testing.{check}(estimators.grpo)": None
+        for check in ("assert_unbiased", "assert_finite", "assert_invariances")
+    },
 }
 """What need not stand on a page, and the extra that it needs."""
 
@@ -91,7 +100,7 @@ def test_one_line_says_what_to_install(outcomes, line, extra):
         assert err.count("\n") == 1
         assert EXTRA.search(err)[1] == extra
     if quiet := outcomes.get(QUIET.format(line, tuple(EXTRAS))):
-        assert quiet == [0, "", ""] or extra == "testing"
+        assert quiet == [0, "", ""] or extra == "testing" or "InputError" in err
 
 
 def test_what_pages_name_works_or_says_what_to_install(named, outcomes):

@@ -1,7 +1,5 @@
 """Which options a command takes of what it is asked of, and how their values are read."""
 
-from __future__ import annotations
-
 import argparse
 from argparse import ArgumentTypeError
 

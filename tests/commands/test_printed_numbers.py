@@ -1,7 +1,5 @@
 """The text of ``predict`` and ``explain`` has the numbers that their JSON has."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A result has the form that its command prints: ``str``, ``to_dict``, a notebook's cell."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 

@@ -1,7 +1,5 @@
 """AReaL's own advantages, by the function that its actor calls."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """EasyR1's own advantages, by the function that its trainer calls."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

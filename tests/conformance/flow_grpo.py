@@ -1,7 +1,5 @@
 """Flow-GRPO's own advantages, by the tracker of its prompts, or its script's line without one."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -1,7 +1,5 @@
 """miles's own advantages: its rewards as they reach the actor, then the actor's advantages."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """ms-swift's own advantages, by the function that all its backends call."""
 
-from __future__ import annotations
-
 import torch
 
 from .record import Refused, foreign, size_of

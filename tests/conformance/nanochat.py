@@ -1,7 +1,5 @@
 """nanochat's own advantages, by the lines of its script that work them out."""
 
-from __future__ import annotations
-
 import torch
 
 from .losses import MICRO_BATCHES

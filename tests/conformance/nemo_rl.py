@@ -1,7 +1,5 @@
 """NeMo-RL's own advantages, by the estimators and the dynamic sampling of its trainer."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """open-instruct's own advantages, by the lines of its data preparation that work them out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

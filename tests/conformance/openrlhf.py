@@ -1,7 +1,5 @@
 """OpenRLHF's own advantages, by its experience maker."""
 
-from __future__ import annotations
-
 import itertools
 from types import SimpleNamespace
 from unittest.mock import MagicMock

@@ -1,7 +1,5 @@
 """prime-rl's own advantages, by the algorithms' scoring of a group."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from functools import cache

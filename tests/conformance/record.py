@@ -13,8 +13,6 @@ recorded. A driver is the module beside this one of the framework's name, ``-`` 
 - ``loss`` and what belongs to it, where its loss can be run: `losses` says how.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.metadata

@@ -1,7 +1,5 @@
 """RLinf's own advantages, by the function that its workers call, as where it reasons."""
 
-from __future__ import annotations
-
 from typing import Optional
 
 import torch

@@ -1,7 +1,5 @@
 """rLLM's own advantages, by the function that its trainer calls for the groups of one role."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ROLL's own advantages: its rewards after normalisation, then its advantages."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """SkyRL's own advantages, by the function that its trainer calls."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import ClassVar

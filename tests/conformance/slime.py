@@ -1,7 +1,5 @@
 """slime's own advantages: its rewards as they reach the actor, then the actor's advantages."""
 
-from __future__ import annotations
-
 import sys
 from functools import cache
 from importlib.machinery import ModuleSpec

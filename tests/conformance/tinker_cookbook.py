@@ -1,7 +1,5 @@
 """tinker-cookbook's own advantages, by the function that its trainer calls."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 from .record import foreign

@@ -1,7 +1,5 @@
 """The advantages of TRL's GRPOTrainer, by its own step after generation; the installed release."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from types import SimpleNamespace
 from unittest.mock import MagicMock

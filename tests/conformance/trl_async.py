@@ -1,7 +1,5 @@
 """The advantages of TRL's AsyncGRPOTrainer, by its worker's own scoring of a group; the installed release."""
 
-from __future__ import annotations
-
 import asyncio
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The advantages and the loss of TRL's RLOOTrainer; the installed release."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """Tunix's own advantages, by the functions that its registry holds."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from .record import Refused, foreign, size_of

@@ -1,7 +1,5 @@
 """verl's own advantages, by the function that its trainer calls."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from types import SimpleNamespace
 

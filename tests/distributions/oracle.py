@@ -4,8 +4,6 @@
 rule, with a logarithm for every weight: no hyperbola, no pole to subtract, no branch to follow.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

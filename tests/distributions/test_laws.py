@@ -1,7 +1,5 @@
 """Mixtures of laws, and the distance of two: against laws that SciPy knows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

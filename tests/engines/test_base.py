@@ -1,11 +1,9 @@
 """Cells and estimators: their names, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.engines import (
     Distance,
     Draws,
@@ -35,42 +33,34 @@ UNEVEN = random_problem(0, "plain")
 EVEN = random_problem(0, "uniform-contexts")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((None, 2), "problem is None: it must be a SoftmaxBandit"),
-        ((UNEVEN, 0), "group size is 0"),
-        ((UNEVEN, 2, 0), "batch size is 0"),
-        ((UNEVEN, 2, 1, "random"), "design 'random' is unknown"),
-        ((UNEVEN, 2, 3, "fixed"), "needs uniform context probabilities"),
-        ((UNEVEN, 2, 2, "without-replacement"), "needs uniform context probabilities"),
-        ((EVEN, 2, 2, "fixed"), "batch size is 2: design fixed uses .* it must be 3"),
-        (
-            (EVEN, 2, 4, "without-replacement"),
-            "batch size is 4: .* at most the number of contexts, 3",
-        ),
-    ],
+test_cells_that_are_refused = refusals(
+    ((None, 2), "problem is None: it must be a SoftmaxBandit"),
+    ((UNEVEN, 0), "group size is 0"),
+    ((UNEVEN, 2, 0), "batch size is 0"),
+    ((UNEVEN, 2, 1, "random"), "design 'random' is unknown"),
+    ((UNEVEN, 2, 3, "fixed"), "needs uniform context probabilities"),
+    ((UNEVEN, 2, 2, "without-replacement"), "needs uniform context probabilities"),
+    ((EVEN, 2, 2, "fixed"), "batch size is 2: design fixed uses .* it must be 3"),
+    (
+        (EVEN, 2, 4, "without-replacement"),
+        "batch size is 4: .* at most the number of contexts, 3",
+    ),
+    of=lambda arguments: GradientCell(*arguments),
 )
-def test_cells_that_are_refused(arguments, message):
-    refuses(message, GradientCell, *arguments)
 
 
 def test_a_cells_name_is_its_address():
     assert GradientCell(EVEN, 2).name == f"{EVEN.digest}/G2/B1/iid"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "ppo"}, "estimator 'ppo' is unknown"),
-        ({"name": "critic"}, "engines have no critic"),
-        ({"name": "constant"}, "requires estimator 'constant'"),
-        ({"name": "grpo", "constant": 0.5}, "requires estimator 'constant'"),
-        ({"name": "constant", "constant": "half"}, "constant is not an array of numbers"),
-    ],
+test_estimators_that_are_refused = refusals(
+    ({"name": "ppo"}, "estimator 'ppo' is unknown"),
+    ({"name": "critic"}, "engines have no critic"),
+    ({"name": "constant"}, "requires estimator 'constant'"),
+    ({"name": "grpo", "constant": 0.5}, "requires estimator 'constant'"),
+    ({"name": "constant", "constant": "half"}, "constant is not an array of numbers"),
+    of=lambda arguments: Estimator(**arguments),
 )
-def test_estimators_that_are_refused(arguments, message):
-    refuses(message, Estimator, **arguments)
 
 
 def draws():

@@ -1,7 +1,5 @@
 """The cuda engine without a device: words on edges, kernels that compile, refusals."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

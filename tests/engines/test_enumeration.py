@@ -1,7 +1,5 @@
 """Enumerated means and errors against plain loops over ordered minibatches, and against closed forms."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Cells and quantities are kept by name: what differs in anything has another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """The example that trains: a few steps of every cell, its file, its figure, and going on."""
 
-from __future__ import annotations
-
 import runpy
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example that trains with two stages: a small study, going on, and the mean of its steps."""
 
-from __future__ import annotations
-
 import runpy
 from importlib.util import find_spec
 from pathlib import Path

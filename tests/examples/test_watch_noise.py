@@ -1,7 +1,5 @@
 """The example of a run that is watched: a few steps, the records and the picture."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

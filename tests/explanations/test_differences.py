@@ -1,7 +1,5 @@
 """What two specifications differ in, in effect."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

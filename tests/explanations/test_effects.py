@@ -1,7 +1,5 @@
 """``ustat-pg explain``, and ``ustat-pg predict`` for the estimators that people run."""
 
-from __future__ import annotations
-
 import json
 from math import comb, sqrt
 

@@ -1,7 +1,5 @@
 """An explanation's numbers, on a problem and of pass rates alone, and the words that they choose."""
 
-from __future__ import annotations
-
 from html import escape
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Points of language models' figures as a run leaves them, with values to recognise."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

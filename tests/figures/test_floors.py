@@ -1,7 +1,5 @@
 """The picture of the floors is that of the contracts, and no package or module is missing."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from figures.floors import COLOURS, FILE, ROOT, floors, picture

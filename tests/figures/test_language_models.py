@@ -1,7 +1,5 @@
 """Pictures of language models: every number where it belongs, and none where a run has left none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

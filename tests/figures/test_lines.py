@@ -1,7 +1,5 @@
 """Figures of bandits: each prediction, point and interval in its place, in the look that has its name."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

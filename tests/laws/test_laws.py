@@ -1,7 +1,5 @@
 """Laws that hold for every array of scores and rewards, or for every problem."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -2,8 +2,6 @@
 predictions nor in any engine, however large it is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A tiny random language model that stands in for a real one."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.models import save_tiny

@@ -1,7 +1,5 @@
 """A pool's advice in words: each sentence has its numbers, where there are any."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

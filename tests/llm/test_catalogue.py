@@ -1,7 +1,5 @@
 """The catalogue's rows on TRL against TRL's own code: defaults, caps, configs."""
 
-from __future__ import annotations
-
 from unittest.mock import MagicMock
 
 import numpy as np

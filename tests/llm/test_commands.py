@@ -1,7 +1,5 @@
 """The commands on language models, as a user gives them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Intervals of pools and of the meter from problems whose moments are known, by the benchmark's own cases."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import binom

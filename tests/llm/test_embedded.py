@@ -1,7 +1,5 @@
 """The embedded models: documents and tasks."""
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -1,7 +1,5 @@
 """Pool estimators against enumeration: their means over all pools, their intervals, their refusals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Every column of a pool's tables, from its prompts' moments: by loops over prompts and pairs of them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

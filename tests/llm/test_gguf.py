@@ -1,7 +1,5 @@
 """Models of GGUF files, written here or shipped in a package."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -1,7 +1,5 @@
 """What rests on the gradients of prompts has no upper end where too few prompts show one."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Logs of trainers: a row for each completion, as TRL, verl and plain scripts write them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

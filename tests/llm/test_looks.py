@@ -1,7 +1,5 @@
 """A pool that grows until the group size is known: what it costs, and how often its intervals miss."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

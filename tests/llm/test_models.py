@@ -1,7 +1,5 @@
 """Loading models: folders, adapters, tokens, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Alarms of runs of TRL, what is printed of them, and what a checkpoint keeps."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Nothing that fails in the monitor ends a training, on one process or two, and nothing is wrong quietly."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import pickle

@@ -1,7 +1,5 @@
 """Tasks of Reasoning Gym: prompts, worked examples, the cut of an answer, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Why a loss is 0 or a reward flat: each cause is planted in a log, and a sound log gets no word."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rollouts: drawn from the model itself, stored, resumed, read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Scored pools: what is refused, what a file keeps, and what a selection loses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rollouts of an older policy: token weights are those that TRL's losses have by autograd."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

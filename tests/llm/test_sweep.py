@@ -1,7 +1,5 @@
 """Sweeps: what is planned, made, skipped and continued, and what joined results say."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Tables by counts from a pool: every mean against enumeration, every tuple of rollouts, every design."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tasks: verifiers, prompts of one's own, GSM8K and MATH from local files."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.commands import jsonl
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.llm.prompts import Prompt, Task, VerifierError, load_verifier
 from ustat_pg.llm.tasks import drawn, jsonl_task, load_task, mathematics
 
@@ -85,21 +83,17 @@ def test_a_verifier_that_raises_names_the_prompt():
 PROMPT = Prompt("a", "x")
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "said"),
-    [
-        (Prompt, ("a", [{"role": "user"}]), "messages like"),
-        (Prompt, ("a", "x", {"completions": 1}), "named 'completions'"),
-        (Task, ("t", (), print, 1), "no prompts"),
-        (Task, ("t", (PROMPT, PROMPT), print, 1), "two prompts"),
-        (load_verifier, ("exact",), "the verifier"),
-        (load_task, ("arithmetics",), "must be gsm8k, math"),
-        (load_task, ("embedded:base:seeds=1",), "no option 'seeds=1'"),
-        (load_task, ("nowhere/p.jsonl",), "have no verifier"),
-    ],
+test_prompts_tasks_and_names_that_are_none_are_refused = refusals(
+    (Prompt, ("a", [{"role": "user"}]), "messages like"),
+    (Prompt, ("a", "x", {"completions": 1}), "named 'completions'"),
+    (Task, ("t", (), print, 1), "no prompts"),
+    (Task, ("t", (PROMPT, PROMPT), print, 1), "two prompts"),
+    (load_verifier, ("exact",), "the verifier"),
+    (load_task, ("arithmetics",), "must be gsm8k, math"),
+    (load_task, ("embedded:base:seeds=1",), "no option 'seeds=1'"),
+    (load_task, ("nowhere/p.jsonl",), "have no verifier"),
+    of=lambda call, arguments: call(*arguments),
 )
-def test_prompts_tasks_and_names_that_are_none_are_refused(call, arguments, said):
-    refuses(said, call, *arguments)
 
 
 def test_a_jsonl_file_with_a_verifier_by_name(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """What is read from TRL's batches, and how outputs are dealt among them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -3,8 +3,6 @@
 Settings here give one option each, and TRL's defaults for all others that say what is climbed.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

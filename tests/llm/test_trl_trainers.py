@@ -1,7 +1,5 @@
 """A step of TRL's trainers, and of ours, is the gradient of the theory at the same completions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

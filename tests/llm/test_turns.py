@@ -1,7 +1,5 @@
 """Pools of a language model's turns: scores against differentiation, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Groups of two stages through TRL: the mean step is the true gradient, at the outputs of a fixed group."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The recipe for vLLM on the page of file formats, run with a stand-in for it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Each alarm is raised by the fault that is planted, and as seldom without as is said."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """What other estimators' noise is, from completions that one trained on, against enumeration."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """From sums of steps to an estimate: which steps count, errors, and ends that are not known."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

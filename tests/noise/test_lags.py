@@ -1,7 +1,5 @@
 """Pairs of neighbouring steps: what moved between them, and what they say of the signal."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradients of single completions by hooks on layers are those of one backward pass for each."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 

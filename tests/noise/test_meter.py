@@ -1,14 +1,10 @@
 """The meter measures α, β and γ of enumeration, in any composition of micro-batches."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
 import pickle
 import re
-import subprocess
-import sys
 from unittest.mock import patch
 
 import numpy as np
@@ -18,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from tests.support.commands import two_processes
+from tests.support.commands import python, two_processes
 from tests.support.meters import one_step
 from tests.support.refusals import refuses
 from ustat_pg.noise import NoiseMeter
@@ -182,19 +178,6 @@ def test_a_plain_loop_measures_its_own_gradients(deal, scale):
     assert meter.estimate().signal.value == pytest.approx(wanted.signal.value, rel=1e-4)
     assert meter.estimate().k_crit.interval == pytest.approx(wanted.k_crit.interval, rel=1e-3)
     assert math.isnan(meter.estimate().c1.value)
-
-
-def test_constants_of_leave_one_out_are_those_of_enumeration():
-    alpha, beta, gamma = enumerated("rloo")
-    sums = step_sums(products("rloo"), [np.array([i // GROUP]) for i in range(8)])
-    estimate = estimate_noise(np.stack([sums, sums]), leave_one_out=True, phi_over_tau=0.8)
-    from ustat_pg.predictions import paired_constants
-
-    wanted = paired_constants(alpha, beta, gamma, GROUP, 0.8)
-    assert (estimate.c1.value, estimate.c2.value, estimate.c3.value) == pytest.approx(
-        wanted, rel=1e-9
-    )
-    assert estimate.g_star.value == pytest.approx(1 + math.sqrt(wanted[2] / wanted[0]))
 
 
 def drawn(rng, steps, signal=1.0):
@@ -418,21 +401,6 @@ def test_the_share_of_the_largest_hundredth():
     assert math.isnan(few.estimate().top_share)
 
 
-def test_after_the_steps_that_are_said_to_be_needed_the_ratio_is_known():
-    """The same steps over and over: an error falls with the root of their number."""
-    rng = np.random.default_rng(2)
-    sums = drawn(rng, 20, 0.6)
-    first = estimate_noise(sums)
-    relative = first.k_crit.se / first.k_crit.value
-    assert first.steps_needed == pytest.approx(20 * ((relative / 0.3) ** 2 - 1))
-    assert first.steps_needed > 20
-    later = estimate_noise(np.resize(sums, (20 + round(first.steps_needed), sums.shape[1])))
-    assert later.k_crit.se / later.k_crit.value == pytest.approx(0.3, rel=0.1)
-    assert later.steps_needed < 5
-    assert estimate_noise(drawn(rng, 200)).steps_needed == 0
-    assert estimate_noise(drawn(rng, 12, 0.0)).steps_needed > 12
-
-
 def test_the_sentence():
     rng = np.random.default_rng(3)
     known = estimate_noise(drawn(rng, 100))
@@ -468,8 +436,7 @@ print(meter.estimate().signal.value)
 
 def test_torch_and_numpy_alone_will_do():
     """A module that stands as None among the loaded ones cannot be imported."""
-    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
-    assert float(done.stdout) == 24
+    assert float(python(ALONE).stdout) == 24
 
 
 KINDS = ["ddp", "fsdp", "ddp layers", "fsdp layers"]

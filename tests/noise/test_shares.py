@@ -1,7 +1,5 @@
 """φ from micro-batches whose completions are not told apart, against every outcome and its probability."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction as F

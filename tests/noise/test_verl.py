@@ -1,7 +1,5 @@
 """verl's loop over micro-batches, as a stand-in: two processes of FSDP2 give the numbers of one."""
 
-from __future__ import annotations
-
 import warnings
 from contextlib import contextmanager
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Laws of every policy: probabilities, scores, and products against dense scores."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables as a policy: moments in any coordinates, parameters of the source, and refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import special_ortho_group

@@ -1,7 +1,5 @@
 """Token sequences with a softmax at every prefix, against loops over tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

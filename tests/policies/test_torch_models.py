@@ -1,7 +1,5 @@
 """Policies as functions of their parameters, against the policies themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The transformer against finite differences, backward loops, torch's own layer and its tables."""
 
-from __future__ import annotations
-
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The verdicts' error rates, over seeds that nobody chose (2,000 seeds: benchmarks/false_alarms.md)."""
 
-from __future__ import annotations
-
 import pytest
 from scipy.stats import binomtest
 

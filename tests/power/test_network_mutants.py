@@ -2,8 +2,6 @@
 prefix softmax and, some of them, under a transformer.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest

@@ -1,7 +1,5 @@
 """The record of an advice: its table, its picture, its sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from html import escape
 
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 
 from simulations.interior_problems.location_bandit import LocationBandit
-from tests.support.commands import python
 from tests.support.refusals import refuses
 from ustat_pg import gradient_covariance, gradient_mse, group_size_advice
 from ustat_pg.advice import advise
@@ -45,17 +42,6 @@ def test_a_problem_stands_for_its_moments():
     assert explain("std", group_size=4, moments=PROBLEM).mse == (
         explain("std", group_size=4, moments=moments).mse
     )
-
-
-def test_an_advice_on_a_problem_knows_its_silent_groups():
-    of_problem = group_size_advice(PROBLEM, 64)
-    assert of_problem == group_size_advice(
-        PROBLEM.moments(), 64, frac_reward_zero_std=PROBLEM.frac_reward_zero_std
-    )
-    assert all(row.frac_reward_zero_std is not None for row in of_problem.table)
-    assert group_size_advice(PROBLEM, 64, frac_reward_zero_std=lambda size: 0.25).table[
-        0
-    ].frac_reward_zero_std == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +113,6 @@ def test_the_picture_shows_the_table():
     )
     assert lines[1].tolist() == [[advice.group_size, 1.0]]
     assert advice.plot(axes) is axes
-
-
-def test_a_picture_names_missing_matplotlib():
-    done = python(
-        "import sys; sys.modules['matplotlib'] = None\n"
-        "from ustat_pg.predictions import MseConstants, group_size_advice\n"
-        "group_size_advice(MseConstants(0.01, 0.5, 1.0), 24).plot()"
-    )
-    assert "a picture needs matplotlib: pip install 'ustat_pg[figures]'" in done.stderr
 
 
 def test_table_and_sentence_use_the_same_least_error():

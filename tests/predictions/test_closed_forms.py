@@ -1,7 +1,5 @@
 """Closed forms against what they are the closed form of: brute force, limits, other closed forms."""
 
-from __future__ import annotations
-
 from itertools import permutations, product
 
 import numpy as np

@@ -2,8 +2,6 @@
 ``tests/test_independent_tables.py``, and every count in ``test_large_groups.py``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -56,6 +54,7 @@ test_what_is_refused = refusals(
         "2 values: a group of 4",
     ),
     (lambda: count_table("std", 4).weight(1.5), "pass rate is 1.5"),
+    (lambda: count_table("std", 4).clipped(0), "limit is 0"),
     (lambda: gradient_mse(GRADED, "std", 4), "std has a closed form for rewards"),
     (lambda: best_table(BINARY, 4, [1.0, 1.0]), r"needs \(4,\)"),
     (

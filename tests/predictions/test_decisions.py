@@ -1,7 +1,5 @@
 """A group size is as sure as the intervals of the constants: what is decided where these have no end."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

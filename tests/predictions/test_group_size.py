@@ -1,7 +1,5 @@
 """Group sizes against every feasible one in exact arithmetic, at edges, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import product

@@ -1,7 +1,5 @@
 """Closed forms in groups to 64 and minibatches to 10,000, by sums over the number of first outputs."""
 
-from __future__ import annotations
-
 from math import sqrt
 from typing import NamedTuple
 

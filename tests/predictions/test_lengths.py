@@ -1,7 +1,5 @@
 """Outputs of unequal length: means in exact fractions, the engines, refusals."""
 
-from __future__ import annotations
-
 from collections import Counter
 from fractions import Fraction
 from itertools import product

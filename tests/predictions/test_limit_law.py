@@ -1,7 +1,5 @@
 """Theorem 8's law: against the Lyapunov equation and the plain recursion, at edges, and what is refused."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ That they agree with enumeration, in every design, is in ``tests/test_independen
 ``tests/test_independent_tables.py``; claims refute an error planted in every term.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

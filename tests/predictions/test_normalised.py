@@ -1,7 +1,5 @@
 """Errors of normalised estimators at finite G against enumeration; their limits are those of claims."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

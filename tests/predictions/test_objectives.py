@@ -1,7 +1,5 @@
 """What estimators climb and what KL penalties descend, from the theory alone: fractions and plain loops."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import comb, exp, log
@@ -9,7 +7,7 @@ from math import comb, exp, log
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.predictions import (
     bernstein_objective,
     climbed_maximiser,
@@ -160,25 +158,17 @@ def test_a_ratio_of_tokens_makes_no_gradient_of_a_function():
     assert abs(slope(0, 0)[1, 0] - slope(1, 0)[0, 0]) > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (([0.5, 0.5], [1.0, 0.0]), "a choice has probability 0"),
-        (([0.5, 0.5], [0.2, 0.3, 0.5]), "they must be equal"),
-        (([0.5, 0.5], [0.5, 0.5], "k4"), "KL estimator 'k4' is unknown"),
-    ],
+test_invalid_pairs_of_laws_are_refused = refusals(
+    (([0.5, 0.5], [1.0, 0.0]), "a choice has probability 0"),
+    (([0.5, 0.5], [0.2, 0.3, 0.5]), "they must be equal"),
+    (([0.5, 0.5], [0.5, 0.5], "k4"), "KL estimator 'k4' is unknown"),
+    of=lambda arguments: kl_penalty(*arguments),
 )
-def test_invalid_pairs_of_laws_are_refused(arguments, says):
-    refuses(says, kl_penalty, *arguments)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "says"),
-    [
-        ({}, "several prefixes need prefixes and tokens"),
-        ({"prefixes": PREFIXES}, "give both"),
-        ({"prefixes": PREFIXES[:-1], "tokens": TOKENS[:-1]}, "every output must be there once"),
-    ],
+test_outputs_that_are_not_all_there_are_refused = refusals(
+    ({}, "several prefixes need prefixes and tokens"),
+    ({"prefixes": PREFIXES}, "give both"),
+    ({"prefixes": PREFIXES[:-1], "tokens": TOKENS[:-1]}, "every output must be there once"),
+    of=lambda outputs: kl_gradient(*laws(1), **outputs),
 )
-def test_outputs_that_are_not_all_there_are_refused(outputs, says):
-    refuses(says, kl_gradient, *laws(1), **outputs)

@@ -2,8 +2,6 @@
 estimator of the registry, with its closed form where it has one, and by enumeration.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The forms of weights, and what is refused; orders of epochs are in ``test_closed_forms.py``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

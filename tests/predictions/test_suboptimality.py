@@ -1,7 +1,5 @@
 """Lemma 6's bounds: the factors against quadratics, the curve by hand; closed forms are the claims'."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

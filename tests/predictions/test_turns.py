@@ -1,7 +1,5 @@
 """Credit over turns: closed forms and enumeration against a second mind's brute force in fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 from itertools import product
@@ -50,21 +48,6 @@ def close(found, wanted, said=""):
     np.testing.assert_allclose(
         found, np.array(wanted, dtype=float), rtol=0, atol=1e-12, err_msg=said
     )
-
-
-@cases
-def test_the_second_minds_closed_forms_are_its_brute_force(name, size):
-    """To the last digit: every fraction is equal."""
-    means = ind.closed_means(listed(name), size)
-    by_turn = ind.moments(listed(name), ind.SCHEMES["to-go"], size, by_turn=True)
-    assert list(by_turn.mean) == list(means.pop("/ n_t"))
-    for scheme, mean in means.items():
-        assert list(brute(name, scheme, size).mean) == list(mean), scheme
-    at_end = not any(any(e.rewards[:-1]) for e in listed(name))
-    for t in range(len(by_turn.squares)):
-        for scheme, noise in ind.closed_noise(listed(name), t, size).items():
-            if at_end or scheme != "episode":
-                assert size * brute(name, scheme, size).squares[t] == noise, (scheme, t)
 
 
 def without_baseline(rewards, reached):

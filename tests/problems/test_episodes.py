@@ -3,8 +3,6 @@
 The scores of single turns are held to it in ``tests/predictions/test_turns.py``.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 
 import numpy as np

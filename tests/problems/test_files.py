@@ -1,14 +1,12 @@
 """Problems in files: round trips, and files that are not what they should be."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
 
 from simulations.interior_problems.location_bandit import LocationBandit
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.problems import (
     KINDS,
     SoftmaxBandit,
@@ -80,24 +78,21 @@ OTHER_FORM = {"logits": None, "context_features": [[1.0]] * 2, "weights": [[0.0]
 """What makes the example one of shared weights; None takes a name away."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(({name: None}, f"lacks {name}") for name in example_problem() if name != "logits"),
-        ({"logits": None}, "logits"),
-        (dict.fromkeys(set(example_problem()) - {"logits"}), "lacks context_probs, reward_probs, "),
-        ({"rewards": [1.0]}, "unknown names: rewards"),
-        ({"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
-        (OTHER_FORM | {"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
-        ({"theta": [1.0]}, "exactly one of: logits; features with theta"),
-        ({"features": [[[1.0]]]}, "exactly one of: logits; features with theta"),
-        ({"logits": None, "features": [[1.0]]}, "lacks theta"),
-        ({"logits": None, "weights": [[1.0]]}, "lacks context_feat"),
-    ],
+test_missing_and_unknown_names_are_reported = refusals(
+    *(({name: None}, f"lacks {name}") for name in example_problem() if name != "logits"),
+    ({"logits": None}, "logits"),
+    (dict.fromkeys(set(example_problem()) - {"logits"}), "lacks context_probs, reward_probs, "),
+    ({"rewards": [1.0]}, "unknown names: rewards"),
+    ({"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
+    (OTHER_FORM | {"offset": [[0.0] * 3] * 2}, "unknown names: offset"),
+    ({"theta": [1.0]}, "exactly one of: logits; features with theta"),
+    ({"features": [[[1.0]]]}, "exactly one of: logits; features with theta"),
+    ({"logits": None, "features": [[1.0]]}, "lacks theta"),
+    ({"logits": None, "weights": [[1.0]]}, "lacks context_feat"),
+    of=lambda changes: problem_from_mapping(
+        {name: value for name, value in (example_problem() | changes).items() if value}
+    ),
 )
-def test_missing_and_unknown_names_are_reported(changes, message):
-    data = {name: value for name, value in (example_problem() | changes).items() if value}
-    refuses(message, problem_from_mapping, data)
 
 
 @pytest.mark.parametrize("suffix", ["", ".txt", ".JSON", ".npy", ".json.gz"])

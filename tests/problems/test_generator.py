@@ -1,7 +1,5 @@
 """Random problems: determinism, and the corners that the kinds promise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,11 +1,9 @@
 """Labelled tables as bandits: the pass rate asked for, sizes, refusals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.problems import digits_problem, labelled_problem
 
 
@@ -65,16 +63,12 @@ def test_digits():
     assert np.unique(np.argmax(problem.mean_rewards, axis=1)).tolist() == list(range(10))
 
 
-@pytest.mark.parametrize(
-    ("features", "labels", "message"),
-    [
-        ([[0.0], [1.0]], [1, 1], "one value only"),
-        ([[0.0], [1.0]], [0, 1, 0], r"labels have shape \(3,\): one per row \(2\)"),
-        ([[0.0], [1.0]], [[0], [1]], r"labels have shape \(2, 1\)"),
-    ],
+test_refused = refusals(
+    ([[0.0], [1.0]], [1, 1], "one value only"),
+    ([[0.0], [1.0]], [0, 1, 0], r"labels have shape \(3,\): one per row \(2\)"),
+    ([[0.0], [1.0]], [[0], [1]], r"labels have shape \(2, 1\)"),
+    of=lambda features, labels: labelled_problem(features, labels),
 )
-def test_refused(features, labels, message):
-    refuses(message, labelled_problem, features, labels)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.333, 1.0, 1.5, -1.0, float("nan")])

@@ -1,7 +1,5 @@
 """Problems that go by a name: the moments in their files against enumeration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Minibatches drawn from a bandit: what is drawn, its advantages by loops, and where its gradient is."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

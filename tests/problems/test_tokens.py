@@ -1,7 +1,5 @@
 """Token problems: verifiers against other ways to check, the bandit they make, refusals."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

@@ -1,7 +1,5 @@
 """What tests of the command share."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.__main__ import main

@@ -1,7 +1,5 @@
 """``python -m simulations check``: a line of a report, drawn again by itself, bit for bit."""
 
-from __future__ import annotations
-
 import json
 import shlex
 
@@ -29,10 +27,8 @@ def as_data(check):
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
-    """Identities, means, differences, ratios and slopes."""
-    stems = ("ustatistic", "mse", "oracle")
-    return stored_run(tmp_path_factory.mktemp("smoke"), stems, Suite("smoke"), Options("smoke"))
+def smoke(whole_run):
+    return load_run(whole_run)
 
 
 def again(results, stem, check, capsys):

@@ -1,7 +1,5 @@
 """What claims rest on beside their checks: theorems on their constants, and their problems."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

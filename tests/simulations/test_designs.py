@@ -1,7 +1,5 @@
 """The designs: what the suite promises for every seed, before anything is drawn."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

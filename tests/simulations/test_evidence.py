@@ -1,7 +1,5 @@
 """Approximate evidence knows its own error: the seeds at which it did not, and what it rests on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``python -m simulations`` as a user runs it: exit codes, one JSON object, kills and workers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Bandits of the token problems, at all parameters or as few as scores span."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from itertools import islice
 

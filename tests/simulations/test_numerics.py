@@ -1,7 +1,5 @@
 """Errors that are computed bound the errors that there are; and checks that once refused a true result."""
 
-from __future__ import annotations
-
 from math import exp, log1p
 
 import numpy as np

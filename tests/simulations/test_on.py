@@ -1,40 +1,13 @@
 """``--on`` and ``--device``: kinds of problems, what is refused and skipped, and going without torch."""
 
-from __future__ import annotations
-
 import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-import simulations.__main__ as command
-from simulations.problems import tokens
 from tests.support.commands import python
 from tests.support.networks import WITHOUT_TORCH
-
-# Without torch.
-
-
-TORCH = "pip install 'ustat_pg[torch]'"
-
-
-@pytest.fixture
-def no_torch(monkeypatch):
-    """The process without torch, as far as it asks."""
-    for module in (command, tokens):
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        *((f"{asked} --on transformer", TORCH) for asked in ("verify", "verify mse", "plan mse")),
-        ("verify mse --engine autograd --device cuda", TORCH),
-    ],
-)
-def test_without_torch_what_needs_it_is_refused_with_the_command(no_torch, words, message, refused):
-    assert message in refused([*words.split(), "--size", "smoke"])
 
 
 def test_a_run_without_torch_confirms_one_step(tmp_path):
@@ -45,9 +18,6 @@ def test_a_run_without_torch_confirms_one_step(tmp_path):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 of 2 results confirmed" in done.stdout
-
-
-# The command.
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])

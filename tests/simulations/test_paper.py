@@ -1,7 +1,5 @@
 """The paper's results by stem and by label."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.paper import RESULTS, stem_of

@@ -1,7 +1,5 @@
 """What Beyond 1 asks of a verifier that errs, and of advantages that are cut off."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Advantage functions in the style of trainers, right and wrong ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

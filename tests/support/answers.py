@@ -1,7 +1,5 @@
 """Tests of what frameworks' own code has answered."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays of every library that advantages take."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Problems whose logits bend, made of problems whose logits are linear."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ustat_pg.policies import ArmLinearSoftmax

@@ -1,7 +1,5 @@
 """Small claims that a smoke run settles, and what is asked of any claim and of any run."""
 
-from __future__ import annotations
-
 import json
 from functools import lru_cache
 from math import log

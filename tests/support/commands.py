@@ -1,7 +1,5 @@
 """What a command prints and how it ends."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket
@@ -35,11 +33,12 @@ def refusal_of(capsys, main, *words) -> str:
     return captured.err
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    """A program of the repository's root, run to its end in a process of its own."""
+def python(code: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A program of the repository's root, run to its end in a process of its own with words and variables."""
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=1200
-    )
+        [sys.executable, "-c", code, *words],
+        cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=1200,
+    )  # fmt: skip
 
 
 def two_processes(program, *words) -> list:

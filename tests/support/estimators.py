@@ -1,7 +1,5 @@
 """Every estimator that engines can run, so that a new one is tested without being named again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from ustat_pg.engines import Estimator

@@ -1,7 +1,5 @@
 """Lines, intervals and words of a drawing."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

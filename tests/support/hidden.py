@@ -1,7 +1,5 @@
 """Processes that do not find some packages, as where these are not installed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files that would run code, and words and numbers that no command can take."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator

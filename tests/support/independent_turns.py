@@ -4,7 +4,7 @@ Nothing here is imported from the library.
 
 1. Problems: states, actions with rational probabilities, moves; every episode with the scores of its turns.
 2. Brute force: each scheme's advantage from its definition, and the estimate's first two moments.
-3. Closed forms of the same, from q_t, μ_t, g_t and binomial laws.
+3. What closed forms read: q_t, V_t, the variance of a return, and binomial laws.
 """
 
 import random
@@ -88,9 +88,9 @@ def pool(of: Iterable[Episode]) -> Fraction:
     return mean(e.back(0) for e in of for _ in e.states)
 
 
-def visits(g: Group, i: int, t: int, own: Callable[[int], bool]) -> list[Fraction]:
-    """Returns from an equal state: of other episodes, and of the own one's turns u for which own(u)."""
-    kept = [(e, u) for j, e in enumerate(g) for u in range(len(e.states)) if j != i or own(u)]
+def visits(g: Group, i: int, t: int, own: bool) -> list[Fraction]:
+    """Returns from an equal state: of other episodes, and of the own one."""
+    kept = [(e, u) for j, e in enumerate(g) for u in range(len(e.states)) if j != i or own]
     return [e.back(u) for e, u in kept if e.states[u] == g[i].states[t]]
 
 
@@ -109,19 +109,14 @@ SCHEMES: dict[str, Scheme] = {
     "episode": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, 0, i)),
     "episode-mean": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, 0)),
     "to-go": lambda g, i, t: g[i].back(t) - mean(e.back(t) for e in there(g, t, i)),
-    "to-go, past": lambda g, i, t: g[i].back(0) - mean(e.back(0) for e in there(g, t, i)),
     "to-go-mean": lambda g, i, t: g[i].back(t) - mean(e.back(t) for e in there(g, t)),
     "summed": lambda g, i, t: summed(g, i, t, i),
-    "summed, past": lambda g, i, t: summed(g, i, 0, i),
     "summed, dropped": lambda g, i, t: summed(g, i, t, i, drop=True),
     "summed-mean": lambda g, i, t: summed(g, i, t, None),
     "pooled": lambda g, i, t: g[i].back(0) - pool(there(g, 0, i)),
-    "pooled, no past": lambda g, i, t: g[i].back(t) - pool(there(g, 0, i)),
     "pooled-mean": lambda g, i, t: g[i].back(0) - pool(g),
-    "state": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, lambda u: False)),
-    "state, own others": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, lambda u: u != t)),
-    "state, own earlier": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, lambda u: u < t)),
-    "state-mean": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, lambda u: True)),
+    "state": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, own=False)),
+    "state-mean": lambda g, i, t: g[i].back(t) - mean(visits(g, i, t, own=True)),
 }
 
 
@@ -134,7 +129,7 @@ OTHERS = {
     "episode": lambda g, i, t: there(g, 0, i),
     "to-go": lambda g, i, t: there(g, t, i),
     "pooled": lambda g, i, t: there(g, 0, i),
-    "state": lambda g, i, t: visits(g, i, t, lambda u: False),
+    "state": lambda g, i, t: visits(g, i, t, own=False),
 }
 SCHEMES |= {f"{scheme}, dropped": dropped(scheme, others) for scheme, others in OTHERS.items()}
 
@@ -151,15 +146,14 @@ class Moments(NamedTuple):
     total: Fraction  # E|ĝ|²
 
 
-def moments(listed: list[Episode], scheme: Scheme, size: int, by_turn: bool = False) -> Moments:
-    """Of ĝ = (1/G) Σ_i Σ_t s_it A_it; ``by_turn`` divides a turn by n_t, the number there, instead."""
+def moments(listed: list[Episode], scheme: Scheme, size: int) -> Moments:
+    """Of ĝ = (1/G) Σ_i Σ_t s_it A_it."""
     found = Moments(ZERO, [ZERO] * max(len(e.states) for e in listed), ZERO)
     for g in product(listed, repeat=size):
         chance, whole = prod(e.prob for e in g), ZERO * listed[0].scores[0]
         for t in range(max(len(e.states) for e in g)):
-            divisor = len(there(g, t)) if by_turn else size
             terms = [e.scores[t] * scheme(g, i, t) for i, e in enumerate(g) if len(e.states) > t]
-            part = sum(terms) / divisor
+            part = sum(terms) / size
             found.squares[t] += chance * (part @ part)
             whole += part
         found = Moments(
@@ -172,60 +166,18 @@ def moments(listed: list[Episode], scheme: Scheme, size: int, by_turn: bool = Fa
 
 
 class Turn:
-    """What the closed forms read of a turn: q, μ, g, gradients, and moments of R_t given it is reached."""
+    """What closed forms read of a turn: the chance q to reach it, and moments of R_t given that it is."""
 
     def __init__(self, listed: list[Episode], t: int) -> None:
         of = there(listed, t)
         self.q = sum(e.prob for e in of)
-        self.mu = sum(e.prob * e.rewards[t] for e in of) / self.q
         self.value = sum(e.prob * e.back(t) for e in of) / self.q
         self.variance = sum(e.prob * (e.back(t) - self.value) ** 2 for e in of) / self.q
-        self.q_slope = sum(e.slope for e in of)
-        self.mu_slope = sum((e.rewards[t] - self.mu) * e.slope for e in of) / self.q
-        self.g = sum(e.prob * e.back(t) * e.scores[t] for e in of)
-        weights = [(e.prob * (e.scores[t] @ e.scores[t]), e.back(t) - self.value) for e in of]
-        self.f = [sum(w * off**n for w, off in weights) for n in range(3)]
 
 
 def binomial(n: int, q: Fraction, f: Callable[[int], Fraction]) -> Fraction:
     """E f(k), k ~ Bin(n, q)."""
     return sum((comb(n, k) * q**k * (1 - q) ** (n - k) * f(k) for k in range(n + 1)), ZERO)
-
-
-def own_weight(q: Fraction, size: int) -> Fraction:
-    """w = 1 - E[1/n | the own episode is there]."""
-    return 1 - binomial(size - 1, q, lambda k: Fraction(1, k + 1))
-
-
-def closed_means(listed: list[Episode], size: int) -> dict[str, Vector]:
-    """The mean of each scheme in closed form; "/ n_t" is "to-go" with each turn divided by n_t."""
-    turns = [Turn(listed, t) for t in range(max(len(e.states) for e in listed))]
-    gradient = sum(e.back(0) * e.slope for e in listed)
-    alone = {u: (1 - u.q) ** (size - 1) for u in turns}
-    groups = product(listed, repeat=size)
-    slopes = (
-        pool(g) * e.slope * prod(o.prob for o in there(g, 0, i))
-        for g in groups
-        for i, e in enumerate(g)
-    )
-    means = {
-        "episode-mean": gradient * Fraction(size - 1, size),
-        "to-go, dropped": sum((1 - alone[u]) * u.g for u in turns),
-        "to-go-mean": sum(own_weight(u.q, size) * u.g for u in turns),
-        "/ n_t": sum((1 - (1 - u.q) ** size) / u.q * u.g for u in turns),
-        "summed": gradient - sum(u.mu * (1 - alone[u]) * u.q_slope for u in turns),
-        "summed, dropped": sum((1 - alone[u]) * u.q * u.mu_slope for u in turns),
-        "summed-mean": sum(own_weight(u.q, size) * u.q * u.mu_slope for u in turns),
-        "pooled-mean": gradient - sum(slopes) / size,
-    }
-    unbiased = ["none", "episode", "to-go", "to-go, past", "pooled", "pooled, no past", "state"]
-    if all(len(set(e.states)) == len(e.states) for e in listed):
-        unbiased += ["state, own others", "state, own earlier"]
-        meets = {x: sum(e.prob for e in listed if x in e.states) for e in listed for x in e.states}
-        steps = [(e, x, u) for e in listed for u, x in enumerate(e.states)]
-        terms = (own_weight(meets[x], size) * e.prob * e.back(u) * e.scores[u] for e, x, u in steps)
-        means["state-mean"] = sum(terms)
-    return means | dict.fromkeys(unbiased, gradient) | {"summed, past": means["summed"]}
 
 
 def own_pools(listed: list[Episode], size: int) -> list[Fraction]:
@@ -244,21 +196,6 @@ def own_pools(listed: list[Episode], size: int) -> list[Fraction]:
         )
         for e in listed
     ]
-
-
-def closed_noise(listed: list[Episode], t: int, size: int) -> dict[str, Fraction]:
-    """G E|ĝ_t|²; "episode" where rewards come at the end only."""
-    first, here = Turn(listed, 0), Turn(listed, t)
-    (f0, f1, f2), v, q, off = here.f, here.value, here.q, here.value - first.value
-    alone, pairs = (1 - q) ** (size - 1), (size - 1) * (here.g @ here.g)
-    spread = here.variance * binomial(size - 1, q, lambda k: Fraction(k > 0, max(k, 1)))
-    again = binomial(size - 2, q, lambda k: Fraction(1, (k + 1) ** 2))
-    apart = first.variance / (size - 1) + off**2
-    return {
-        "none": f2 + 2 * v * f1 + v**2 * f0 + pairs,
-        "to-go": f2 + 2 * v * alone * f1 + f0 * (spread + v**2 * alone) + pairs * (1 + again),
-        "episode": f2 + 2 * off * f1 + f0 * apart + pairs * (1 + Fraction(1, (size - 1) ** 2)),
-    }
 
 
 # ---- problems

@@ -1,7 +1,5 @@
 """Commands in processes of their own, killed while they run."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Location bandits: the two test beds of the theory, and landscapes with two hills."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from simulations.interior_problems.location_bandit import LocationBandit

@@ -5,8 +5,6 @@ enumeration finds. Numbers are allowed ``relative`` of themselves and ``floor`` 
 one output could make of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

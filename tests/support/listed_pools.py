@@ -1,7 +1,5 @@
 """Pools of bandits small enough to list, and the means of statistics over all of them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """A step of a meter in a plain loop."""
 
-from __future__ import annotations
-
 
 def one_step(meter, theta, prompts=(0, 0, 1, 1), grads=(1.0, 2.0, 3.0, 4.0), **options):
     for prompt, value in zip(prompts, grads, strict=True):

@@ -1,7 +1,5 @@
 """Tiny random language models that stand in for real ones: Qwen2 with a character tokenizer."""
 
-from __future__ import annotations
-
 import copy
 import string
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A record of moments made by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from ustat_pg.moments import Moments

@@ -1,7 +1,5 @@
 """What tests of networks share: scores output by output, and a machine without torch."""
 
-from __future__ import annotations
-
 import numpy as np
 
 WITHOUT_TORCH = """

@@ -1,7 +1,5 @@
 """A run that a monitor watches, and the same estimate from what each backward pass accumulated."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from transformers import Trainer, TrainerCallback

@@ -1,7 +1,5 @@
 """Files of tests that need packages which are not installed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.util import find_spec
 

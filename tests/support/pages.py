@@ -1,7 +1,5 @@
 """Commands and imports that README, pages and examples name, and what each comes to when typed."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """Policies of every form, each with scores found in another way."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Scored pools compared, and made of fewer rollouts."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

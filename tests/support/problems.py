@@ -1,7 +1,5 @@
 """Problems that tests of several engines share: corners of laws, token problems, paths."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 from importlib.util import find_spec

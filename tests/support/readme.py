@@ -1,7 +1,5 @@
 """The verdict table of the README, as the records of a run make it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

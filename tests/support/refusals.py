@@ -1,6 +1,6 @@
 """Refusals of bad input."""
 
-from __future__ import annotations
+import re
 
 import pytest
 
@@ -14,11 +14,14 @@ def refuses(said, call, *arguments, **options):
     return caught.value
 
 
-def refusals(*cases):
-    """A test of calls without arguments, each beside what its refusal says."""
+def refusals(*cases, of=lambda call: call(), literal=False):
+    """A test of refusals: a case is a call, or the arguments of the call ``of``, and what is said of it:
+    a pattern, or words to the letter.
+    """
 
-    @pytest.mark.parametrize(("call", "said"), cases, ids=[said for _, said in cases])
-    def test(call, said):
-        refuses(said, call)
+    @pytest.mark.parametrize("case", cases, ids=[said for *_, said in cases])
+    def test(case):
+        *arguments, said = case
+        refuses(re.escape(said) if literal else said, of, *arguments)
 
     return test

@@ -3,8 +3,6 @@
 An engine is compared with ``reference``, whose numbers are loops that can be read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Records of a run for tests of what reads them."""
 
-from __future__ import annotations
-
 from simulations.evidence.results import Provenance, Results
 
 NO_CLAIMS = Results(

@@ -1,7 +1,5 @@
 """How tests build the site."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

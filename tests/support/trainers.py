@@ -1,7 +1,5 @@
 """What tests of trainers share: TRL's trainers, a verifier, and scores by plain autograd."""
 
-from __future__ import annotations
-
 import copy
 import os
 

@@ -1,7 +1,5 @@
 """Rewards that depend on the group: what is climbed, by every group in fractions."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 from math import prod

@@ -1,7 +1,5 @@
 """Other kinds of arrays, bad arguments and bad answers of the function under test."""
 
-from __future__ import annotations
-
 import functools
 import sys
 

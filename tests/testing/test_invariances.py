@@ -1,7 +1,5 @@
 """Which invariances hold, how a failure is found, and what degenerate groups do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

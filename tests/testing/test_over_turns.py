@@ -1,11 +1,10 @@
 """Advantages over turns under :func:`assert_unbiased`: what passes, what fails and what is said of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from tests.support.refusals import refuses
+from tests.support.advantages import failure
+from tests.support.refusals import refusals
 from ustat_pg.estimators import TURN_SCHEMES, turns
 from ustat_pg.problems import load_episodes
 from ustat_pg.testing import assert_unbiased
@@ -25,28 +24,31 @@ def test_baselines_of_other_episodes_pass(scheme):
     assert_unbiased(of(scheme), turns=True)
 
 
-@pytest.mark.parametrize("scheme", [name for name in TURN_SCHEMES if name not in UNBIASED])
-def test_a_biased_scheme_is_named_with_what_it_climbs(scheme):
-    with pytest.raises(AssertionError, match=f"that of the scheme '{scheme}': it climbs "):
-        assert_unbiased(of(scheme), turns=True)
-
-
-def test_dropped_lone_turns_are_named():
-    with pytest.raises(AssertionError, match="'to-go' with lone turns dropped"):
-        assert_unbiased(of("to-go", lone="zero"), turns=True)
-
-
-def test_what_is_no_scheme_is_told_why():
-    with pytest.raises(AssertionError, match="must read neither the own episode"):
-        assert_unbiased(of("to-go", ddof=0), turns=True)
-
-
 def test_a_rescaled_rate_is_allowed_where_it_is_asked_for():
     assert_unbiased(of("episode-mean"), turns=True, up_to_scale=True)
-    with pytest.raises(AssertionError, match="biased over turns"):
-        assert_unbiased(of("to-go-mean"), turns=True, up_to_scale=True)
-    with pytest.raises(AssertionError, match="biased over turns"):
-        assert_unbiased(lambda z, m: -of("episode")(z, m), turns=True, up_to_scale=True)
+
+
+DRAW, SCALED = np.random.default_rng(0), {"up_to_scale": True}
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        *(
+            (of(s), {}, f"of the scheme '{s}': it climbs ")
+            for s in TURN_SCHEMES
+            if s not in UNBIASED
+        ),
+        (of("to-go", lone="zero"), {}, "'to-go' with lone turns dropped"),
+        (of("to-go", ddof=0), {}, "must read neither the own episode"),
+        (of("to-go-mean"), SCALED, "biased over turns"),
+        (lambda z, m: -of("episode")(z, m), SCALED, "biased over turns"),
+        (lambda z, m: DRAW.normal(size=z.shape), {}, "is random or remembers earlier calls"),
+        (lambda z, m: z[..., 0], {}, "returned shape"),
+    ],
+)
+def test_what_is_biased_or_no_advantage_is_named(function, options, said):
+    assert said in failure(assert_unbiased, function, turns=True, **options)
 
 
 def test_states_are_given_where_they_are_asked_for():
@@ -134,28 +136,13 @@ def test_what_the_function_raises_is_raised_with_how_it_was_called():
     )
 
 
-def test_a_random_function_is_refused():
-    draw = np.random.default_rng(0)
-    with pytest.raises(AssertionError, match="is random or remembers earlier calls"):
-        assert_unbiased(lambda rewards, reached: draw.normal(size=rewards.shape), turns=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
-        ({"turns": []}, "turns holds no problem"),
-        ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
-        ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
-        ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),
-        ({"layout": "minibatch"}, "leave out problems, plan, batch_size and"),
-        ({"group_size": 1}, "group size"),
-    ],
+test_bad_input_is_refused = refusals(
+    ({"turns": 3}, "turns is 3: it must be True, or problems with turns"),
+    ({"turns": []}, "turns holds no problem"),
+    ({"turns": ["tool"]}, "it must be an EpisodeProblem"),
+    ({"inputs": ("rewards", "states")}, "it must hold 'rewards' and 'reached'"),
+    ({"plan": "3+2 if mixed"}, "leave out problems, plan, batch_size and"),
+    ({"layout": "minibatch"}, "leave out problems, plan, batch_size and"),
+    ({"group_size": 1}, "group size"),
+    of=lambda change: assert_unbiased(of("to-go"), **{"turns": True} | change),
 )
-def test_bad_input_is_refused(change, says):
-    refuses(says, assert_unbiased, of("to-go"), **{"turns": True} | change)
-
-
-def test_an_answer_of_another_shape_is_refused():
-    with pytest.raises(AssertionError, match="returned shape"):
-        assert_unbiased(lambda rewards, reached: rewards[..., 0], turns=True)

@@ -1,7 +1,5 @@
 """Functions of verl's and SkyRL's signature, as functions of groups."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

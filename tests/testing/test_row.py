@@ -1,7 +1,5 @@
 """Is it what the options mean: the catalogue's row, held against a function from outside."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

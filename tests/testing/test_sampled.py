@@ -1,7 +1,5 @@
 """Assertions on means of draws: both error rates hold, and detected gaps and replications fit together."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,10 +1,5 @@
 """The strategies draw and shrink as said; nothing else needs Hypothesis."""
 
-from __future__ import annotations
-
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from hypothesis import Phase, find, given, settings
@@ -69,25 +64,3 @@ test_ends_that_are_refused = refusals(
     (lambda: testing.problems([]), "kinds is"),
     (lambda: testing.problems(max_contexts=0), "max_contexts is 0"),
 )
-
-
-def test_only_strategies_need_hypothesis_and_nothing_needs_torch():
-    code = """
-import sys
-from ustat_pg import testing
-assert not {"hypothesis", "torch"} & set(sys.modules)
-sys.modules["hypothesis"] = None
-from ustat_pg.estimators import grpo
-testing.assert_unbiased(grpo)
-testing.assert_finite(grpo)
-testing.assert_invariances(grpo, examples=5)
-for strategy in (testing.rewards, testing.scores, testing.problems):
-    try:
-        strategy()
-    except ImportError as error:
-        assert "pip install 'ustat_pg[testing]'" in str(error), error
-    else:
-        raise SystemExit("no ImportError")
-assert "torch" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

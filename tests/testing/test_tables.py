@@ -1,7 +1,5 @@
 """What an advantage function of one's own climbs with rewards 0 and 1."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 

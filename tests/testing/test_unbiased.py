@@ -1,7 +1,5 @@
 """Advantage functions as trainers write them, under the check of unbiasedness."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The built site and a browser, for the tests of what a reader meets."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

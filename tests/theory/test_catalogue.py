@@ -1,7 +1,5 @@
 """The catalogue's pages are what their data makes."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

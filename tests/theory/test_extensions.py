@@ -1,7 +1,5 @@
 """The site's own reader of docstrings."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

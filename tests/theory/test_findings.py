@@ -1,7 +1,5 @@
 """What the findings and the questions say of other work and of numbers."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

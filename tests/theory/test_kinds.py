@@ -1,7 +1,5 @@
 """The four kinds of pages, what each takes away, and what it does without torch."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

@@ -1,7 +1,5 @@
 """The page of planted errors is what the record of the last whole run makes."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from types import SimpleNamespace

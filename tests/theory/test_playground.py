@@ -1,7 +1,5 @@
 """The playground: its closed forms against the library's, and the page as a student moves it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The ten programs of ``how_to/programs``: each runs alone, in ten lines at most."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The search of checks on a run's page, in a browser."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.__main__ import main

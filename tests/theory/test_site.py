@@ -4,8 +4,6 @@ The checks are functions that return complaints, so that the same ones are turne
 Where Chromium is not installed the tests that need it are skipped, unless USTAT_REQUIRE_BROWSER=1.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Ranges of quantities: every outcome of a minibatch lies inside."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The body for one prompt against the reference: the same draws, the same numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Enumeration against counting by hand, against loops, and tuple by tuple."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Ranges of groups sized by plans: every outcome of a group lies inside, by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The reference engine: its draws by the address, its values by loops."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

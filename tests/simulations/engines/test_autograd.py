@@ -1,7 +1,5 @@
 """The autograd engine on its own: its gradients, its memory, its device."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The gap after one step: blocks that merge, names, refusals; its value is a claim of ``tests/power``."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.engines import Gap, GapAfterStep, OneStep

@@ -1,7 +1,5 @@
 """Blocks: plain data in and out, their descriptions and keys, and the engines that make them."""
 
-from __future__ import annotations
-
 import json
 from importlib.metadata import PackageNotFoundError
 from importlib.util import find_spec
@@ -16,7 +14,6 @@ from simulations.evidence import store as store_module
 from simulations.evidence.blocks import Block, record_of, run_task, sums_of
 from simulations.evidence.measurements import Measurements
 from simulations.evidence.store import program
-from simulations.problems import mse_of
 from simulations.problems.landscapes import triple
 from simulations.shared.runs import ball
 from tests.support.commands import python
@@ -135,15 +132,3 @@ print(*(m.__file__ for name, m in sys.modules.items() if name.startswith(rooms))
     wanted = {*(f"{engine}.py" for engine in last), "lanes.py", "shaped.py"}
     assert {file.name for file in loaded} >= wanted
     assert loaded <= set(store_module.makers())
-
-
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
-def test_a_verdict_reads_each_replication_once_and_none_of_a_pilot(engine):
-    cell, asked = GradientCell(random_problem(0), 2), 10**6
-    measured = Measurements([mean_of(cell, mse_of("grpo"))], Options("smoke", engine))
-    blocks = measured.blocks({cell.name: asked})[cell.name]
-    ends = [(block.first, block.first + block.replications) for block in blocks]
-    assert [first for first, _ in ends] == [0, *(end for _, end in ends[:-1])]
-    assert ends[-1][1] == asked
-    # No budget comes near.
-    assert measured.pilot_tasks[cell.name].first >= 2**62

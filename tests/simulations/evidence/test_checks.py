@@ -1,7 +1,5 @@
 """Intervals, planning and the decider."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, log, nan, sqrt
 

@@ -1,7 +1,5 @@
 """Sums of squares of normal deviates by quadrature and by draws, against closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

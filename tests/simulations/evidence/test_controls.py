@@ -1,7 +1,5 @@
 """What each control says where one thing is wrong, and that it says nothing where nothing is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isfinite, sqrt
 from types import SimpleNamespace

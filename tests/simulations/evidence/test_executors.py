@@ -1,7 +1,5 @@
 """Other processes: equal bytes, light tasks, the same program, and what is lost with a worker."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys
@@ -21,7 +19,6 @@ from types import SimpleNamespace
 import pytest
 from threadpoolctl import threadpool_info
 
-from simulations.__main__ import main
 from simulations.evidence import Options, Store, blocks, executors, run_claims, work
 from simulations.evidence.executors import Cluster, LostWorkers, run_there
 from simulations.evidence.results import plain
@@ -279,11 +276,3 @@ def test_a_cluster_is_watched_by_a_clock(monkeypatch):
         refuses("the connection to the scheduler was lost", later, 1)
         client.nthreads = lambda: 1 / 0
         refuses(r"no longer answers \(division by zero\)", later, 1)
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch, tmp_path, capsys):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    assert main(["verify", "mse", "--dask", "tcp://127.0.0.1:8786", "--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'ustat_pg[dask]'" in error
-    assert error.count("\n") == 1

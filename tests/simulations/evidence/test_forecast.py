@@ -1,7 +1,5 @@
 """Forecasts: held against the tasks that a run really does, by a clock that goes by their size."""
 
-from __future__ import annotations
-
 import pytest
 
 from simulations import claim, curves

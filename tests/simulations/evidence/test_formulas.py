@@ -1,7 +1,5 @@
 """Formulas for one group against estimators: those that are one, and those that are not."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

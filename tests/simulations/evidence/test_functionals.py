@@ -1,7 +1,5 @@
 """Functionals of sums that are written down: values, intervals and plans by their formulas."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf, isfinite, isnan, log, nan, sqrt
 from types import SimpleNamespace

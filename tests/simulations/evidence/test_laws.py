@@ -1,7 +1,5 @@
 """Intervals of whole laws hold as often as they say; by their formulas in ``test_functionals.py``."""
 
-from __future__ import annotations
-
 from math import log, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Looks: verdicts asked of more and more draws, whose intervals together err no more than one may."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf, sqrt
 
@@ -15,7 +13,6 @@ from simulations.evidence import (
     Evidence,
     Interval,
     Linear,
-    LogSlope,
     Options,
     Verdict,
     equal,
@@ -129,35 +126,3 @@ def test_a_claim_that_is_refuted_is_looked_at_no_more():
     for checks, looks in (((never_known,), 4), ((wrong, never_known), 1)):
         run = run_claims([Claim("mse", (), checks)], Options("smoke"), Memory())
         assert [plan.look for plan in run.plans] == [looks]
-
-
-class LongBlocks(Normals):
-    """The same draws, in longer blocks."""
-
-    block = 64
-
-
-def test_a_check_that_no_draw_can_confirm_asks_a_block_of_each_cell():
-    cells = Normals(), LongBlocks()
-    means = tuple(Mean(cell, ((Draw(), 1.0),)) for cell in cells)
-    slope = LogSlope((0.0, 1.0), means, (1.0, 1.0))
-    check = Check("slope", "made-up", slope, equal(float("nan")))
-    made = plan.make_plan(Claim("mse", (), (check,)), {}, Options("smoke"))
-    assert made.needed == {"slope": LongBlocks.block}
-
-
-def test_the_size_of_a_gpu_draws_ten_times_what_a_check_needs():
-    """Where both sizes can afford it."""
-    check = Check(
-        "one", "made-up", Linear(Normals(1), ((Draw(), 1.0),)), equal(0.0, {"off": 1.0}, scale=1.0)
-    )
-    claim = Claim("mse", ("off",), (check,))
-
-    def drawn(size):
-        pilots = {Normals(1).name: ((Draw(),), MomentSums.of(np.arange(256.0)[:, None] % 2))}
-        made = plan.make_plan(claim, pilots, Options(size))
-        return made.needed["one"], made.replications[Normals(1).name]
-
-    (one, full), (other, card) = drawn("full"), drawn("card")
-    assert one == other
-    assert card == pytest.approx(10 * full, rel=0.2)

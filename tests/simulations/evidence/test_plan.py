@@ -1,7 +1,5 @@
 """The plan of a claim: who refutes a rival, what a check needs, and what its cells draw."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from math import nan
 from types import SimpleNamespace

@@ -3,8 +3,6 @@
 That they notice what is wrong is in ``simulations/mutants/errors.toml``: errors that controls refute.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from simulations.evidence import Options, Store, Verdict, plan, run_claims

@@ -1,7 +1,5 @@
 """Reports: the HTML page is whole and self-contained; all of them say the same of a run."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

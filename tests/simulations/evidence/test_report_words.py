@@ -1,7 +1,5 @@
 """Numbers and verdicts in words, of records made by hand; read back from their file as they were."""
 
-from __future__ import annotations
-
 import json
 import re
 from html import unescape
@@ -172,9 +170,6 @@ def test_what_is_refuted_is_printed_with_digits_that_differ(estimate, interval, 
 def test_as_many_digits_as_tell_numbers_apart(value, others, digits):
     assert digits_apart(value, others) == digits
     assert digits_apart(value, others, 2) == (digits if digits > 6 else 2)
-
-
-OPEN_ENDED = {"region": Interval(0.1, inf), "rivals": {"none": Interval(-inf, 0.0)}}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The verdict on a claim: what counts where nothing can be enumerated, and what does not."""
 
-from __future__ import annotations
-
 from itertools import product
 from math import inf
 

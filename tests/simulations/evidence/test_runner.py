@@ -1,15 +1,10 @@
 """The runner: equal results whatever the workers and interruptions; open ends said so."""
 
-from __future__ import annotations
-
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from math import inf, nan
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from attrs import evolve
 
 from simulations.engines import Constant, Gap, Training
 from simulations.evidence import (
@@ -35,7 +30,7 @@ from simulations.paper import RESULTS
 from simulations.problems import mse_of
 from simulations.problems.landscapes import triple
 from tests.support.claims import claim_of_runs, claims_of, small_claim
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
@@ -93,12 +88,6 @@ def test_a_wrong_prediction_is_refuted_by_both_kinds_of_evidence(factor, kind, c
     assert result.evidence("exact") == result.evidence("simulation") == Verdict.REFUTED
     assert exit_code(run.claims) == 1
     assert "REFUTED by simulation" in "\n".join(remarks(run.claims, run.set_aside))
-
-
-def test_processes_change_no_byte(claim, whole, tmp_path):
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        run = run_claims([claim], Options("smoke", workers=2), Store(tmp_path), pool)
-    assert claims_of(run) == claims_of(whole)
 
 
 def test_three_interruptions_change_no_byte_and_lose_no_block(claim, whole, tmp_path):
@@ -243,30 +232,14 @@ def test_the_plan_is_what_the_run_does(tmp_path):
 # One check alone.
 
 
-def as_data(check):
-    """A check, less what only a whole run's pilots know."""
-    drawn = evolve(check.simulation, replications_needed=0) if check.simulation else None
-    return evolve(check, planned_for=(), simulation=drawn)
-
-
-def test_a_check_alone_is_that_of_the_run_to_the_last_bit():
+def test_a_check_alone_is_one_block_unless_more_is_asked_for():
+    """That it is the run's to the last bit is in ``simulations/test_check_command.py``."""
     claim, how = small_claim(), Options("smoke", "reference")
-    run = run_claims([claim], how, Memory())
-    for check in run.claims[0].checks:
-        numbers = run.plans[0].replications[claim_cell(claim, check.name).name]
-        alone = check_alone(claim, check.name, how, [numbers], ["other"])
-        assert as_data(alone) == as_data(check)
-        assert alone.planned_for == ("other",)
-    # One block unless more is asked for.
     usual = check_alone(claim, "G=2", how)
-    assert usual.simulation.replications == options.block_of(claim_cell(claim, "G=2"))
+    assert usual.simulation.replications == options.block_of(claim.checks[0].functional.cells[0])
     assert (usual.simulation.replications_needed, usual.planned_for) == (0, ())
-    assert check_alone(claim, "G=2", how, [2]).simulation.replications == 2
-
-
-def claim_cell(claim, name):
-    (check,) = (check for check in claim.checks if check.name == name)
-    return check.functional.cells[0]
+    asked = check_alone(claim, "G=2", how, [2], ["other"])
+    assert (asked.simulation.replications, asked.planned_for) == (2, ("other",))
 
 
 def two_cells():
@@ -289,21 +262,17 @@ def test_each_cell_of_a_check_has_its_number_or_all_one():
         refuses(said, check_alone, claim, name, how, numbers)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("G=22",), "check of mse 'G=22' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
-        (("§",), "check of mse '§' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
-        (
-            ("G=2", OPTIONS, (), ("others",)),
-            "rival of 'G=2' 'others' is unknown; the nearest of 1: 'other'$",
-        ),
-        (("G=2", OPTIONS, [1]), "replications is 1"),
-        (("G=2", OPTIONS, [10**10 + 1]), "replications is 10000000001"),
-    ],
+test_what_a_check_alone_refuses = refusals(
+    (("G=22",), "check of mse 'G=22' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+    (("§",), "check of mse '§' is unknown; the nearest of 2: 'G=2', 'G=3'$"),
+    (
+        ("G=2", OPTIONS, (), ("others",)),
+        "rival of 'G=2' 'others' is unknown; the nearest of 1: 'other'$",
+    ),
+    (("G=2", OPTIONS, [1]), "replications is 1"),
+    (("G=2", OPTIONS, [10**10 + 1]), "replications is 10000000001"),
+    of=lambda words: check_alone(small_claim(), *words, *([OPTIONS] if len(words) == 1 else [])),
 )
-def test_what_a_check_alone_refuses(words, said):
-    refuses(said, check_alone, small_claim(), *words, *([OPTIONS] if len(words) == 1 else []))
 
 
 def test_a_name_that_is_unknown_lists_three_at_most():
@@ -328,13 +297,9 @@ def test_claims_that_failed_stand_in_the_papers_order():
     assert run.controls == ()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": "huge"}, "size 'huge'"),
-        ({"seed": -1}, "seed is -1"),
-        ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
-    ],
+test_options_are_checked = refusals(
+    ({"size": "huge"}, "size 'huge'"),
+    ({"seed": -1}, "seed is -1"),
+    ({"device": "tpu"}, "device is 'tpu': choose cpu, cuda or cuda:N"),
+    of=lambda options: Options(**options),
 )
-def test_options_are_checked(options, message):
-    refuses(message, Options, **options)

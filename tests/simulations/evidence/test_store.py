@@ -1,7 +1,5 @@
 """Blocks on disk: whole or not at all, never a foreign one, nothing lost."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """L, μ and μ' against another grid, and where there is no μ."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Problems with an interior optimum against loops, differences and mpmath."""
 
-from __future__ import annotations
-
 import re
 
 import mpmath
@@ -12,7 +10,7 @@ from scipy.special import expit
 from simulations.interior_problems.bent_bandit import BentBandit, norm_only_problem, ordered_problem
 from simulations.interior_problems.location_bandit import LocationBandit, mixture_problem
 from tests.support.landscapes import bump, hills, other_bump, tangent
-from tests.support.refusals import refuses
+from tests.support.refusals import refusals, refuses
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError, changed
 
@@ -380,38 +378,34 @@ EDGE = [[[0.1, 0.9], [0.5, 0.5], [0.9, 0.1]]] * 2
 NEAR_EDGE = [[[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]]] * 2
 
 
-@pytest.mark.parametrize(
-    ("make", "change", "message"),
-    [
-        (LocationBandit, {"rewards": np.ones((2, 3, 2))}, "does not depend on theta"),
-        (LocationBandit, {"arms": [0.0, 1.0, 1.0]}, "arms are .*: they must be different"),
-        (
-            LocationBandit,
-            {"second_rewards": np.ones((2, 3, 1)), "second_probs": np.ones((2, 3, 1))},
-            "the second action changes a mean reward",
-        ),
-        (LocationBandit, {"reward_probs": EDGE}, "no interior optimum"),
-        (LocationBandit, {"radius": 0.01, "reward_probs": NEAR_EDGE}, "no interior"),
-        (
-            LocationBandit,
-            {"directions": np.ones((2, 1)), "reward_probs": OPPOSED},
-            "flat in a direction",
-        ),
-        (BentBandit, {"bends": [[[1.0]]]}, r"bends has shape \(1, 1, 1\): .*features, \(1, 2, 1\)"),
-        (BentBandit, {"rewards": [[[1.0], [1.0]]]}, "the return does not depend on theta"),
-        (
-            BentBandit,
-            {"features": [[[1.0], [1.0]]], "bends": [[[2.0], [2.0]]]},
-            "does not depend on theta",
-        ),
-        # No bend: the optimum is at infinity. A bend of the other sign: a minimum. At 5: outside.
-        (BentBandit, {"bends": [[[0.0], [0.0]]]}, "no interior optimum"),
-        (BentBandit, {"bends": [[[-1.0], [0.0]]]}, "no interior optimum"),
-        (BentBandit, QUARTIC, "the optimum is flat in a direction"),
-    ],
+test_refused = refusals(
+    (LocationBandit, {"rewards": np.ones((2, 3, 2))}, "does not depend on theta"),
+    (LocationBandit, {"arms": [0.0, 1.0, 1.0]}, "arms are .*: they must be different"),
+    (
+        LocationBandit,
+        {"second_rewards": np.ones((2, 3, 1)), "second_probs": np.ones((2, 3, 1))},
+        "the second action changes a mean reward",
+    ),
+    (LocationBandit, {"reward_probs": EDGE}, "no interior optimum"),
+    (LocationBandit, {"radius": 0.01, "reward_probs": NEAR_EDGE}, "no interior"),
+    (
+        LocationBandit,
+        {"directions": np.ones((2, 1)), "reward_probs": OPPOSED},
+        "flat in a direction",
+    ),
+    (BentBandit, {"bends": [[[1.0]]]}, r"bends has shape \(1, 1, 1\): .*features, \(1, 2, 1\)"),
+    (BentBandit, {"rewards": [[[1.0], [1.0]]]}, "the return does not depend on theta"),
+    (
+        BentBandit,
+        {"features": [[[1.0], [1.0]]], "bends": [[[2.0], [2.0]]]},
+        "does not depend on theta",
+    ),
+    # No bend: the optimum is at infinity. A bend of the other sign: a minimum. At 5: outside.
+    (BentBandit, {"bends": [[[0.0], [0.0]]]}, "no interior optimum"),
+    (BentBandit, {"bends": [[[-1.0], [0.0]]]}, "no interior optimum"),
+    (BentBandit, QUARTIC, "the optimum is flat in a direction"),
+    of=lambda make, change: make(**GOOD[make] | change),
 )
-def test_refused(make, change, message):
-    refuses(message, make, **GOOD[make] | change)
 
 
 @pytest.mark.parametrize("problem", [PROBLEMS["A"], PROBLEMS["bent"]], ids=["location", "bent"])

@@ -1,7 +1,5 @@
 """Cells of language models: both sides of a replication against enumeration, and how they are drawn."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 from concurrent.futures import ThreadPoolExecutor

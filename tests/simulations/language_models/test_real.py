@@ -1,7 +1,5 @@
 """Claims on a model of one's own: groups' errors by hand, and that wrong formulas do not pass."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

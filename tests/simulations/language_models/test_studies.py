@@ -1,7 +1,5 @@
 """Claims on language models: what they ask, and that wrong formulas do not pass."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("torch")

@@ -1,7 +1,5 @@
 """The recipe of the embedded models, and the weights that it made."""
 
-from __future__ import annotations
-
 import string
 from dataclasses import replace
 

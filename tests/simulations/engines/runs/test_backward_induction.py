@@ -1,7 +1,5 @@
 """Exact expectations over training runs: held against trees of all paths and against simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Cells of whole training runs: names, both engines, blocks, exact means, ranges, refusals."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -3,8 +3,6 @@
 That the compiled engine takes the reference engine's paths is in ``tests/agreement/test_whole_runs.py``.
 """
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -25,7 +23,6 @@ from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import changed
 
-NOT_COMPILED = ("minimum-variance", "norm-weighted")
 FAR = 2**40 + 3
 
 
