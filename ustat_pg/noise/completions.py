@@ -129,7 +129,7 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     )
 
 
-def beside(values: Array, others: int, won: Array) -> Array:
+def beside(values: Array, others: int, won: NDArray[Any]) -> Array:
     """E of values(0), ..., values(r) by the successes among r that are drawn from ``others`` without
     replacement, ``won`` of them successes; the shape of ``won``, which is held to what is possible.
     """

@@ -345,25 +345,46 @@ def _gradient_mse(
         )
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = map(float, moments.mean_gradient(factors))
-    target = moments.mean_gradient_sq
-    bias = max(square - 2 * inner_product + target, 0.0)
-    if bias <= _ROUNDING * max(square, target):
-        bias = 0.0
-    variance = prompt_term + first + second
     return MsePrediction(
-        mse=variance + bias,
+        **about(prompt_term + first + second, square, inner_product, moments.mean_gradient_sq),
         prompt_term=prompt_term,
         first_order_term=first,
         second_order_term=second,
-        squared_bias=bias,
         oracle_mse=oracle,
         vanilla_mse=vanilla,
         paper_bound=bound,
         mean_factor=factors,
-        noise_to_signal=variance / square if square > 0 else None,
-        cosine=inner_product / (square * target) ** 0.5 if square > 0 and target > 0 else None,
         table=table,
     )
+
+
+def about(
+    variance: float,
+    square: float,
+    inner_product: float,
+    target: float,
+    bias: float | None = None,
+    rounding: float = _ROUNDING,
+) -> dict[str, Any]:
+    """The mse, squared_bias, noise_to_signal and cosine of an estimator about g.
+
+    Arguments:
+        variance: tr Cov ĝ.
+        square, inner_product, target: ‖E ĝ‖², ⟨E ĝ, g⟩ and ‖g‖².
+        bias: ‖E ĝ - g‖², where it is known with more digits than these leave.
+        rounding: the share of the squared lengths below which that is 0.
+    """
+    if bias is None:
+        bias = square - 2 * inner_product + target
+    if bias <= rounding * max(square, target):
+        bias = 0.0
+    lengths = (square * target) ** 0.5
+    return {
+        "mse": variance + bias,
+        "squared_bias": bias,
+        "noise_to_signal": variance / square if square > 0 else None,
+        "cosine": inner_product / lengths if lengths > 0 else None,
+    }
 
 
 @takes_problems
