@@ -171,7 +171,7 @@ def ratio_bias_matrix(
     if (outcomes.new != outcomes.old).any():
         raise InputError("the derivative is taken where both policies are one")
     value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    won, lost = _mean_advantages(table, value)
+    won, lost = table.mean_advantages(value)
     advantages = won[:, None] * outcomes.rewards + lost[:, None] * (1 - outcomes.rewards)
     total = np.zeros((outcomes.scores.shape[-1],) * 2)
     penalty = number("beta", beta, minimum=0.0) * _penalty(outcomes)
@@ -187,14 +187,6 @@ def ratio_bias_matrix(
             optimize=True,
         )
     return total
-
-
-def _mean_advantages(table: CountTable, value: Array) -> tuple[Array, Array]:
-    """The mean advantage of a success and of a failure, (X,) each."""
-    nothing = np.zeros(table.group_size + 1)
-    won = CountTable(table.successes, nothing).weight(value)
-    lost = CountTable(nothing, table.failures).weight(value)
-    return won, -lost
 
 
 def leading_ratio_bias(
