@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..moments import TokenOutcomes, WeightedMoments
+from ..moments import TokenOutcomes, WeightedOutcomes
 from ..validation import InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse
@@ -137,7 +137,7 @@ def practical_mse(
     gradients = np.einsum("xk,xkd->xd", won, scores)
     pulled = np.einsum("xk,xkd->xd", outcomes.new_probs, _vectors(outcomes, penalty))
     value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    moments = WeightedMoments.of(
+    weighted = WeightedOutcomes(
         outcomes.context_probs,
         outcomes.probs,
         outcomes.rewards,
@@ -146,7 +146,7 @@ def practical_mse(
         lost_scores=_vectors(outcomes, falling),
         penalty=_vectors(outcomes, penalty * _RATIOS[kl_ratio](ratios, outcomes.inside)),
     )
-    return weighted_mse(moments, table, group_size, batch_size)
+    return weighted_mse(weighted, table, group_size, batch_size)
 
 
 def ratio_bias_matrix(
@@ -226,7 +226,7 @@ def leading_ratio_bias(
         outcomes, estimator, group_size, ratio=ratio, beta=beta, kl_ratio=kl_ratio
     )
     scores = _vectors(outcomes, np.ones(())) @ matrix.T
-    moments = WeightedMoments.of(
+    weighted = WeightedOutcomes(
         outcomes.context_probs,
         outcomes.probs,
         outcomes.rewards,
@@ -234,5 +234,5 @@ def leading_ratio_bias(
         np.zeros((len(scores), scores.shape[-1])),
         penalty=_vectors(outcomes, beta * _penalty(outcomes)) @ matrix.T,
     )
-    mse = weighted_mse(moments, estimator, group_size, batch_size)
+    mse = weighted_mse(weighted, estimator, group_size, batch_size)
     return rate**2 * (steps * mse.variance + steps**2 * mse.squared_bias)
