@@ -119,7 +119,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
         what, size = f"1/|y|: mean of {name}", float(np.linalg.norm(mean))
         wrong = rivals.get(name, {})
         yield direction.check(entry, what, cell, Estimator(name), mean, wrong, scale=size)
-    error = weighted_mse(problem.weighted_moments(), "grpo", G).mse
+    error = weighted_mse(problem.weighted_outcomes(), "grpo", G).mse
     factor = multiple(means["grpo"], gradient)
     plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
     scaled = factor**2 * plain + (1 - factor) ** 2 * float(gradient @ gradient)

@@ -1,5 +1,7 @@
 """Advantages by hand, in NumPy, torch and the strict array API; what is refused; degenerate groups."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -274,6 +276,50 @@ def test_norm_weighted_survives_a_norm_that_dwarfs_the_others(big):
     assert result[1] == pytest.approx(1 - 5, rel=1e-14)
     tiny = estimators.norm_weighted(rewards, squared_norms=np.array([1.0, 1 / big, 3 / big]))
     assert tiny[0] == pytest.approx(5 - (1 + 9) / 4, rel=1e-14)
+
+
+@pytest.mark.parametrize("largest", [0, 2, 4])
+@pytest.mark.parametrize(
+    "norms", [[1e300, 1, 3e-300, 0, 1], [1e-300, 2e-300, 0, 2e-300, 0], [7, 7, 7, 7, 7]]
+)
+def test_norm_weighted_keeps_all_digits_whatever_the_norms(norms, largest):
+    rewards = np.array([5.0, -1.0, 3.0, 0.1, 1e5])
+    weights = np.roll(np.array(norms, dtype=float), largest)
+    result = estimators.norm_weighted(rewards, squared_norms=weights)
+    exact = [(Fraction(z), Fraction(w)) for z, w in zip(rewards, weights, strict=True)]
+    for i, (own, _) in enumerate(exact):
+        others = exact[:i] + exact[i + 1 :]
+        total = sum(w for _, w in others)
+        baseline = sum(w * z for z, w in others) / total if total else 0
+        assert result[i] == pytest.approx(float(own - baseline), rel=1e-13)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_group_whose_square_would_fill_the_memory(library):
+    """The first of 100,000 is a failure beside 10,000 successes."""
+    make, size, won = maker(library), 100_000, 10_000
+    rewards = make((np.arange(size) % 10 == 9) * 1.0)
+    share, lost = won / (size - 1), size - 1 - won
+    one_of_two = 1 - lost * (lost - 1) / ((size - 1) * (size - 2))
+    for advantages, first in (
+        (estimators.norm_weighted(rewards, squared_norms=make(np.ones(size))), -share),
+        (
+            estimators.others_standardised(rewards),
+            -share / (won * (1 - share) / (size - 2)) ** 0.5,
+        ),
+        (estimators.pass_at_k(rewards, k=2), 2 * (share - one_of_two)),
+    ):
+        assert float(advantages[0]) == pytest.approx(first, rel=1e-9)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_others_deviation_loses_no_digits_to_an_offset_or_one_large_reward(library):
+    make = maker(library)
+    plain = np.asarray(estimators.others_standardised(make([0.0, 1.0, 2.0, 4.0])))
+    far = np.asarray(estimators.others_standardised(make([1e9, 1e9 + 1, 1e9 + 2, 1e9 + 4])))
+    assert far == pytest.approx(plain, rel=1e-14)
+    one = np.asarray(estimators.others_standardised(make([1e17, 1.0, 2.0, 3.0])))
+    assert one[0] == pytest.approx(1e17, rel=1e-15)
 
 
 @pytest.mark.parametrize("unit", [1e-60, 1e60])

@@ -5,7 +5,6 @@ import pytest
 
 from tests.support.moments import record
 from tests.support.refusals import refusals, refuses
-from ustat_pg.moments import WeightedMoments
 from ustat_pg.problems import SoftmaxBandit, random_problem
 
 
@@ -124,37 +123,3 @@ def test_one_prompt_alone_has_its_own_moments(context):
     assert alone.mean_gradient_sq == pytest.approx(known.mean_gradient_sq, rel=1e-12)
     (own,), wanted = alone.matrices(), list(KNOWN.matrices())[context]
     np.testing.assert_array_equal(own.fisher, wanted.fisher)
-
-
-@pytest.mark.parametrize("given", [(), ("lost_scores",), ("penalty",), ("lost_scores", "penalty")])
-def test_weighted_moments_are_means_over_outputs(given):
-    rng = np.random.default_rng(3)
-    probs, success = rng.dirichlet(np.ones(4), size=2), rng.random((2, 4))
-    tables = {name: rng.normal(size=(2, 4, 3)) for name in ("scores", "lost_scores", "penalty")}
-    won, lost = tables["scores"], tables["lost_scores" if "lost_scores" in given else "scores"]
-    added = tables["penalty"] if "penalty" in given else 0 * won
-    found = WeightedMoments.of(
-        np.array([0.4, 0.6]),
-        probs,
-        success,
-        won,
-        np.ones((2, 3)),
-        **{name: tables[name] for name in given},
-    )
-    for name, weight, one, other in (
-        ("won", success, won, None),
-        ("lost", 1 - success, lost, None),
-        ("penalty_won", success, added, None),
-        ("penalty_lost", 1 - success, added, None),
-        ("won_squares", success, won, won),
-        ("lost_squares", 1 - success, lost, lost),
-        ("penalty_squares", 1.0 + 0 * success, added, added),
-        ("crossed_won", success, won, added),
-        ("crossed_lost", 1 - success, lost, added),
-    ):
-        terms = one if other is None else (one * other).sum(axis=2, keepdims=True)
-        wanted = (probs[..., None] * weight[..., None] * terms).sum(axis=1)
-        result = np.reshape(getattr(found, name), wanted.shape)
-        np.testing.assert_allclose(result, wanted, rtol=1e-12, atol=1e-15)
-    np.testing.assert_allclose(found.value, (probs * success).sum(axis=1), rtol=1e-14)
-    assert found.targets.tolist() == np.ones((2, 3)).tolist()

@@ -194,89 +194,29 @@ def takes_problems(
 
 
 @record()
-class WeightedMoments:
-    """Moments of weighted scores u, whose mean need not be 0, by the reward 0 or 1 of an output.
+class WeightedOutcomes:
+    """All outputs of a problem of weighted scores u, whose mean need not be 0; rewards 0 and 1.
 
     A penalty v, where there is one, is added to an estimate as (1/G) Σᵢ vᵢ, without an advantage.
     The advantage's sign may choose between two tables: u⁺ of successes and u⁻ of failures.
 
     Arguments:
         context_probs: ρ(x), (X,).
-        value: p(x) = E[z | x], (X,).
-        won, lost: E[u⁺ z | x] and E[u⁻ (1-z) | x], (X, d).
-        won_squares, lost_squares: E[‖u⁺‖² z | x] and E[‖u⁻‖² (1-z) | x], (X,).
-        penalty_won, penalty_lost: E[v z | x] and E[v (1-z) | x], (X, d).
-        penalty_squares: E[‖v‖² | x], (X,).
-        crossed_won, crossed_lost: E[⟨u⁺, v⟩ z | x] and E[⟨u⁻, v⟩ (1-z) | x], (X,).
+        probs: of the policy that draws, (X, K).
+        success: E[z | x, k], (X, K).
+        scores: u⁺, (X, K, d).
         targets: what the mean estimate of each context is to be near, (X, d).
+        lost_scores: u⁻, (X, K, d), where it differs.
+        penalty: v, (X, K, d); none unless given.
     """
 
     context_probs: Array = field(probabilities, ndim=1)
-    value: Array = field(finite_array, ndim=1)
-    won: Array = field(finite_array, ndim=2)
-    lost: Array = field(finite_array, ndim=2)
-    won_squares: Array = field(finite_array, ndim=1, minimum=0)
-    lost_squares: Array = field(finite_array, ndim=1, minimum=0)
-    penalty_won: Array = field(finite_array, ndim=2)
-    penalty_lost: Array = field(finite_array, ndim=2)
-    penalty_squares: Array = field(finite_array, ndim=1, minimum=0)
-    crossed_won: Array = field(finite_array, ndim=1)
-    crossed_lost: Array = field(finite_array, ndim=1)
+    probs: Array = field(finite_array, ndim=2, minimum=0)
+    success: Array = field(finite_array, ndim=2)
+    scores: Array = field(finite_array, ndim=3)
     targets: Array = field(finite_array, ndim=2)
-
-    @classmethod
-    def of(
-        cls,
-        context_probs: Array,
-        probs: Array,
-        success: Array,
-        scores: Array,
-        targets: Array,
-        *,
-        lost_scores: Array | None = None,
-        penalty: Array | None = None,
-    ) -> WeightedMoments:
-        """The moments of tables over X contexts and K outputs.
-
-        Arguments:
-            context_probs: (X,).
-            probs: of the policy that draws, (X, K).
-            success: E[z | x, k], (X, K).
-            scores: u⁺, (X, K, d).
-            targets: (X, d).
-            lost_scores: u⁻, (X, K, d), where it differs.
-            penalty: v, (X, K, d); none unless given.
-
-        >>> moments = WeightedMoments.of(
-        ...     np.ones(1), np.array([[0.25, 0.75]]), np.array([[1.0, 0.0]]), np.ones((1, 2, 1)),
-        ...     np.zeros((1, 1)))
-        >>> moments.won, moments.lost
-        (array([[0.25]]), array([[0.75]]))
-        """
-        failing = scores if lost_scores is None else lost_scores
-        added = np.zeros_like(scores) if penalty is None else penalty
-        won, lost = probs * success, probs * (1 - success)
-
-        def mean(weights: Array, vectors: Array) -> Array:
-            return np.einsum("xk,xkd->xd", weights, vectors)
-
-        def products(weights: Array, first: Array, second: Array) -> Array:
-            return np.einsum("xk,xkd,xkd->x", weights, first, second)
-
-        return cls(
-            context_probs=context_probs,
-            value=won.sum(axis=1),
-            won=mean(won, scores),
-            lost=mean(lost, failing),
-            won_squares=products(won, scores, scores),
-            lost_squares=products(lost, failing, failing),
-            penalty_won=mean(won, added),
-            penalty_lost=mean(lost, added),
-            penalty_squares=products(probs, added, added),
-            crossed_won=products(won, scores, added),
-            crossed_lost=products(lost, failing, added),
-            targets=targets,
-        )
+    lost_scores: Array | None = field(finite_array, ndim=3, default=None)
+    penalty: Array | None = field(finite_array, ndim=3, default=None)
 
 
 @record()

@@ -73,6 +73,12 @@ class Stops:
         return np.array([log(paths.numerator) - log(paths.denominator) for paths in self.paths])
 
     @cached_property
+    def orders(self) -> Array:
+        """The share of the orders of k successes and n - k failures that stop there, N(t)/C(n, k), (T,)."""
+        ways = zip(self.paths, self.sizes.tolist(), self.successes.tolist(), strict=True)
+        return np.array([float(paths / comb(n, k)) for paths, n, k in ways])
+
+    @cached_property
     def kernel_means(self) -> Array:
         """m(t) = mixed starts over paths: the unbiased estimate of p q at each stop, (T,)."""
         ratios = zip(self.mixed_starts, self.paths, strict=True)

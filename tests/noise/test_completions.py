@@ -88,6 +88,16 @@ def test_expectations_are_those_of_enumeration(trained, lengths):
         assert result.noise_to_signal.value == pytest.approx(crit / (2 * GROUP), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "one_success"),
+    [("vanilla", 1, [1, 0, 0, 0, 0, 1, 0, 1]), ("grpo", 2, [0.25, 0.25, 0, 0, -0.5, 0.5, -0.5, 2])],
+)
+def test_beside_all_of_a_group_no_other_is_drawn(name, size, one_success):
+    table = coefficients(count_table(name, size), size)
+    assert table[1].tolist() == one_success
+    assert np.isfinite(table).all()
+
+
 def test_an_alternative_is_over_the_best_of_the_first_by_a_paired_jackknife():
     """K_crit over that of the first estimator at its best size, by deleting each step."""
     rng, steps = np.random.default_rng(3), []

@@ -225,7 +225,7 @@ def test_weighted_scores(rng):
     for name in ("grpo", "std", "maxrl"):
         size, batch = size_of(rng, 2, 64), size_of(rng, 2, 10_000)
         law = law_of(problem, size, by_name(name))
-        result = weighted_mse(problem.weighted_moments(), name, size, batch)
+        result = weighted_mse(problem.weighted_outcomes(), name, size, batch)
         near = {"rtol": 1e-9, "atol": 1e-11 * sqrt(law.unit)}
         np.testing.assert_allclose(result.mean, law.mean, **near)
         error = law.error(problem.gradient(), batch)

@@ -42,7 +42,7 @@ def plain_error(problem, name, size):
 def test_the_closed_form_is_the_sum_over_all_groups(name, vectors):
     problem = weighted(vectors=vectors)
     for size in (2, 3):
-        result = weighted_mse(problem.weighted_moments(), name, size)
+        result = weighted_mse(problem.weighted_outcomes(), name, size)
         error, mean = plain_error(problem, name, size)
         assert result.mse == pytest.approx(error, rel=1e-12)
         assert result.mean == pytest.approx(mean, rel=1e-12)
@@ -55,7 +55,7 @@ def test_a_group_of_one_and_several_prompts():
     for size, batch in ((1, 1), (2, 2)):
         cell = GradientCell(problem, size, batch)
         exact = cell.measure("exact", [SquaredError(Estimator("vanilla"))]).mean[0]
-        result = weighted_mse(problem.weighted_moments(), "vanilla", size, batch)
+        result = weighted_mse(problem.weighted_outcomes(), "vanilla", size, batch)
         assert result.mse == pytest.approx(exact, rel=1e-12)
 
 
@@ -86,7 +86,7 @@ test_what_is_refused = refusals(
     (lambda: weighted().moments(), "no moments of scores"),
     (lambda: weighted().with_theta(np.zeros(weighted().d)), "parameters only"),
     (
-        lambda: WeightedBandit.of(GRADED, np.ones((2, GRADED.arms))).weighted_moments(),
+        lambda: WeightedBandit.of(GRADED, np.ones((2, GRADED.arms))).weighted_outcomes(),
         "not all 0 or 1",
     ),
 )

@@ -15,6 +15,7 @@ from .. import registry
 from ..digests import digest
 from ..estimators import advantages
 from ..problems import SoftmaxBandit
+from ..problems.minibatch import expected_reward, optimal_baseline
 from ..registry import ESTIMATORS, Record
 from ..validation import Array, InputError, finite_array, integer
 
@@ -189,26 +190,6 @@ class Estimator:
                 f"{self.label} returned shape {out.shape} for rewards {draws.rewards.shape}"
             )
         return finite_array(f"advantages of {self.label}", out)
-
-
-def _total(array: Any) -> Any:
-    return array.sum(-1)
-
-
-def expected_reward(probs: Any, rewards: Any, total: Callable[[Any], Any] = _total) -> Any:
-    """V = E z of outcomes on the last axis, in NumPy or torch."""
-    return total(probs * rewards)
-
-
-def optimal_baseline(
-    probs: Any, rewards: Any, squared_norms: Any, total: Callable[[Any], Any] = _total
-) -> Any:
-    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0."""
-    value = expected_reward(probs, rewards, total)
-    weights = probs * squared_norms
-    weight = total(weights)
-    # Off V, so that an offset of the rewards costs no digits.
-    return value + total(weights * (rewards - value[..., None])) / (weight + (weight == 0))
 
 
 @dataclass(frozen=True, eq=False)

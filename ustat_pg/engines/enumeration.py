@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..problems import SoftmaxBandit
+from ..problems.minibatch import expected_reward
 from ..rounding import DERIVED, SQUARE
 from ..shown import Shown
-from .base import Array, Estimator, Replications, expected_reward
+from .base import Array, Estimator, Replications
 from .gradients.cell import GradientCell, SquaredError
 from .gradients.exact import measure, minibatches, prompts_of
 

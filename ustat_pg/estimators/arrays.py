@@ -1,4 +1,4 @@
-"""Checks of the arrays given to an estimator."""
+"""Checks of the arrays given to an estimator, and sums over the others of a group."""
 
 from __future__ import annotations
 
@@ -113,3 +113,19 @@ def norms_of(squared_norms: Any, rewards: Array, xp: Any) -> Array:
         )
     require(lambda: xp.all(norms >= 0), "squared_norms must not be negative")
     return norms
+
+
+def before(xp: Any, values: Array) -> Array:
+    """The sum of what stands before each on the last axis, 0 for the first."""
+    return xp.cumulative_sum(values, axis=-1, include_initial=True)[..., :-1]
+
+
+def after(xp: Any, values: Array) -> Array:
+    """The sum of what stands after each on the last axis, 0 for the last."""
+    return xp.flip(before(xp, xp.flip(values, axis=-1)), axis=-1)
+
+
+def sum_of_others(xp: Any, values: Array) -> Array:
+    """The sum of the others of each on the last axis."""
+    # Not the total less the own: where the own dwarfs the others that is rounding noise.
+    return before(xp, values) + after(xp, values)

@@ -13,10 +13,8 @@ from __future__ import annotations
 from math import isfinite
 from numbers import Real
 
-from array_api_compat import device
-
 from ..validation import InputError, number, positive
-from .arrays import Array, beside, norms_of, rewards_of
+from .arrays import Array, beside, norms_of, rewards_of, sum_of_others
 
 __all__ = [
     "bayes",
@@ -206,13 +204,8 @@ def _norm_weighted(
     # In the wider of the two types: norms may exceed the range of the rewards' own.
     wide = xp.result_type(rewards.dtype, squared_norms.dtype)
     norms = xp.astype(squared_norms, wide)
-    # Sums over the others are added up, not taken as total minus own: where the own norm
-    # dwarfs the others the difference would be rounding noise, and 0/0 would go unseen.
-    apart = 1 - xp.eye(rewards.shape[-1], dtype=wide, device=device(rewards))
-    weight = prior_weight + xp.sum(xp.expand_dims(norms, axis=-2) * apart, axis=-1)
-    weighted = prior_weight * prior_mean + xp.sum(
-        xp.expand_dims(norms * xp.astype(rewards, wide), axis=-2) * apart, axis=-1
-    )
+    weight = prior_weight + sum_of_others(xp, norms)
+    weighted = prior_weight * prior_mean + sum_of_others(xp, norms * xp.astype(rewards, wide))
     empty = weight == 0
     one, zero = xp.ones_like(weight), xp.zeros_like(weight)
     baseline = xp.where(empty, zero, weighted / xp.where(empty, one, weight))

@@ -14,7 +14,7 @@ from math import comb
 from array_api_compat import device
 
 from ..validation import InputError, finite_array, integer, number
-from .arrays import Array, require, rewards_of
+from .arrays import Array, after, before, require, rewards_of, sum_of_others
 
 __all__ = [
     "best",
@@ -79,18 +79,15 @@ def others_standardised(rewards: Array) -> Array:
     """
     xp, rewards = rewards_of(rewards, "others-std")
     size = rewards.shape[-1]
-    square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
-    # Row i holds the group; its own reward is set to another's, which changes neither extreme.
-    diagonal = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
-    shifted = xp.roll(square, 1, axis=-1)
-    others = xp.where(diagonal, shifted, square)
-    equal = xp.min(others, axis=-1) == xp.max(others, axis=-1)
-    apart = xp.astype(~diagonal, rewards.dtype)
-    mean = xp.sum(square * apart, axis=-1) / (size - 1)
-    spread = xp.sum(apart * (square - xp.expand_dims(mean, axis=-1)) ** 2, axis=-1)
-    deviation = xp.sqrt(spread / max(size - 2, 1))
-    centred = rewards - mean
-    return xp.where(equal, centred, centred / xp.where(equal, xp.ones_like(mean), deviation))
+    # From the middle reward, which never stands far outside the others and is that of equal ones: sums of
+    # squares then lose no digits to a reward that all have, nor to one that dwarfs the others.
+    middle = xp.sort(rewards, axis=-1)[..., size // 2]
+    shifted = rewards - xp.expand_dims(middle, axis=-1)
+    total, squares = sum_of_others(xp, shifted), sum_of_others(xp, shifted**2)
+    mean = total / (size - 1)
+    spread = xp.where(xp.isfinite(squares), squares - total * mean, squares)
+    variance = xp.where(spread > 0, spread / max(size - 2, 1), xp.ones_like(spread))
+    return (shifted - mean) / xp.sqrt(variance)
 
 
 def maxrl(rewards: Array) -> Array:
@@ -130,22 +127,28 @@ def pass_at_k(rewards: Array, *, k: int) -> Array:
             f"pass-at-k needs a group of at least k = {attempts}: group size is {size}"
         )
 
-    def chances(subset: int) -> Array:
-        """The chance that the j-th smallest of G-1 others is the greatest of a subset."""
-        ways = [comb(j, subset - 1) / comb(size - 1, subset) for j in range(size - 1)]
-        return xp.asarray(ways, dtype=rewards.dtype, device=device(rewards))
+    order = xp.argsort(rewards, axis=-1)
+    increasing = xp.take_along_axis(rewards, order, axis=-1)
 
-    square = xp.broadcast_to(xp.expand_dims(rewards, axis=-2), (*rewards.shape, size))
-    # Row i sorted without its own reward, which a place below all others takes out.
-    diagonal = xp.eye(size, dtype=rewards.dtype, device=device(rewards)) > 0
-    below = xp.min(rewards, axis=-1, keepdims=True) - 1
-    others = xp.sort(xp.where(diagonal, xp.expand_dims(below, axis=-1), square), axis=-1)[..., 1:]
-    without = xp.sum(others * chances(min(attempts, size - 1)), axis=-1)
-    with_own = rewards
+    def chances(subset: int) -> tuple[Array, Array]:
+        """The chance that a reward is the greatest of a subset of the others, of one after it and of one
+        before it in increasing order.
+        """
+        ways = [comb(j, subset - 1) / comb(size - 1, subset) for j in range(size - 1)]
+        return tuple(
+            xp.asarray(each, dtype=rewards.dtype, device=device(rewards))
+            for each in ([*ways, 0.0], [0.0, *ways])
+        )
+
+    low, high = chances(min(attempts, size - 1))
+    without = before(xp, increasing * low) + after(xp, increasing * high)
+    with_own = increasing
     if attempts > 1:
-        greatest = xp.maximum(others, xp.expand_dims(rewards, axis=-1))
-        with_own = xp.sum(greatest * chances(attempts - 1), axis=-1)
-    return attempts * (with_own - without)
+        low, high = chances(attempts - 1)
+        own = increasing * before(xp, low)
+        with_own = own + after(xp, increasing * high)
+    place = xp.argsort(order, axis=-1)
+    return xp.take_along_axis(attempts * (with_own - without), place, axis=-1)
 
 
 def count_table(rewards: Array, *, values: Sequence[float]) -> Array:

@@ -1,9 +1,10 @@
 """Plans of sampling on a scored pool: their noise and their outputs in closed form (adaptive_groups).
 
 A pool of N rollouts with n_s successes at a prompt has every group that a plan of at most N outputs could
-draw in it. The ordered draws without replacement that stop at t = (n, k) have the chance
+draw in it. Draws without replacement stop at t = (n, k) with the hypergeometric chance of k successes, times
+the share of their orders in which the plan stops there,
 
-    P(t) = N(t) (n_s)_k (N - n_s)_{n-k} / (N)_n,        (a)_b = a (a-1) ... (a-b+1),
+    P(t) = N(t) / C(n, k) × C(n_s, k) C(N - n_s, n - k) / C(N, n),
 
 and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_j⟩. No group is drawn.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.stats import hypergeom
 
 from ..jackknife import Means, beside, pairs, ratio_interval
 from ..moments import Moments
@@ -74,17 +75,7 @@ def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Arr
     """E‖ĝ‖² and the expected cost in outputs of a group at each prompt, (P,) each."""
     stops, total, won = plan.stops, counts.count, np.asarray(counts.won)[:, None]
     n, k = stops.sizes, stops.successes
-    possible = (k <= won) & (n - k <= total - won)
-    chances = np.where(
-        possible,
-        np.exp(
-            stops.log_paths
-            + _falling(won, k)
-            + _falling(total - won, n - k)
-            - _falling(np.array(total), n)
-        ),
-        0.0,
-    )
+    chances = stops.orders * hypergeom.pmf(k, total, won, n)
     lost = total - won
     both, none, one = (block[:, None] for block in counts.blocks)
     alone_won, alone_lost = (diagonal[:, None] for diagonal in counts.diagonals)
@@ -96,18 +87,12 @@ def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Arr
             + np.where(n - k > 1, none / (lost * (lost - 1)) * (1 - 1 / np.maximum(n - k, 1)), 0.0)
             - one / (won * lost)
         )
-    used = possible & (stops.kernel_means > 0)
+    used = (chances > 0) & (stops.kernel_means > 0)
     second = (chances * stops.kernel_means**2 * np.where(used, squares, 0.0)).sum(axis=1)
     size = chances @ n.astype(np.float64)
     if stage_cost:
         size = size + stage_cost * (chances @ (n > plan.looks[0]))
     return np.asarray(second), np.asarray(size)
-
-
-def _falling(numbers: Array, count: NDArray[np.int64]) -> Array:
-    """The logarithm of a (a-1) ... (a-b+1); a stands in where b is more than a."""
-    high = np.maximum(numbers, count)
-    return np.asarray(gammaln(high + 1) - gammaln(high - count + 1))
 
 
 def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> AdaptiveAdvice:

@@ -17,11 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import hypergeom
 
 from ..estimators import advantages
 from ..moments import Moments
-from ..noise.completions import coefficients
+from ..noise.completions import beside, coefficients
 from ..predictions import CountTable, best_table, count_table
 from ..registry import ALIASES, ESTIMATORS, parse
 from ..validation import InputError
@@ -77,10 +76,7 @@ class _Counts:
         """E of values(0), ..., values(r) by the successes among r rollouts that are drawn from the others
         than ``excluded``, ``won`` of them successes, (P,).
         """
-        drawn, others = len(values) - 1, self.count - excluded
-        left = np.clip(self.won - won, 0, others)
-        chances = hypergeom.pmf(np.arange(drawn + 1), others, left[:, None], drawn)
-        return np.asarray(chances @ values)
+        return beside(values, self.count - excluded, self.won - won)
 
     def alone(self, table: CountTable) -> Array:
         """(1/G) E ‖s‖² A², the part of E‖ĝ‖² of single rollouts, (P,)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,11 +129,17 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     )
 
 
-@cache
-def _beside(others: int, won: int, drawn: int) -> Array:
-    """P(m) of the successes m among ``drawn`` of ``others``, ``won`` of them successes, (drawn + 1,)."""
-    ways = [math.comb(won, m) * math.comb(others - won, drawn - m) for m in range(drawn + 1)]
-    return np.array([way / math.comb(others, drawn) for way in ways])
+def beside(values: Array, others: int, won: NDArray[Any]) -> Array:
+    """E of values(0), ..., values(r) by the successes among r that are drawn from ``others`` without
+    replacement, ``won`` of them successes; the shape of ``won``, which is held to what is possible.
+    """
+    # Formulas of counts alone take scipy.
+    from scipy.stats import hypergeom
+
+    drawn = len(values) - 1
+    left = np.clip(won, 0, others)[..., None]
+    # SciPy draws from one or more.
+    return np.asarray(hypergeom.pmf(np.arange(drawn + 1), max(others, 1), left, drawn) @ values)
 
 
 def coefficients(table: Any, room: int) -> Array:
@@ -143,27 +149,26 @@ def coefficients(table: Any, room: int) -> Array:
     the two sums; the last is G'.
     """
     won, lost, size = table.successes, table.failures, table.group_size
-    rows = np.zeros((room + 1, 8))
-    for n in range(room + 1):
-        row = rows[n]
-        row[7] = size
-        if n:
-            chance = _beside(room - 1, n - 1, size - 1)
-            row[0], row[5] = chance @ won[1:] ** 2 / size, chance @ won[1:]
-        if n < room:
-            chance = _beside(room - 1, n, size - 1)
-            row[1], row[6] = chance @ lost[:-1] ** 2 / size, chance @ lost[:-1]
-        if size > 1:
-            share = (size - 1) / (size * (room - 1))
-            if n > 1:
-                row[2] = share * _beside(room - 2, n - 2, size - 2) @ won[2:] ** 2
-            if room - n > 1:
-                row[3] = share * _beside(room - 2, n, size - 2) @ lost[:-2] ** 2
-            if 0 < n < room:
-                chance = _beside(room - 2, n - 1, size - 2)
-                row[4] = 2 * share * (chance @ (won[1:-1] * lost[1:-1]))
-        rows[n, :7] /= room
-    return rows
+    n = np.arange(room + 1)
+
+    def mean(values: Array, own_won: int, own_lost: int) -> Array:
+        there = (n >= own_won) & (room - n >= own_lost)
+        return np.where(there, beside(values, room - own_won - own_lost, n - own_won), 0.0) / room
+
+    columns = [mean(won[1:] ** 2, 1, 0) / size, mean(lost[:-1] ** 2, 0, 1) / size]
+    if size > 1:
+        share = (size - 1) / (size * (room - 1))
+        columns += [
+            share * mean(won[2:] ** 2, 2, 0),
+            share * mean(lost[:-2] ** 2, 0, 2),
+            2 * share * mean(won[1:-1] * lost[1:-1], 1, 1),
+        ]
+    else:
+        columns += [0.0 * n] * 3
+    return np.stack(
+        [*columns, mean(won[1:], 1, 0), mean(lost[:-1], 0, 1), np.full(room + 1, float(size))],
+        axis=1,
+    )
 
 
 @dataclass(frozen=True)

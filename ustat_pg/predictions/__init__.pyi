@@ -1,6 +1,8 @@
+from .adaptive import DOWNSAMPLING as DOWNSAMPLING
 from .adaptive import PLAN_ESTIMATORS as PLAN_ESTIMATORS
 from .adaptive import PlanPrediction as PlanPrediction
 from .adaptive import best_two_stage as best_two_stage
+from .adaptive import kept_successes as kept_successes
 from .adaptive import known_rates_bound as known_rates_bound
 from .adaptive import plan_cost as plan_cost
 from .adaptive import plan_mse as plan_mse
@@ -29,10 +31,6 @@ from .critics import learned_values as learned_values
 from .decisions import Decision as Decision
 from .decisions import decision as decision
 from .decisions import prompts_to_settle as prompts_to_settle
-from .downsampling import DOWNSAMPLING as DOWNSAMPLING
-from .downsampling import DownsampledPrediction as DownsampledPrediction
-from .downsampling import downsampled_mse as downsampled_mse
-from .downsampling import kept_successes as kept_successes
 from .group_size import MseConstants as MseConstants
 from .group_size import group_size_advice as group_size_advice
 from .group_size import mse_constants as mse_constants

@@ -10,6 +10,12 @@ u(t) and v(t) of each used. Then at a prompt
 
 with A_z = E[‖s‖² | z]. So w is what the scheme climbs, and the estimator is unbiased if and only if
 w = 1: where advantages sum to zero, a = -b = m, if m(t) is an unbiased estimate of p q under the plan.
+
+A group that is cut down by its rewards before the step (down-sampling; PODS, arXiv 2504.13818, keeps the m
+outputs whose rewards vary most) is one of m in which j = κ(n, k) of the successes stand: a = a₁(j) j/m and
+b = a₀(j) (m-j)/m by its table. Where the variance decides and n is large, half of the kept are successes: for
+even m, w of grpo tends to m/(4 (m-1) p q) and what is climbed to a multiple of the log-odds log(p/q), so
+that prompts which are nearly always or nearly never solved weigh most.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +33,13 @@ from ..moments import HasMoments, Moments, takes_problems
 from ..registry import parse, require_group
 from ..sampling import Plan
 from ..shown import Shown, rows
-from ..validation import InputError, integer, nearest, number, shares
+from ..validation import InputError, integer, nearest, number, one_of, shares
 from .count_tables import count_table, require_binary
-from .mse import gradient_mse
+from .mse import about, gradient_mse
 
 Array = NDArray[np.float64]
-Scale = Callable[[Array, NDArray[np.int64]], Array]
+Counts = NDArray[np.int64]
+Scale = Callable[[Array, Counts], Array]
 
 
 ROWS = {
@@ -43,6 +51,7 @@ ROWS = {
     "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
     "critical_budget": "outputs a step at which they are equal",
     "cosine": "cosine of E ĝ to the gradient",
+    "silent": "share of groups with equal rewards",
 }
 """The words before each number of a plan."""
 
@@ -63,6 +72,7 @@ class PlanPrediction(Shown):
         cosine: of E ĝ to g; None where either is 0.
         plan: in words; None where sizes are given by prompt.
         estimator: its name.
+        silent: the share of the groups drawn in which the rewards that it uses are all equal.
     """
 
     mean_factor: Array
@@ -76,6 +86,7 @@ class PlanPrediction(Shown):
     cosine: float | None
     plan: str | None = None
     estimator: str | None = None
+    silent: float | None = None
 
     def __str__(self) -> str:
         factors = " ".join(f"{factor:.4g}" for factor in self.mean_factor)
@@ -88,8 +99,8 @@ class _Uses:
 
     won: Array
     lost: Array
-    successes: NDArray[np.int64]
-    failures: NDArray[np.int64]
+    successes: Counts
+    failures: Counts
 
 
 def _sequential(plan: Plan) -> _Uses:
@@ -98,25 +109,21 @@ def _sequential(plan: Plan) -> _Uses:
     return _Uses(mean, -mean, plan.stops.successes, plan.stops.sizes - plan.stops.successes)
 
 
-def _by_count(plan: Plan, estimator: str) -> _Uses:
-    """A named estimator applied to what was drawn, as if the size had been fixed."""
-    sizes, k = plan.stops.sizes, plan.stops.successes
-    won, lost = np.zeros(len(k)), np.zeros(len(k))
-    for size in np.unique(sizes):
-        table, here = count_table(estimator, int(size)), sizes == size
-        won[here] = table.successes[k[here]] * k[here] / size
-        lost[here] = table.failures[k[here]] * (size - k[here]) / size
-    return _Uses(won, lost, k, sizes - k)
+def _by_count(estimator: str, successes: Counts, outputs: Counts) -> _Uses:
+    """A named estimator applied to the outputs that are used, as if their number had been fixed."""
+    won, lost = np.zeros(len(outputs)), np.zeros(len(outputs))
+    for size in np.unique(outputs):
+        table, here = count_table(estimator, int(size)), outputs == size
+        k = successes[here]
+        won[here] = table.successes[k] * k / size
+        lost[here] = table.failures[k] * (size - k) / size
+    return _Uses(won, lost, successes, outputs - successes)
 
 
 def _balanced(plan: Plan, outputs: int, scale: Scale) -> _Uses:
     """A sub-sample with as many successes as failures where there are enough, about the pool's mean."""
     sizes, k = plan.stops.sizes, plan.stops.successes
-    if sizes.min() < outputs:
-        raise InputError(
-            f"a balanced sub-sample has {outputs} outputs: the plan may stop at {sizes.min()}"
-        )
-    successes = np.clip(k, 0, np.maximum(outputs // 2, outputs - (sizes - k)))
+    successes = _KEPT["variance"](k, sizes, outputs)
     failures = outputs - successes
     share = k / sizes
     mixed = (k > 0) & (k < sizes)
@@ -129,6 +136,34 @@ def _balanced(plan: Plan, outputs: int, scale: Scale) -> _Uses:
     )
 
 
+_KEPT: dict[str, Callable[[Counts, Any, int], Counts]] = {
+    # As near to half as there are enough of both; of an odd m the larger half are successes.
+    "variance": lambda k, n, m: np.clip((m + 1) // 2, np.maximum(0, m - (n - k)), np.minimum(k, m)),
+    "highest": lambda k, n, m: np.minimum(k, m),
+    "lowest": lambda k, n, m: np.maximum(0, m - (n - k)),
+}
+
+DOWNSAMPLING = tuple(_KEPT)
+"""By what outputs are kept: the largest variance of rewards, the highest rewards, the lowest."""
+
+
+def kept_successes(drawn: int, kept: int, by: str = "variance") -> Counts:
+    """κ(k), the successes among the m that are kept of n outputs with k successes, (n+1,).
+
+    Arguments:
+        drawn: n >= 1.
+        kept: m, 1 to n.
+        by: one of :data:`DOWNSAMPLING`.
+
+    >>> kept_successes(6, 4)
+    array([0, 1, 2, 2, 2, 3, 4])
+    """
+    n, m = integer("drawn", drawn, 1), integer("kept", kept, 1)
+    if m > n:
+        raise InputError(f"kept is {m}: it must be at most drawn, {n}")
+    return np.asarray(_KEPT[one_of("by", by, DOWNSAMPLING)](np.arange(n + 1), n, m))
+
+
 _SCALES: dict[str, Scale] = {
     "balanced": lambda share, n: np.ones_like(share),
     "balanced-inverse": lambda share, n: 1 / share,
@@ -136,24 +171,39 @@ _SCALES: dict[str, Scale] = {
 }
 """The factor of z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
 
-PLAN_ESTIMATORS = ("sequential", *_SCALES)
+PLAN_ESTIMATORS = ("sequential", *_SCALES, *DOWNSAMPLING)
 """Estimators of plans beside the named ones: ``sequential``, unbiased where every group is used, and
 sub-samples of N outputs (``balanced:N``), half successes and half failures, with advantages z - p̂ about the
 mean p̂ of all that were drawn (Reinforce-Ada), over p̂ (``balanced-inverse``) or over their deviation with
-ddof 1 (``balanced-std``)."""
+ddof 1 (``balanced-std``); or the N that :data:`DOWNSAMPLING` keeps, with a named estimator's advantages among
+themselves (``variance:4:grpo``)."""
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:
     """The use of each stop of a plan by a named estimator."""
     if estimator in ("sequential", "two-stage"):
         return _sequential(plan)
-    family, _, outputs = str(estimator).partition(":")
-    if family in _SCALES:
-        if not re.fullmatch("[0-9]{1,6}", outputs) or int(outputs) < 2 or int(outputs) % 2:
+    sizes, successes = plan.stops.sizes, plan.stops.successes
+    family, _, words = str(estimator).partition(":")
+    if family in (*_SCALES, *_KEPT):
+        outputs, _, name = words.partition(":")
+        pairs = family in _SCALES
+        if (
+            not re.fullmatch("[0-9]{1,6}", outputs)
+            or int(outputs) < 1
+            or (pairs and int(outputs) % 2)
+            or pairs == bool(name)
+        ):
+            form = "N, N an even number of outputs" if pairs else "N:NAME, as in variance:4:grpo"
+            raise InputError(f"{estimator!r}: it is written {family}:{form}")
+        if sizes.min() < int(outputs):
             raise InputError(
-                f"{estimator!r}: it is written {family}:N, N an even number of outputs"
+                f"a sub-sample has {outputs} outputs: the plan may stop at {sizes.min()}"
             )
-        return _balanced(plan, int(outputs), _SCALES[family])
+        if pairs:
+            return _balanced(plan, int(outputs), _SCALES[family])
+        successes = _KEPT[family](successes, sizes, int(outputs))
+        sizes, estimator = np.full_like(sizes, int(outputs)), name
     try:
         record = parse(estimator)[0]
     except InputError as error:
@@ -163,8 +213,8 @@ def _uses(plan: Plan, estimator: str) -> _Uses:
         raise InputError(
             f"{record.name} is not a table by the number of successes of every group size"
         )
-    require_group(estimator, int(plan.stops.sizes.min()))
-    return _by_count(plan, estimator)
+    require_group(estimator, int(sizes.min()))
+    return _by_count(estimator, successes, sizes)
 
 
 def plan_weight(
@@ -274,7 +324,9 @@ def plan_mse(
     if scheme.otherwise == "batch":
         sizes = sizes / share
     found = _predicted(moments, weight, second, sizes, batch)
-    return replace(found, plan=scheme.text, estimator=estimator)
+    alike = (uses.successes == 0) | (uses.failures == 0)
+    silent = float(probs @ scheme.stops.probabilities(p) @ alike)
+    return replace(found, plan=scheme.text, estimator=estimator, silent=silent)
 
 
 def unbiased_plan(
@@ -294,26 +346,19 @@ def _predicted(
     probs = moments.context_probs
     square, along = map(float, moments.mean_gradient(weight))
     noise = max(float(probs @ second) - square, 0.0)
-    bias = max(square - 2 * along + moments.mean_gradient_sq, 0.0)
-    if bias <= _ROUNDING * max(square, moments.mean_gradient_sq):
-        bias = 0.0
     size = float(probs[probs > 0] @ sizes[probs > 0])
-    lengths = (square * moments.mean_gradient_sq) ** 0.5
     return PlanPrediction(
+        **about(noise / batch, square, along, moments.mean_gradient_sq),
         mean_factor=weight,
         second_moment=second,
         sizes=sizes,
         expected_size=size,
-        mse=bias + noise / batch,
-        squared_bias=bias,
-        noise_to_signal=noise / batch / square if square > 0 else None,
         critical_budget=size * noise / square if square > 0 else None,
-        cosine=along / lengths if lengths > 0 else None,
     )
 
 
 _ROUNDING = 1e-14
-"""A share, of groups or of a squared length, below which there is what rounding leaves of 0."""
+"""A share of groups below which there is what rounding leaves of 0."""
 
 
 @takes_problems

@@ -110,6 +110,11 @@ class CountTable(Shown):
         p = shares("pass rate", pass_rate)
         return binomial(self.group_size - 1, p) @ self.delta
 
+    def mean_advantages(self, pass_rates: ArrayLike) -> tuple[Array, Array]:
+        """E a₁(m+1) and E a₀(m), the mean advantages of a success and of a failure; the shape of p."""
+        alone = binomial(self.group_size - 1, shares("pass rate", pass_rates))
+        return alone @ self.successes[1:], alone @ self.failures[:-1]
+
     def scaled(self, factor: float) -> CountTable:
         """The advantages times a factor."""
         return CountTable(factor * self.successes, factor * self.failures)

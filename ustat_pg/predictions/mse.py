@@ -342,28 +342,51 @@ def _gradient_mse(
         )
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = map(float, moments.mean_gradient(factors))
-    target = moments.mean_gradient_sq
     # What rounding leaves of a gradient that is 0.
     nothing = float(mean @ moments.fisher_trace) * float(np.abs(moments.reward_range).max()) ** 2
     nothing *= SQUARE
-    bias = max(square - 2 * inner_product + target, 0.0)
-    if bias <= max(DERIVED * max(square, target), nothing):
-        bias = 0.0
-    variance = prompt_term + first + second
+    target, variance = moments.mean_gradient_sq, prompt_term + first + second
     return MsePrediction(
-        mse=variance + bias,
+        **about(variance, square, inner_product, target, nothing=nothing),
         prompt_term=prompt_term,
         first_order_term=first,
         second_order_term=second,
-        squared_bias=bias,
         oracle_mse=oracle,
         vanilla_mse=vanilla,
         paper_bound=bound,
         mean_factor=factors,
-        noise_to_signal=variance / square if square > nothing else None,
-        cosine=inner_product / (square * target) ** 0.5 if min(square, target) > nothing else None,
         table=table,
     )
+
+
+def about(
+    variance: float,
+    square: float,
+    inner_product: float,
+    target: float,
+    bias: float | None = None,
+    rounding: float = DERIVED,
+    nothing: float = 0.0,
+) -> dict[str, Any]:
+    """The mse, squared_bias, noise_to_signal and cosine of an estimator about g.
+
+    Arguments:
+        variance: tr Cov ĝ.
+        square, inner_product, target: ‖E ĝ‖², ⟨E ĝ, g⟩ and ‖g‖².
+        bias: ‖E ĝ - g‖², where it is known with more digits than these leave.
+        rounding: the share of the squared lengths below which that is 0.
+        nothing: what rounding may leave of the square of a gradient that is 0.
+    """
+    if bias is None:
+        bias = square - 2 * inner_product + target
+    if bias <= max(rounding * max(square, target), nothing):
+        bias = 0.0
+    return {
+        "mse": variance + bias,
+        "squared_bias": bias,
+        "noise_to_signal": variance / square if square > nothing else None,
+        "cosine": inner_product / (square * target) ** 0.5 if min(square, target) > nothing else None,
+    }
 
 
 @takes_problems

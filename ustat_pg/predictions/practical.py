@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..moments import TokenOutcomes, WeightedMoments
+from ..moments import TokenOutcomes, WeightedOutcomes
 from ..validation import Array, InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse
@@ -134,7 +134,7 @@ def practical_mse(
     gradients = np.einsum("xk,xkd->xd", won, scores)
     pulled = np.einsum("xk,xkd->xd", outcomes.new_probs, _vectors(outcomes, penalty))
     value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    moments = WeightedMoments.of(
+    weighted = WeightedOutcomes(
         outcomes.context_probs,
         outcomes.probs,
         outcomes.rewards,
@@ -143,7 +143,7 @@ def practical_mse(
         lost_scores=_vectors(outcomes, falling),
         penalty=_vectors(outcomes, penalty * _RATIOS[kl_ratio](ratios, outcomes.inside)),
     )
-    return weighted_mse(moments, table, group_size, batch_size)
+    return weighted_mse(weighted, table, group_size, batch_size)
 
 
 def ratio_bias_matrix(
@@ -168,7 +168,7 @@ def ratio_bias_matrix(
     if (outcomes.new != outcomes.old).any():
         raise InputError("the derivative is taken where both policies are one")
     value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    won, lost = _mean_advantages(table, value)
+    won, lost = table.mean_advantages(value)
     advantages = won[:, None] * outcomes.rewards + lost[:, None] * (1 - outcomes.rewards)
     total = np.zeros((outcomes.scores.shape[-1],) * 2)
     penalty = number("beta", beta, minimum=0.0) * _penalty(outcomes)
@@ -184,14 +184,6 @@ def ratio_bias_matrix(
             optimize=True,
         )
     return total
-
-
-def _mean_advantages(table: CountTable, value: Array) -> tuple[Array, Array]:
-    """The mean advantage of a success and of a failure, (X,) each."""
-    nothing = np.zeros(table.group_size + 1)
-    won = CountTable(table.successes, nothing).weight(value)
-    lost = CountTable(nothing, table.failures).weight(value)
-    return won, -lost
 
 
 def leading_ratio_bias(
@@ -231,7 +223,7 @@ def leading_ratio_bias(
         outcomes, estimator, group_size, ratio=ratio, beta=beta, kl_ratio=kl_ratio
     )
     scores = _vectors(outcomes, np.ones(())) @ matrix.T
-    moments = WeightedMoments.of(
+    weighted = WeightedOutcomes(
         outcomes.context_probs,
         outcomes.probs,
         outcomes.rewards,
@@ -239,5 +231,5 @@ def leading_ratio_bias(
         np.zeros((len(scores), scores.shape[-1])),
         penalty=_vectors(outcomes, beta * _penalty(outcomes)) @ matrix.T,
     )
-    mse = weighted_mse(moments, estimator, group_size, batch_size)
+    mse = weighted_mse(weighted, estimator, group_size, batch_size)
     return rate**2 * (steps * mse.variance + steps**2 * mse.squared_bias)

@@ -23,6 +23,7 @@ from ..moments import SurvivorMoments
 from ..rounding import SQUARE
 from ..shown import Shown
 from ..validation import Array, integer, one_of
+from .mse import about
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +88,12 @@ def survivor_mse(
         mean = mean + (probs * law[:, 1]) @ moments.lone_means
         square = square + law[:, 1] * moments.lone_squares
     length, target = float(mean @ mean), float(moments.target @ moments.target)
-    noise = max(float(probs @ square) - length, 0.0)
+    variance = max(float(probs @ square) - length, 0.0) / batch
     bias = float(np.sum((mean - moments.target) ** 2))
-    if bias <= SQUARE * max(length, target):
-        bias = 0.0
-    both = (length * target) ** 0.5
     return SurvivorPrediction(
+        **about(variance, length, float(mean @ moments.target), target, bias, SQUARE),
         mean=mean,
         weight=enough,
         survivors=size * moments.kept,
         second_moment=square,
-        mse=bias + noise / batch,
-        squared_bias=bias,
-        noise_to_signal=noise / batch / length if length > 0 else None,
-        cosine=float(mean @ moments.target) / both if both > 0 else None,
     )

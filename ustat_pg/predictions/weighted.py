@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..moments import WeightedMoments
+from ..moments import WeightedOutcomes
 from ..shown import Shown
 from ..validation import integer
 from .count_tables import CountTable, binomial, count_table
@@ -49,54 +49,64 @@ class WeightedPrediction(Shown):
 
 
 def weighted_mse(
-    moments: WeightedMoments, estimator: str | CountTable, group_size: int, batch_size: int = 1
+    outcomes: WeightedOutcomes, estimator: str | CountTable, group_size: int, batch_size: int = 1
 ) -> WeightedPrediction:
     """Mean and error of a minibatch gradient that sums weighted scores (practical_mse).
 
     Arguments:
-        moments: of the weighted scores; a problem's ``weighted_moments()``.
+        outcomes: with their weighted scores; a problem's ``weighted_outcomes()``.
         estimator: a name that is a table by counts, such as grpo or std, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.
 
     >>> from ustat_pg.problems import SoftmaxBandit, WeightedBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
-    >>> unweighted = WeightedBandit.of(coin, [[1.0, 1.0]]).weighted_moments()
+    >>> unweighted = WeightedBandit.of(coin, [[1.0, 1.0]]).weighted_outcomes()
     >>> round(weighted_mse(unweighted, "grpo", 2).mse, 12)
     0.125
-    >>> weighted_mse(WeightedBandit.of(coin, [[1.0, 0.5]]).weighted_moments(), "grpo", 2).mean
+    >>> weighted_mse(WeightedBandit.of(coin, [[1.0, 0.5]]).weighted_outcomes(), "grpo", 2).mean
     array([ 0.1875, -0.1875])
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     table = estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
-    alone = binomial(size - 1, moments.value)
+    u_won = outcomes.scores
+    u_lost = u_won if outcomes.lost_scores is None else outcomes.lost_scores
+    v = np.zeros_like(u_won) if outcomes.penalty is None else outcomes.penalty
+    of_won, of_lost = outcomes.probs * outcomes.success, outcomes.probs * (1 - outcomes.success)
+
+    def mean(chances: Array, vectors: Array) -> Array:
+        return np.einsum("xk,xkd->xd", chances, vectors)
+
+    def product(chances: Array, one: Array, other: Array) -> Array:
+        return np.einsum("xk,xkd,xkd->x", chances, one, other)
+
+    score_won, score_lost = mean(of_won, u_won), mean(of_lost, u_lost)
+    penalty_won, penalty_lost = mean(of_won, v), mean(of_lost, v)
+    pass_rates = of_won.sum(axis=1)
+    alone = binomial(size - 1, pass_rates)
     won, lost = table.successes[1:], table.failures[:-1]
     first, second = alone @ won, alone @ lost
-    means = (
-        first[:, None] * moments.won
-        + second[:, None] * moments.lost
-        + moments.penalty_won
-        + moments.penalty_lost
-    )
+    means = first[:, None] * score_won + second[:, None] * score_lost + penalty_won + penalty_lost
     squares = (
-        (alone @ won**2) * moments.won_squares
-        + (alone @ lost**2) * moments.lost_squares
-        + 2 * (first * moments.crossed_won + second * moments.crossed_lost)
-        + moments.penalty_squares
+        (alone @ won**2) * product(of_won, u_won, u_won)
+        + (alone @ lost**2) * product(of_lost, u_lost, u_lost)
+        + 2 * (first * product(of_won, u_won, v) + second * product(of_lost, u_lost, v))
+        + product(outcomes.probs, v, v)
     ) / size
     if size > 1:
         # (G+1, X, d): what a success and a failure add beside so many successes in the whole group.
-        winning = table.successes[:, None, None] * moments.won + moments.penalty_won
-        losing = table.failures[:, None, None] * moments.lost + moments.penalty_lost
+        winning = table.successes[:, None, None] * score_won + penalty_won
+        losing = table.failures[:, None, None] * score_lost + penalty_lost
         pairs = (
             (winning[2:] ** 2).sum(axis=-1)
             + 2 * (winning[1:-1] * losing[1:-1]).sum(axis=-1)
             + (losing[:-2] ** 2).sum(axis=-1)
         )
-        both = binomial(size - 2, moments.value)
+        both = binomial(size - 2, pass_rates)
         squares = squares + (both.T * pairs).sum(axis=0) * (size - 1) / size
-    mean = moments.context_probs @ means
-    variance = max(float(moments.context_probs @ squares - mean @ mean), 0.0) / prompts
-    off = mean - moments.context_probs @ moments.targets
+    probs = outcomes.context_probs
+    average = probs @ means
+    variance = max(float(probs @ squares - average @ average), 0.0) / prompts
+    off = average - probs @ outcomes.targets
     bias = float(off @ off)
-    return WeightedPrediction(means, mean, variance + bias, variance, bias)
+    return WeightedPrediction(means, average, variance + bias, variance, bias)

@@ -94,12 +94,9 @@ def _advantages(
 
     probs, norms = problem.policy.probs, problem.policy.squared_norms
     # Not by its moments, which a problem of weighted scores has none of.
-    value, trace = (probs * problem.mean_rewards).sum(axis=-1), (probs * norms).sum(axis=-1)
-    deviations = problem.mean_rewards - value[:, None]
-    shift = (probs * norms * deviations).sum(axis=-1) / np.where(trace > 0, trace, 1.0)
     known: dict[str, Any] = {
-        "value": value[contexts],
-        "optimal_baseline": (value + shift)[contexts],
+        "value": expected_reward(probs, problem.mean_rewards)[contexts],
+        "optimal_baseline": optimal_baseline(probs, problem.mean_rewards, norms)[contexts],
         "squared_norms": norms[contexts[:, None], actions],
     }
     if constant is not None:
@@ -119,3 +116,23 @@ def _advantages(
         if need in known and need not in needs:
             raise InputError(f"{argument} is given, which {name} does not take")
     return np.asarray(advantages(name, rewards, **{need: known[need] for need in needs}))
+
+
+def _total(array: Any) -> Any:
+    return array.sum(-1)
+
+
+def expected_reward(probs: Any, rewards: Any, total: Callable[[Any], Any] = _total) -> Any:
+    """V = E z of outcomes on the last axis, in NumPy or torch."""
+    return total(probs * rewards)
+
+
+def optimal_baseline(
+    probs: Any, rewards: Any, squared_norms: Any, total: Callable[[Any], Any] = _total
+) -> Any:
+    """b* = E[‖s‖² z] / E‖s‖² of outcomes on the last axis, V where all scores are 0."""
+    value = expected_reward(probs, rewards, total)
+    weights = probs * squared_norms
+    weight = total(weights)
+    # Off V, so that an offset of the rewards costs no digits.
+    return value + total(weights * (rewards - value[..., None])) / (weight + (weight == 0))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 
-from ..moments import Moments, WeightedMoments
+from ..moments import Moments, WeightedOutcomes
 from ..policies import WeightedScores
 from ..validation import Array, InputError, field, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit
@@ -94,14 +94,14 @@ class WeightedBandit(SoftmaxBandit):
 
     def moments(self) -> Moments:
         """Refused: closed forms of moments take E s = 0 for granted."""
-        raise InputError("weighted scores have no moments of scores: ask for weighted_moments()")
+        raise InputError("weighted scores have no moments of scores: ask for weighted_outcomes()")
 
-    def weighted_moments(self) -> WeightedMoments:
-        """The moments of weighted scores for predictions, by enumeration; rewards 0 and 1."""
+    def weighted_outcomes(self) -> WeightedOutcomes:
+        """All outputs with their weighted scores, for predictions; rewards 0 and 1."""
         if not self.binary:
             raise InputError("rewards are not all 0 or 1: enumerate instead")
         tables = np.stack([self.policy.scores(x) for x in range(self.contexts)])
-        return WeightedMoments.of(
+        return WeightedOutcomes(
             self.context_probs, self.policy.probs, self.mean_rewards, tables, self.targets
         )
 
