@@ -31,6 +31,7 @@ from scipy.optimize import minimize_scalar
 
 from ..moments import HasMoments, Moments, takes_problems
 from ..registry import parse, require_group
+from ..rounding import SUM
 from ..sampling import Plan
 from ..shown import Shown, rows
 from ..validation import InputError, integer, nearest, number, one_of, shares
@@ -313,7 +314,7 @@ def plan_mse(
     scheme, batch = Plan.parse(plan), integer("batch size", batch_size)
     uses, p, probs = _uses(scheme, estimator), _rates(moments), moments.context_probs
     share = float(probs @ scheme.kept_share(p))
-    if scheme.otherwise == "batch" and share <= _ROUNDING:
+    if scheme.otherwise == "batch" and share <= SUM:
         raise InputError(
             f"plan {scheme.text!r} keeps no group of these prompts: no batch is ever full"
         )
@@ -355,10 +356,6 @@ def _predicted(
         expected_size=size,
         critical_budget=size * noise / square if square > 0 else None,
     )
-
-
-_ROUNDING = 1e-14
-"""A share of groups below which there is what rounding leaves of 0."""
 
 
 @takes_problems
