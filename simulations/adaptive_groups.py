@@ -21,9 +21,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, GroupSize, PlanCell, SquaredError, of_plan
+from ustat_pg.engines.base import Array
 from ustat_pg.predictions import (
     best_two_stage,
     count_table,
@@ -39,8 +39,6 @@ from .engines import SizedCell
 from .evidence import Check, Linear, at_most, equal, mean_of
 from .problems import BanditEntry, Suite
 from .shared.peers import telling
-
-Array = NDArray[np.float64]
 
 PLAIN = "RLOO of what was drawn is unbiased"
 SEEN = "divided by the share of pilots, not of subsets"

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, SquaredProjection
+from ustat_pg.engines.base import Array
 from ustat_pg.moments import Moments
 from ustat_pg.predictions import (
     count_table,
@@ -36,8 +36,6 @@ from .evidence import Check, Linear, Ratio, equal, mean_of
 from .parts import verifiers
 from .problems import BanditEntry, Suite, mse_of
 from .shared.peers import error_of, mean_in, telling
-
-Array = NDArray[np.float64]
 
 ARCSINE = "arcsine weight at finite G"
 ORDER = "MaxRL of order G"

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines.base import Array
 from ustat_pg.estimators import token_weights
 from ustat_pg.moments import LengthMoments
 from ustat_pg.predictions import (
@@ -41,8 +41,6 @@ from .shared.margins import LOOSE, ROUGH
 from .shared.numerics import later_terms
 from .shared.peers import mean_in, telling
 from .shared.runs import GRPO
-
-Array = NDArray[np.float64]
 
 RESCALED = "1/|y| only rescales"
 NO_EFFECT = "a baseline changes no mean"

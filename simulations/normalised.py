@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Distance, Estimator, GradientCell
+from ustat_pg.engines.base import Array
 from ustat_pg.predictions import (
     count_table,
     gradient_mse,
@@ -38,8 +38,6 @@ from .problems import BanditEntry, Suite, mse_of
 from .problems.tokens import lopsided
 from .shared.margins import FAR_ORDER, LOOSE
 from .shared.numerics import later_terms
-
-Array = NDArray[np.float64]
 
 EQUIVALENT = "equivalent at the scale √G"
 NO_LIMIT = "no limit: the deviation stays random"

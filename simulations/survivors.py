@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import GroupSize, SquaredError
+from ustat_pg.engines.base import Array
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.predictions import survivor_mse
 from ustat_pg.problems import SoftmaxBandit, survivor_moments
@@ -29,8 +29,6 @@ from .problems import BanditEntry, Suite
 from .problems.lengths import worded
 from .shared.peers import telling
 from .shared.runs import GRPO
-
-Array = NDArray[np.float64]
 
 UNCHANGED = "the gradient of J itself"
 OVER_ALL = "the baseline is over all outputs"

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Distance, Draws, Estimator, GradientCell
+from ustat_pg.engines.base import Array
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.ustatistics import covariance_ustatistic, covariance_variance_components
@@ -36,7 +36,6 @@ from .shared.margins import COARSE
 from .shared.peers import scale
 from .shared.runs import GRPO, ORACLE, VANILLA
 
-Array = NDArray[np.float64]
 Formula = Callable[[Array, Array], Array]
 
 ROUNDING = 1e-13

@@ -10,14 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf, ndtri
 
 from ustat_pg import rng
 from ustat_pg.engines import Cell, MomentSums, Quantity
-from ustat_pg.engines.base import Replications
-
-Array = NDArray[np.float64]
+from ustat_pg.engines.base import Array, Replications
 
 _NODES = 128
 _FAR = 12.0

@@ -12,10 +12,9 @@ from math import log10
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.engines import Draws, Estimator, GradientCell, InfeasibleError, MomentSums, Quantity
-from ustat_pg.engines.base import Replications
+from ustat_pg.engines.base import Array, Replications
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.estimators import gradient
 from ustat_pg.ustatistics import (
@@ -27,7 +26,6 @@ from ustat_pg.ustatistics import (
 )
 from ustat_pg.validation import InputError
 
-Array = NDArray[np.float64]
 Law = tuple[Array, Array, Array]
 """One rollout at one prompt: scores (M, d), rewards (M,), probabilities (M,)."""
 

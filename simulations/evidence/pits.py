@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import chi2
 
 from ustat_pg.distributions import WeightedChi2
+from ustat_pg.engines.base import Array
 
 from ..engines import Binned
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

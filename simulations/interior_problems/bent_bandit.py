@@ -22,13 +22,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, softmax
 
+from ustat_pg.engines.base import Array
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
 from ustat_pg.validation import InputError, field, finite_array, positive, probabilities, record
 
 from .interior import InteriorProblem, excess_return, row_space
-
-Array = NDArray[np.float64]
 
 
 @record()

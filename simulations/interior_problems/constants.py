@@ -9,13 +9,11 @@ once about the worst point of each, so that between its points little is missed;
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ustat_pg.engines.base import Array
 from ustat_pg.validation import InputError, integer, positive, record
 
 from .interior import InteriorProblem
-
-Array = NDArray[np.float64]
 
 _NEAR = 1e-6
 """Share of the radius within which both ratios are taken for their limit."""

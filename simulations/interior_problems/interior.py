@@ -20,11 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
+from ustat_pg.engines.base import Array
 from ustat_pg.memory import slices
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
 from ustat_pg.validation import InputError, finite_array, frozen
-
-Array = NDArray[np.float64]
 
 _COMMON_STEPS = 20
 """Steps that all starts take together, before one search from each place that they come to."""

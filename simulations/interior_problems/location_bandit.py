@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.fft import dct
 from scipy.special import softmax
 
+from ustat_pg.engines.base import Array
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
 from ustat_pg.validation import (
@@ -40,8 +41,6 @@ from ustat_pg.validation import (
 )
 
 from .interior import InteriorProblem, excess_return, row_space
-
-Array = NDArray[np.float64]
 
 
 @record()

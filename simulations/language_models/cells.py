@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 
 from ustat_pg.digests import source_digest
 from ustat_pg.engines import Cell, Estimator, InfeasibleError, MomentSums, Quantity
-from ustat_pg.engines.base import Replications
+from ustat_pg.engines.base import Array, Replications
 from ustat_pg.estimators import advantages
 from ustat_pg.validation import InputError
 
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from ustat_pg.llm.prompts import Task
     from ustat_pg.llm.rollouts import Rollouts
 
-Array = NDArray[np.float64]
 
 BASELINES = ("vanilla", "grpo", "oracle")
 """Baselines whose errors are asked at one prompt."""

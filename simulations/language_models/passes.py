@@ -19,9 +19,9 @@ from threading import Lock, local
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ustat_pg.digests import source_digest
+from ustat_pg.engines.base import Array
 from ustat_pg.estimators import advantages
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.validation import InputError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from ustat_pg.llm.models import LanguageModel
     from ustat_pg.llm.prompts import Task
 
-Array = NDArray[np.float64]
 
 _THREAD = local()
 LOADING = Lock()

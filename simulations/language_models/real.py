@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.stats import t as student
 
+from ustat_pg.engines.base import Array
 from ustat_pg.llm.estimates import curves as errors_of
 from ustat_pg.llm.estimates import prompt_moments
 from ustat_pg.llm.pool import ScoredPool, moment_weights
@@ -31,8 +31,6 @@ from .cells import BASELINES, drawn, pooled
 from .passes import Source, require_packed, task_of
 from .real_cells import GroupCell
 from .studies import CURVE_SIZES
-
-Array = NDArray[np.float64]
 
 TASK = "smollm2:sums-{shots}"
 """Sums of two digits, in plain text after worked ones."""

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from ustat_pg.engines import Estimator, GradientCell
+from ustat_pg.engines.base import Array
 from ustat_pg.estimators import kl_coefficients
 from ustat_pg.predictions import (
     arcsine_objective,
@@ -30,9 +31,6 @@ from ..problems.landscapes import LandscapeEntry
 from ..problems.paths import mean_along
 from ..shared.numerics import Approximate, derivative
 from ..shared.runs import VANILLA, ball
-
-Array = np.ndarray
-
 
 Objective = Callable[[Array], Array]
 

@@ -16,6 +16,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredError
+from ustat_pg.engines.base import Array
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.estimators import kl_coefficients, kl_values
 from ustat_pg.policies import OutputSpace
@@ -28,7 +29,6 @@ from .entry import Entry, streams
 if TYPE_CHECKING:
     from .suite import Suite
 
-Array = np.ndarray
 
 POINTS = 8
 """Points on a path of tilts: weights are exact for polynomials of degree 15."""

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial import Chebyshev
-from numpy.typing import NDArray
+
+from ustat_pg.engines.base import Array
 
 __all__ = ["Approximate", "derivative", "later_terms"]
 
-Array = NDArray[np.float64]
 
 EPSILON = float(np.finfo(float).eps)
 
