@@ -54,11 +54,8 @@ RIVALS = (RESCALED, NO_EFFECT, SCALED_ERROR, UNBIASED, ROOT, OWN_GROUP, LENGTH_A
 G = 2
 """The group size: where it is small the token mean's bias is largest."""
 
-CONSTANT = 3
-"""A constant length."""
-
-PROMPTS = 2
-"""Prompts of a minibatch whose tokens are weighted."""
+CONSTANT, PROMPTS = 3, 2
+"""A constant length; prompts of a minibatch whose tokens are weighted."""
 
 DIVISORS: dict[str, Divisor] = {
     "sequence-mean": lambda lengths, mean: lengths,
@@ -123,11 +120,8 @@ def per_output(entry: Worded) -> Iterator[Check]:
     factor = multiple(means["grpo"], gradient)
     plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
     scaled = factor**2 * plain + (1 - factor) ** 2 * float(gradient @ gradient)
-    yield entry.check(
-        "1/|y|: error of grpo",
-        mean_of(cell, mse_of("grpo")),
-        equal(error, {SCALED_ERROR: scaled}, scale=error),
-    )
+    says = equal(error, {SCALED_ERROR: scaled}, scale=error)
+    yield entry.check("1/|y|: error of grpo", mean_of(cell, mse_of("grpo")), says)
     outputs = PROMPTS * len(entry.lengths)
     for how, factor in (
         (f"constant:{CONSTANT}", 1 / CONSTANT),
@@ -155,10 +149,8 @@ def turns(entry: Worded) -> Iterator[Check]:
         curl = float(second @ length_curl(moments, how) @ first)
 
         def turned(side: float, divisor: Divisor = divisor) -> float:
-            return (
-                around_a_loop(problem, lengths, divisor, G, side * first, side * second)[1]
-                / side**2
-            )
+            ends = side * first, side * second
+            return around_a_loop(problem, lengths, divisor, G, *ends)[1] / side**2
 
         near, nearer = turned(SIDE / 8), turned(SIDE / 16)
         later = SIDE**2 * (turned(SIDE) - (4 * nearer - near) / 3)

@@ -136,9 +136,7 @@ def _part(entry: BanditEntry) -> Check:
     counts = np.isin(np.arange(len(moments)), kept) / share
     part, unit = entry.problem.restrict(kept), direction(entry.problem, 0)
     cell, grpo = GradientCell(part, 2), Estimator("grpo")
-    gradients = moments.weighted_gradient
-    assert gradients is not None
-    value = float(gradients(counts) @ unit)
+    value = float(moments.weighted_gradient(counts) @ unit)
     return entry.check(
         f"{label(cell)}: mean of grpo over two prompts along direction 0",
         Linear(cell, ((Projection(grpo, 0), 1.0),), float(part.gradient() @ unit)),
@@ -178,17 +176,13 @@ MOST_FIXED = 64
 """Prompts of the largest fixed set."""
 
 
-def _cases_on_networks(suite: Suite) -> Iterator[Case]:
-    for entry in suite.token_problems:
-        contexts = entry.problem.contexts
-        for batch_size in (1, 2):
-            yield entry, 2, batch_size, "iid"
-        if entry.problem.uniform and contexts > 1:
-            yield entry, 2, 2, "without-replacement"
-            if contexts <= MOST_FIXED:
-                yield entry, 2, contexts, "fixed"
-
-
 def on_networks(suite: Suite) -> Iterator[Check]:
     """The formula in every design that a problem allows."""
-    return errors(_cases_on_networks(suite))
+    for entry in suite.token_problems:
+        contexts = entry.problem.contexts
+        cases = [(entry, 2, 1, "iid"), (entry, 2, 2, "iid")]
+        if entry.problem.uniform and contexts > 1:
+            cases.append((entry, 2, 2, "without-replacement"))
+            if contexts <= MOST_FIXED:
+                cases.append((entry, 2, contexts, "fixed"))
+        yield from errors(cases)

@@ -50,9 +50,8 @@ class TokenMeanCell(GradientCell):
 
     @property
     def name(self) -> str:
-        numbers = [self.scale, float(self.less_plain), *self.lengths]
-        key = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
-        return f"{super().name}/{key}"
+        numbers = np.array([self.scale, self.less_plain, *self.lengths], dtype=np.float64)
+        return f"{super().name}/{digest(self.how, {'numbers': numbers})}"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         # No weight is above 1.

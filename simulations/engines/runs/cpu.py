@@ -101,14 +101,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
         for array in (edges, plan.rewards)
     )
     parts = [features.reshape(-1, contexts), shares, *by_context, plan.mean_rewards, last]
-    read = [
-        True,
-        True,
-        counted,
-        counted,
-        plan.kind == kinds.VALUE,
-        True,
-    ]
+    read = [True, True, counted, counted, plan.kind == kinds.VALUE, True]
     table = np.concatenate(parts)
     varies = np.repeat(read, [len(part) for part in parts]) & (table != table[:, :1]).any(axis=1)
     spare = max(bodies.FEW_CONTEXTS - contexts, 0)
