@@ -63,26 +63,23 @@ def _cases(suite: Suite) -> Iterator[Case]:
     yield suite.several, 2, 3, "iid"
     yield suite.uneven, 2, 4, "iid"
     yield suite.repeated, 3, 2, "iid"
-    for group_size, design, batch in (
-        (2, "iid", 2),
-        (2, "without-replacement", 2),
-        (3, "without-replacement", 2),
-        (2, "without-replacement", 3),
-        (2, "fixed", 4),
-    ):
-        yield suite.features, group_size, batch, design
+    yield suite.features, 2, 2, "iid"
+    for group_size, batch in ((2, 2), (3, 2), (2, 3)):
+        yield suite.features, group_size, batch, "without-replacement"
+    yield suite.features, 2, 4, "fixed"
     if suite.size != "smoke":
         yield suite.several, 3, 1, "iid"
         yield suite.features, 3, 3, "without-replacement"
     for entry in suite.rates():
         yield entry, 2, 4, "iid"
+    every = (("iid", 2), ("without-replacement", 2), ("fixed", 3))
     for entry in (*suite.spreads(), *suite.random("uniform-contexts")):
-        for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 3)):
+        for design, batch in every:
             yield entry, 2, batch, design
     for entry in suite.random("plain"):
         yield entry, 2, 2, "iid"
     rows = suite.digits_rows(3)
-    for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 3)):
+    for design, batch in every:
         yield rows, 2, batch, design
 
 

@@ -139,12 +139,9 @@ def amounts(batch: Batch) -> Iterator[Check]:
         (Rule(), BETA, UNBIASED),
     ):
         value = predicted(batch, FAR, rule, beta).squared_bias
-        with_penalty = " with penalty" if beta else ""
-        yield batch.entry.check(
-            f"squared bias of {rule.ratio}{with_penalty}",
-            mean_of(cell, RatioBias(rule)),
-            equal(value, {rival: 0.0}, relative_margin=ROUGH),
-        )
+        says = equal(value, {rival: 0.0}, relative_margin=ROUGH)
+        what = f"squared bias of {rule.ratio}{' with penalty' if beta else ''}"
+        yield batch.entry.check(what, mean_of(cell, RatioBias(rule)), says)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     naive = sigma / float(moments.reward_variance[0]) / GROUP
     token = predicted(batch, FAR, TOKEN)
