@@ -18,6 +18,7 @@ from scipy.stats import t as student
 from ustat_pg.validation import InputError
 
 from .functionals import Linear, Ratio
+from .intervals import Interval
 from .laws import LawShare
 from .measurements import Measurements
 from .options import Options, block_of
@@ -62,12 +63,12 @@ class Point:
             raise InputError(f"{self.figure}: prediction {self.prediction} is not finite")
 
 
-def _interval(evidence: Evidence) -> tuple[float, float]:
+def _interval(evidence: Evidence) -> Interval:
     n = evidence.replications
     if n < 2 or not isfinite(evidence.estimate):
-        return -inf, inf
+        return Interval(-inf, inf)
     half = float(student.ppf(1 - ALPHA / 2, n - 1)) * evidence.standard_error
-    return evidence.estimate - half, evidence.estimate + half
+    return Interval(evidence.estimate - half, evidence.estimate + half)
 
 
 def measurements_of(
@@ -127,7 +128,8 @@ def run_points(
             if sums:
                 # Its interval is for verdicts: figures show one of their own.
                 evidence = point.functional.evidence(sums, ALPHA, sums)
-                row["low"], row["high"] = _interval(evidence)
+                interval = _interval(evidence)
+                row |= {"low": interval.low, "high": interval.high}
                 kept = ("estimate", "standard_error", "replications")
                 row |= {name: getattr(evidence, name) for name in kept}
         rows.append(row)
