@@ -12,9 +12,10 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,20 +229,17 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
 
     suite, how = _suite(options), _options(options, None)
     start = time.process_time()
-    designs, shown, taken = [], [], []
+    designs, shown, ends = [], [], [start]
     for stem in stems:
-        began = time.process_time()
         designs.append(claim(stem, suite))
         shown.append(curves(stem, suite))
-        taken.append(time.process_time() - began)
+        ends.append(time.process_time())
     plans = plan_claims(designs, how, shown)
-    for plan, seconds in zip(plans, taken, strict=True):
-        plan.seconds["design"] += seconds
+    for plan, (began, end) in zip(plans, pairwise(ends), strict=True):
+        plan.seconds["design"] += end - began
     if options.json:
         fields = ("alpha", "replications", "needed", "seconds")
-        rows = [
-            {"stem": p.claim.stem, **{name: getattr(p, name) for name in fields}} for p in plans
-        ]
+        rows = [{"stem": p.claim.stem} | {name: getattr(p, name) for name in fields} for p in plans]
         print(json.dumps(rows))
     else:
         print(plan_table(plans, how.drawn.budget))
@@ -251,12 +249,6 @@ def _plan(options: argparse.Namespace, stems: Sequence[str]) -> int:
             f"stored.\nEach process of a run takes {start:.0f} s more to start."
         )
     return 0
-
-
-def _cluster(options: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
-    from .evidence.executors import dask_cluster
-
-    return nullcontext() if options.dask is None else dask_cluster(options.dask)
 
 
 def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
@@ -272,6 +264,7 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from .evidence import Store
+    from .evidence.executors import dask_cluster
     from .evidence.planted import run_controls
     from .evidence.provenance import document
     from .evidence.report import exit_code, power_table, remarks, summary, verdict_table
@@ -287,7 +280,7 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     configuration = _configuration(options)
     earlier = _earlier(folder, configuration)
     store = Store(folder / "blocks")
-    with _cluster(options) as cluster:
+    with nullcontext() if options.dask is None else dask_cluster(options.dask) as cluster:
         how = _options(options, cluster)
         # Networks load torch, which one process does for all claims.
         together = options.on != "bandit" or options.engine not in APART or cluster is not None
@@ -355,9 +348,8 @@ def _known(options: argparse.Namespace) -> list[str]:
     """The results that hold for the kind of problem."""
     if options.model is not None:
         return list(ON_A_MODEL)
-    return list(
-        {"language-model": ON_LANGUAGE_MODELS, "bandit": STEMS}.get(options.on, ON_NETWORKS)
-    )
+    by_kind = {"language-model": ON_LANGUAGE_MODELS, "bandit": STEMS}
+    return list(by_kind.get(options.on, ON_NETWORKS))
 
 
 def _stems(words: Sequence[str]) -> list[str]:
@@ -410,13 +402,9 @@ def _require_device(options: argparse.Namespace) -> None:
 def _command(options: argparse.Namespace, stems: Sequence[str]) -> str:
     words = ["python -m simulations verify"]
     words += [] if list(stems) == _known(options) else list(stems)
-    words += [f"--size {options.size}", f"--engine {options.engine}", f"--seed {options.seed}"]
-    others = _unusual(options)
-    words += [
-        f"--{name} {shlex.quote(others[name])}"
-        for name in ("on", "model", "device")
-        if name in others
-    ]
+    words += [f"--{name} {getattr(options, name)}" for name in ("size", "engine", "seed")]
+    others, apart = _unusual(options), ("on", "model", "device")
+    words += [f"--{name} {shlex.quote(others[name])}" for name in apart if name in others]
     return " ".join(words)
 
 

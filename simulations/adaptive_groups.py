@@ -15,7 +15,7 @@ Cost: some 10⁵ to 10⁶ groups for the nearest rivals, by the reference engine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -74,31 +74,23 @@ def checks(suite: Suite) -> Iterator[Check]:
     for entry in suite.few_outcomes:
         for plan in PLANS if suite.size != "smoke" else PLANS[:2]:
             yield from under_a_plan(entry, plan)
-        yield from (commits(entry), balances(entry))
+        yield from used_in_part(entry)
         yield from fixed_beforehand(entry)
 
 
 def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:
-    plain = plan_weight(plan, "grpo", p)
-    pilot = plan.looks[0]
-    wrong = {PLAIN: plain, PATHS: _without_first_draws(plan, p)}
-    if plan.text == TWO_STAGES:
-        wrong[SEEN] = plain / (1 - p**pilot - (1 - p) ** pilot)
-    return wrong
+    plain, pilot = plan_weight(plan, "grpo", p), plan.looks[0]
+    seen = {SEEN: plain / (1 - p**pilot - (1 - p) ** pilot)} if plan.text == TWO_STAGES else {}
+    return {PLAIN: plain, PATHS: _without_first_draws(plan, p), **seen}
 
 
 def _without_first_draws(plan: Plan, p: Array) -> Array:
     """w of m = a (1 - a), a the share of paths that begin with a success, by going through all paths."""
     begun: dict[tuple[int, int], list[int]] = {}
     for rewards in product((0, 1), repeat=plan.looks[-1]):
-        stop = next(
-            (
-                look
-                for look, chances in zip(plan.looks, plan.go_on, strict=False)
-                if not chances[sum(rewards[:look])]
-            ),
-            plan.looks[-1],
-        )
+        looks = zip(plan.looks, plan.go_on, strict=False)
+        ends = (look for look, chances in looks if not chances[sum(rewards[:look])])
+        stop = next(ends, plan.looks[-1])
         # The outputs after a stop are free: each path is met as often as they can fall out.
         begun.setdefault((stop, sum(rewards[:stop])), []).append(rewards[0])
     total = np.zeros_like(p)
@@ -121,19 +113,13 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
     )
     for name in ("sequential", "grpo", "std"):
         prediction, estimator = plan_mse(moments, plan, name), of_plan(name)
-        rivals = wrong if name == "sequential" else {}
+        plain = {PLAIN: plan_mse(moments, plan, "grpo").mse} if name == "sequential" else {}
         mean = _mean(entry, prediction.mean_factor)
         what = f"{words}: mean of {name}"
         yield direction.check(entry, what, cell, estimator, mean, scale=_size(prediction))
-        yield entry.check(
-            f"{words}: error of {name}",
-            mean_of(cell, SquaredError(estimator)),
-            equal(
-                prediction.mse,
-                {PLAIN: plan_mse(moments, plan, "grpo").mse} if rivals else {},
-                scale=prediction.mse,
-            ),
-        )
+        statement = equal(prediction.mse, plain, scale=prediction.mse)
+        what = f"{words}: error of {name}"
+        yield entry.check(what, mean_of(cell, SquaredError(estimator)), statement)
     size = plan_mse(moments, plan).expected_size
     if words == TWO_STAGES:
         yield from _searched(entry, cell)
@@ -170,28 +156,22 @@ def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
     )
 
 
-def commits(entry: BanditEntry) -> Check:
-    """A scheme that throws away the pilots it does not go on with."""
-    plan = Plan.parse(COMMITS)
-    p = entry.problem.moments().value
-    fixed = count_table("std", plan.looks[-1]).weight(p)
-    return _weighted(entry, COMMITS, "std", {COMMIT: fixed * plan.kept_share(p)})
-
-
-def balances(entry: BanditEntry) -> Check:
-    """A balanced sub-sample over the pool's pass rate, which is said to climb log p."""
-    p = entry.problem.moments().value
-    return _weighted(entry, BALANCED, "balanced-inverse:2", {CLAIMED: 1 / p})
-
-
-def _weighted(entry: BanditEntry, words: str, name: str, wrong: dict[str, Array]) -> Check:
-    """The mean of a scheme along a direction."""
-    prediction = plan_mse(entry.problem.moments(), words, name)
-    means = {rival: _mean(entry, weight) for rival, weight in wrong.items()}
-    mean = _mean(entry, prediction.mean_factor)
-    direction = telling(entry.problem, (value - mean for value in means.values()))
-    what, cell = f"{words}: mean of {name}", PlanCell.of(entry.problem, words)
-    return direction.check(entry, what, cell, of_plan(name), mean, means, scale=_size(prediction))
+def used_in_part(entry: BanditEntry) -> Iterator[Check]:
+    """The mean of a scheme that throws away the pilots it does not go on with; and of a balanced sub-sample
+    over the pool's pass rate, which is said to climb log p.
+    """
+    plan, moments = Plan.parse(COMMITS), entry.problem.moments()
+    fixed = count_table("std", plan.looks[-1]).weight(moments.value)
+    for words, name, rival, weight in (
+        (COMMITS, "std", COMMIT, fixed * plan.kept_share(moments.value)),
+        (BALANCED, "balanced-inverse:2", CLAIMED, 1 / moments.value),
+    ):
+        prediction, wrong = plan_mse(moments, words, name), _mean(entry, weight)
+        mean = _mean(entry, prediction.mean_factor)
+        what, cell = f"{words}: mean of {name}", PlanCell.of(entry.problem, words)
+        yield telling(entry.problem, [wrong - mean]).check(
+            entry, what, cell, of_plan(name), mean, {rival: wrong}, scale=_size(prediction)
+        )
 
 
 def fixed_beforehand(entry: BanditEntry) -> Iterator[Check]:
@@ -240,6 +220,4 @@ def _size(prediction: Any) -> float:
 
 
 def _mean(entry: BanditEntry, weight: Array) -> Array:
-    gradients: Callable[[Array], Array] | None = entry.problem.moments().weighted_gradient
-    assert gradients is not None
-    return gradients(weight)
+    return entry.problem.moments().weighted_gradient(weight)

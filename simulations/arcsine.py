@@ -105,11 +105,8 @@ def rates(suite: Suite) -> Iterator[BanditEntry]:
     rng = np.random.default_rng([suite.seed, 46])
     for number in range(max(suite.generated // 2, 1)):
         rate = float(rng.uniform(0.4, 0.6))
-        yield Entry(
-            f"rate#{suite.seed}.{number}",
-            "generated",
-            SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0]),
-        )
+        coin = SoftmaxBandit.bernoulli([rate, 1 - rate], [1, 0])
+        yield Entry(f"rate#{suite.seed}.{number}", "generated", coin)
 
 
 def falls(entry: BanditEntry) -> Iterator[Check]:
@@ -131,7 +128,6 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
         twice = mean_along(GradientCell(path, size), ((less(size, 0.5), 2.0),))
         constant = twice.constant + limit - 2 * unbiased
         drawn.append(replace(twice, constant=constant))
-    places = tuple(log(size) for size in sizes)
 
     def slope(size: int) -> float:
         """The formula's, from a fourth of a size up to it."""
@@ -141,7 +137,7 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
     later, error = later_terms(slope, sizes[-1])
     yield entry.check(
         ": slope against G of the arcsine less std",
-        LogSlope(places, tuple(drawn), tuple(off)),
+        LogSlope(tuple(map(log, sizes)), tuple(drawn), tuple(off)),
         equal(-1.0 + later, {RATE: -0.5 + later}, digits=error),
     )
     yield entry.check(": arcsine less std at G=32", drawn[-1], equal(off[-1], {ARCSINE: 0.0}))
@@ -157,10 +153,8 @@ def falls(entry: BanditEntry) -> Iterator[Check]:
 
 def less(group_size: int, factor: float) -> Estimator:
     """grpo less a factor times std, as one estimator: its range is far below the sum of theirs."""
-    (won, lost), (over_won, over_lost) = (
-        estimator.by_count(group_size) for estimator in (GRPO, STD)
-    )
-    won, lost = won - factor * over_won, lost - factor * over_lost
+    plain, over = (estimator.by_count(group_size) for estimator in (GRPO, STD))
+    won, lost = (one - factor * other for one, other in zip(plain, over, strict=True))
     return Estimator("count-table:" + ",".join(map(repr, [*won[1:].tolist(), *lost[:-1].tolist()])))
 
 
@@ -190,23 +184,19 @@ def penalties(entry: Entry[TokenPath]) -> Iterator[Check]:
         )
     if path.space.length == 1:
         # Its mean is 0, and would be without it.
-        yield entry.check(
-            ": noise of k1 in the loss", path.noise("k1", "loss"), equal(path.fisher())
-        )
-    else:
-        for kind in ("k1", "k2", "k3"):
-            value = path.predicted(kind, "reward")
-            for what, drawn in (
-                (f"{kind} in the rewards to go", path.drawn(kind, "reward-to-go")),
-                (f"{kind} taken off rewards", path.rewarded(kind)),
-            ):
-                yield entry.check(f": work of {what}", drawn, equal(value, scale=unit))
-        loop = path.loop
-        yield entry.check(
-            ": work of k3 in the loss around a loop",
-            loop.drawn("k3", "loss"),
-            equal(loop.predicted("k3", "loss"), {GRADIENT: 0.0}, scale=unit),
-        )
+        noise = path.noise("k1", "loss")
+        yield entry.check(": noise of k1 in the loss", noise, equal(path.fisher()))
+        return
+    for kind in ("k1", "k2", "k3"):
+        value = path.predicted(kind, "reward")
+        for what, drawn in (
+            (f"{kind} in the rewards to go", path.drawn(kind, "reward-to-go")),
+            (f"{kind} taken off rewards", path.rewarded(kind)),
+        ):
+            yield entry.check(f": work of {what}", drawn, equal(value, scale=unit))
+    drawn = path.loop.drawn("k3", "loss")
+    around = equal(path.loop.predicted("k3", "loss"), {GRADIENT: 0.0}, scale=unit)
+    yield entry.check(": work of k3 in the loss around a loop", drawn, around)
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:

@@ -87,28 +87,29 @@ def gradient_errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     best = mse_of(table.estimator)
     wrong = {NO_GAIN: errors["grpo"], ORACLE: errors["oracle"]}
     wrong[RATES] = gradient_mse(moments, rates.estimator, group_size).mse
-    yield entry.check(
-        f"G={group_size}: best table", mean_of(cell, best), equal(errors["best"], wrong)
-    )
+    says = equal(errors["best"], wrong)
+    yield entry.check(f"G={group_size}: best table", mean_of(cell, best), says)
     mean = float(moments.context_probs @ moments.value)
     amount = best_shrinkage(moments, group_size)
-    for name in (f"shrinkage:{amount!r},{mean!r}", "bayes:1,1"):
+    shrinkage = f"shrinkage:{amount!r},{mean!r}"
+    for name in (shrinkage, "bayes:1,1"):
         what = f"G={group_size}: {name.partition(':')[0]}"
         yield error_of(entry, what, cell, name, {NO_GAIN: errors["grpo"]})
     by_name = "loo-table:" + ",".join(map(repr, rates.baseline.tolist()))
     yield error_of(entry, f"G={group_size}: table of pass rates", cell, by_name)
-    shrunk = count_table(f"shrinkage:{amount!r},{mean!r}", group_size)
-    grpo, std = count_table("grpo", group_size), count_table("std", group_size)
+    names = (shrinkage, "grpo", "std")
+    shrunk, grpo, std = (count_table(name, group_size) for name in names)
     yield _least(entry, cell, "best table", table, {NO_GAIN: grpo, RATES: rates})
     if 0 < amount < 1:  # held to that range, it is not the bottom of its parabola
         yield _least(entry, cell, "shrinkage", shrunk, {NO_GAIN: grpo})
     shaped = best_table(moments, group_size, std.delta)
     yield _least(entry, cell, "best table of std's mean", shaped, {NO_GAIN: std})
     gain = errors["grpo"] - errors["best"]
-    both = Linear(cell, ((mse_of("grpo"), 1.0), (best, -1.0)))
-    yield entry.check(
-        f"G={group_size}: best table below grpo", both, positive(gain, [NO_GAIN], scale=gain)
+    both, above = (
+        Linear(cell, ((mse_of("grpo"), 1.0), (best, -1.0))),
+        positive(gain, [NO_GAIN], scale=gain),
     )
+    yield entry.check(f"G={group_size}: best table below grpo", both, above)
 
 
 def _least(
@@ -160,11 +161,8 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
     small = best[2]
     oracle = replace(small, estimator=Estimator("oracle"))
     wrong = {NO_GAIN: grpo[2].predicted, ORACLE: oracle.predicted}
-    yield entry.check(
-        f"{small.label}: best table",
-        small.gap,
-        equal(small.predicted, wrong, digits=small.error, relative_margin=0.1),
-    )
+    statement = equal(small.predicted, wrong, digits=small.error)
+    yield entry.check(f"{small.label}: best table", small.gap, statement)
     rival = min(grpo.values(), key=lambda split: split.predicted)
     what = "more with grpo, at its best G, than with the best table at G=2"
     yield rival.exceeds(small, what, [NO_GAIN])
@@ -172,11 +170,10 @@ def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
     yield table.exceeds(small, "more with the best table than at G=2", [SAME_GROUP])
 
 
+RIVALS_ON_NETWORKS = OF_ERRORS
+
 LEAST_GAIN = 1e-6
 """The least share of grpo's error that the best table must save for the saving to be checked."""
-
-
-RIVALS_ON_NETWORKS = OF_ERRORS
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:

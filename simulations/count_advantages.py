@@ -120,14 +120,10 @@ def errors(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 def alone(entry: BanditEntry, group_size: int) -> Check:
     """The MSE at the first of several prompts, by the moments of all."""
-    name = ESTIMATORS[0]
-    only = entry.problem.moments().at(0)
-    cell = GradientCell(entry.problem.restrict([0]), group_size)
-    return entry.check(
-        f"G={group_size}: error of {name} at one prompt",
-        mean_of(cell, mse_of(name)),
-        equal(gradient_mse(only, name, group_size).mse),
-    )
+    name, cell = ESTIMATORS[0], GradientCell(entry.problem.restrict([0]), group_size)
+    value = gradient_mse(entry.problem.moments().at(0), name, group_size).mse
+    what = f"G={group_size}: error of {name} at one prompt"
+    return entry.check(what, mean_of(cell, mse_of(name)), equal(value))
 
 
 def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
@@ -136,24 +132,19 @@ def noise(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     square = moments.mean_gradient_sq
     for name in NOISY:
         predicted = gradient_mse(moments, name, group_size)
-        if (
-            predicted.noise_to_signal is None
-            or predicted.cosine is None
-            or predicted.cosine < LEAST_COSINE
-        ):
+        ratio, cosine = predicted.noise_to_signal, predicted.cosine
+        if ratio is None or cosine is None or cosine < LEAST_COSINE:
             continue
         times = float(np.linalg.norm(mean_gradient(moments, name, group_size))) / square**0.5
         nothing = Estimator(count_table(name, group_size).scaled(0.0).estimator)
         length = Distance(Estimator(name), nothing)
         # 2 ⟨ĝ, g⟩ = ‖ĝ‖² - ‖ĝ - g‖² + ‖g‖².
         along = Linear(cell, ((length, 0.5), (mse_of(name), -0.5)), square / 2)
-        wrong = {
-            OTHER_SIGNAL: (1 + times**2 * predicted.noise_to_signal) * times / predicted.cosine
-        }
+        wrong = {OTHER_SIGNAL: (1 + times**2 * ratio) * times / cosine}
         yield entry.check(
             f"G={group_size}: noise-to-signal of {name}",
-            Ratio(mean_of(cell, length), along, times * predicted.cosine * square),
-            equal((1 + predicted.noise_to_signal) * times / predicted.cosine, wrong),
+            Ratio(mean_of(cell, length), along, times * cosine * square),
+            equal((1 + ratio) * times / cosine, wrong),
         )
 
 
@@ -161,9 +152,7 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The means over several prompts, with dynamic sampling and without; their spread and MSE."""
     problem, moments = entry.problem, entry.problem.moments()
     cell = GradientCell(problem, group_size)
-    gradients = moments.weighted_gradient
-    assert gradients is not None
-    wrong = wrong_weights(moments.value, group_size)
+    gradients, wrong = moments.weighted_gradient, wrong_weights(moments.value, group_size)
     direction = telling(
         problem,
         (

@@ -145,14 +145,6 @@ def _one_epoch(entry: LandscapeEntry) -> Check:
     )
 
 
-def _reshuffled(entry: LandscapeEntry) -> Check:
-    """Six epochs of two batches in large groups, whose own noise is small: in one order for all epochs
-    the prompts would add up what the batches leave.
-    """
-    slow = Constant(0.1 / float(entry.problem.curvatures[0]))
-    return follows(Split(entry, 64, 32, slow, 12, design="epochs", start=0.0), margin=ORDER)
-
-
 def _universal(entry: LandscapeEntry, many: bool) -> Iterator[Check]:
     """The best group size of whole runs, under several schedules and numbers of steps."""
     decay, constant = schedules(entry)
@@ -192,7 +184,11 @@ def checks(suite: Suite) -> Iterator[Check]:
         yield from _short(entry)
         yield from _universal(entry, full)
     yield from map(_one_epoch, landscapes["pairs"])
-    yield _reshuffled(landscapes["pairs"][0])
+    # Six epochs of two batches in large groups, whose own noise is small: in one order for all epochs the
+    # prompts would add up what the batches leave.
+    pairs = landscapes["pairs"][0]
+    slow = Constant(0.1 / float(pairs.problem.curvatures[0]))
+    yield follows(Split(pairs, 64, 32, slow, 12, design="epochs", start=0.0), margin=ORDER)
     for entry in landscapes["tug"]:
         many = full and entry.origin == "made-up"
         yield from _enumerable(entry, many)

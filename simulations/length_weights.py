@@ -54,11 +54,8 @@ RIVALS = (RESCALED, NO_EFFECT, SCALED_ERROR, UNBIASED, ROOT, OWN_GROUP, LENGTH_A
 G = 2
 """The group size: where it is small the token mean's bias is largest."""
 
-CONSTANT = 3
-"""A constant length."""
-
-PROMPTS = 2
-"""Prompts of a minibatch whose tokens are weighted."""
+CONSTANT, PROMPTS = 3, 2
+"""A constant length; prompts of a minibatch whose tokens are weighted."""
 
 DIVISORS: dict[str, Divisor] = {
     "sequence-mean": lambda lengths, mean: lengths,
@@ -101,41 +98,32 @@ def per_output(entry: Worded) -> Iterator[Check]:
     problem = weighted(entry, "sequence-mean")
     moments = entry.problem.length_moments(entry.lengths)
     gradient = problem.gradient()
-    means = {
-        name: aggregated_mean(moments, "sequence-mean", name, G) for name in ("grpo", "vanilla")
-    }
-    rescaled = {name: multiple(mean, gradient) * gradient for name, mean in means.items()}
-    direction = telling(
-        problem, [means["grpo"] - means["vanilla"], means["grpo"] - rescaled["grpo"]]
-    )
+    names = ("grpo", "vanilla", "group-mean")
+    grpo, vanilla, group = (aggregated_mean(moments, "sequence-mean", n, G) for n in names)
+    factor = multiple(grpo, gradient)
+    direction = telling(problem, [grpo - vanilla, grpo - factor * gradient])
     cell = GradientCell(problem, G)
-    rivals = {
-        "grpo": {RESCALED: rescaled["grpo"], NO_EFFECT: means["vanilla"]},
-        "vanilla": {NO_EFFECT: means["grpo"]},
-    }
-    means["group-mean"] = aggregated_mean(moments, "sequence-mean", "group-mean", G)
-    for name, mean in means.items():
+    for name, mean, wrong in (
+        ("grpo", grpo, {RESCALED: factor * gradient, NO_EFFECT: vanilla}),
+        ("vanilla", vanilla, {NO_EFFECT: grpo}),
+        ("group-mean", group, {}),
+    ):
         # Without a baseline it may be near 0.
         what, size = f"1/|y|: mean of {name}", float(np.linalg.norm(mean))
-        wrong = rivals.get(name, {})
         yield direction.check(entry, what, cell, Estimator(name), mean, wrong, scale=size)
     error = weighted_mse(problem.weighted_outcomes(), "grpo", G).mse
-    factor = multiple(means["grpo"], gradient)
     plain = gradient_mse(entry.problem.moments(), "grpo", G).mse
     scaled = factor**2 * plain + (1 - factor) ** 2 * float(gradient @ gradient)
-    yield entry.check(
-        "1/|y|: error of grpo",
-        mean_of(cell, mse_of("grpo")),
-        equal(error, {SCALED_ERROR: scaled}, scale=error),
-    )
+    says = equal(error, {SCALED_ERROR: scaled}, scale=error)
+    yield entry.check("1/|y|: error of grpo", mean_of(cell, mse_of("grpo")), says)
     outputs = PROMPTS * len(entry.lengths)
-    for how, factor in (
+    plain_mean = aggregated_mean(moments, "sequence-sum", "grpo", G)
+    for how, times in (
         (f"constant:{CONSTANT}", 1 / CONSTANT),
         ("sequence-sum", 1.0),
         ("token-sum", outputs),
     ):
-        plainly = weighted(entry, how)
-        mean = factor * aggregated_mean(moments, "sequence-sum", "grpo", G)
+        plainly, mean = weighted(entry, how), times * plain_mean
         what = f"{how.replace('constant:', '1/')}: mean of grpo"
         yield telling(plainly, [mean]).check(entry, what, GradientCell(plainly, G), GRPO, mean)
 
@@ -155,24 +143,18 @@ def turns(entry: Worded) -> Iterator[Check]:
         curl = float(second @ length_curl(moments, how) @ first)
 
         def turned(side: float, divisor: Divisor = divisor) -> float:
-            return (
-                around_a_loop(problem, lengths, divisor, G, side * first, side * second)[1]
-                / side**2
-            )
+            ends = side * first, side * second
+            return around_a_loop(problem, lengths, divisor, G, *ends)[1] / side**2
 
         near, nearer = turned(SIDE / 8), turned(SIDE / 16)
         later = SIDE**2 * (turned(SIDE) - (4 * nearer - near) / 3)
         around, _ = around_a_loop(problem, lengths, divisor, G, SIDE * first, SIDE * second)
-        value = SIDE**2 * curl + later
+        wrong = {RESCALED: later} if how == "sequence-mean" else {}
+        margins = {"digits": SIDE**2 * abs(near - nearer), "relative_margin": ROUGH}
         yield entry.check(
             f"{how}: work around a loop",
             mean_along(GradientCell(around, G), ((GRPO, 1.0),)),
-            equal(
-                value,
-                {RESCALED: later} if how == "sequence-mean" else {},
-                digits=SIDE**2 * abs(near - nearer),
-                relative_margin=ROUGH,
-            ),
+            equal(SIDE**2 * curl + later, wrong, **margins),
         )
 
 
@@ -225,7 +207,7 @@ def token_means(entry: Worded) -> Iterator[Check]:
             entry, what, plain_cell, Estimator(name), mean, scale=size, relative_margin=LOOSE
         )
     what, wrong = f"bias with {batch} prompts", {UNBIASED: none, ROOT: root, OWN_GROUP: one}
-    cell, by_mean = of_bias(entry, batch), of_bias(entry, batch, "prompt-mean")
+    cell = of_bias(entry, batch)
     yield direction.check(entry, f"token mean: {what}", cell, GRPO, more, wrong)
     # The leading term is c/B: B times the bias has c as its limit.
     plain = float(np.linalg.norm(aggregated_mean(moments, "sequence-sum", "grpo", G)))
@@ -243,8 +225,8 @@ def token_means(entry: Worded) -> Iterator[Check]:
             digits=error,
         ),
     )
+    what, by_mean = f"a divisor for each group: {what}", of_bias(entry, batch, "prompt-mean")
     bias = scaled_bias(moments, batch, "prompt-mean")
-    what = f"a divisor for each group: {what}"
     yield direction.check(entry, what, by_mean, GRPO, bias, {OWN_GROUP: more})
 
 

@@ -33,7 +33,7 @@ from ustat_pg.distributions import WeightedChi2, sup_distance
 from ustat_pg.engines import Estimator
 from ustat_pg.predictions import gap_transform
 
-from .engines import Decay, GapTransform
+from .engines import GapTransform
 from .evidence import Check, Extrapolation, Interval, LawDistance, Linear, Pit, Statement, equal
 from .parts import gap_laws, second_moments
 from .parts.gap_laws import NORMAL, so_far_off
@@ -54,7 +54,7 @@ from .problems import Suite
 from .problems.landscapes import LandscapeEntry
 from .shared.basins import curvatures
 from .shared.margins import COARSE, FINE, TRANSFORM
-from .shared.runs import EXTRAPOLATED, GRPO, RADIUS, NearOptimum
+from .shared.runs import EXTRAPOLATED, GRPO, RADIUS, NearOptimum, parts_of
 
 ORACLE = "oracle's weights at G = 2"
 PROMPTS = "c1 dropped"
@@ -66,17 +66,17 @@ RIVALS = (NORMAL, *second_moments.RIVALS, ORACLE, PROMPTS, UNPROJECTED, STAYS, L
 
 def rivals(runs: NearOptimum) -> dict[str, ArrayLike]:
     """The wrong weights of the gap that are others than the theorem's by design."""
-    assert isinstance(runs.schedule, Decay)
-    weights, time = np.array(runs.weights()), runs.steps + runs.schedule.t0
+    weights = np.array(runs.weights())
     wrong: dict[str, ArrayLike] = {
-        **weights_by_rivals(runs, weights, partial(moments_by, runs), time),
+        **weights_by_rivals(runs, weights, partial(moments_by, runs), runs.time),
         SQUARE: runs.weights_by(lambda c1, c2, c3, g: c1 + c2 / g + c3 / g**2),
     }
     if runs.rank > 1:
         wrong[ONE] = [weights.sum()]
     if runs.group_size == 2:
         wrong[ORACLE] = runs.weights(Estimator("oracle"))
-    if runs.prompts_disagree:
+    between, within, _ = parts_of(runs.landscape)
+    if np.trace(between) > 1e-9 * np.trace(within):
         wrong[PROMPTS] = runs.weights_by(lambda c1, c2, c3, g: c2 / g + c3 / (g * (g - 1)))
     if runs.landscape.d > runs.rank:
         wrong[UNPROJECTED] = runs.weights_along(np.eye(runs.landscape.d)[:, : runs.rank])
@@ -84,7 +84,7 @@ def rivals(runs: NearOptimum) -> dict[str, ArrayLike]:
 
 
 def _at(runs: NearOptimum) -> str:
-    return f"G={runs.group_size} c={rate_sums(runs)[0]:.3g} T={runs.steps}"
+    return f"G={runs.group_size} c={runs.decay.c:.3g} T={runs.steps}"
 
 
 def _transforms_at(runs: NearOptimum, rate: float) -> tuple[float, dict[str, float]]:
@@ -140,10 +140,9 @@ def _extrapolated_transform(runs: NearOptimum, stages: int, times: float = 1.0) 
 def _cosines(runs: NearOptimum) -> Iterator[Check]:
     """The characteristic function of δ where kᵀΓk = 1, k along sums and differences of coordinates."""
     gamma = moments_by(runs, runs.noise())
-    _, sums = rate_sums(runs)
     others = {
         DIAGONAL: np.diag(np.diagonal(gamma)),
-        OFF_DIAGONAL: gamma * np.where(np.eye(runs.rank) > 0, 1.0, 1 - 1 / sums),
+        OFF_DIAGONAL: gamma * np.where(np.eye(runs.rank) > 0, 1.0, 1 - 1 / rate_sums(runs)),
         UNROTATED: moments_by(runs, unrotated_noise(runs)),
     }
     signs = np.array([[1.0, 1.0, 1.0], [1.0, -1.0, 1.0]])[: runs.rank, : runs.rank]
@@ -183,13 +182,11 @@ def _consistent(entry: LandscapeEntry) -> Check:
 
 def _distribution(runs: NearOptimum) -> Check:
     law = runs.law()
-    pit = Pit(GRPO, runs.steps, tuple(law.weights.tolist()))
+    distance = LawDistance(runs.training, Pit(GRPO, runs.steps, tuple(law.weights.tolist())))
     apart = {name: sup_distance(WeightedChi2(w), law) for name, w in rivals(runs).items()}
     apart[NORMAL] = sup_distance(norm(law.mean(), law.var() ** 0.5), law)
     statement = so_far_off(0.0, apart, runs.off_of())
-    return runs.entry.check(
-        f"{_at(runs)}: distribution", LawDistance(runs.training, pit), statement
-    )
+    return runs.entry.check(f"{_at(runs)}: distribution", distance, statement)
 
 
 def _leaves(entry: LandscapeEntry) -> Check:

@@ -63,26 +63,23 @@ def _cases(suite: Suite) -> Iterator[Case]:
     yield suite.several, 2, 3, "iid"
     yield suite.uneven, 2, 4, "iid"
     yield suite.repeated, 3, 2, "iid"
-    for group_size, design, batch in (
-        (2, "iid", 2),
-        (2, "without-replacement", 2),
-        (3, "without-replacement", 2),
-        (2, "without-replacement", 3),
-        (2, "fixed", 4),
-    ):
-        yield suite.features, group_size, batch, design
+    yield suite.features, 2, 2, "iid"
+    for group_size, batch in ((2, 2), (3, 2), (2, 3)):
+        yield suite.features, group_size, batch, "without-replacement"
+    yield suite.features, 2, 4, "fixed"
     if suite.size != "smoke":
         yield suite.several, 3, 1, "iid"
         yield suite.features, 3, 3, "without-replacement"
     for entry in suite.rates():
         yield entry, 2, 4, "iid"
+    every = (("iid", 2), ("without-replacement", 2), ("fixed", 3))
     for entry in (*suite.spreads(), *suite.random("uniform-contexts")):
-        for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 3)):
+        for design, batch in every:
             yield entry, 2, batch, design
     for entry in suite.random("plain"):
         yield entry, 2, 2, "iid"
     rows = suite.digits_rows(3)
-    for design, batch in (("iid", 2), ("without-replacement", 2), ("fixed", 3)):
+    for design, batch in every:
         yield rows, 2, batch, design
 
 
@@ -136,9 +133,7 @@ def _part(entry: BanditEntry) -> Check:
     counts = np.isin(np.arange(len(moments)), kept) / share
     part, unit = entry.problem.restrict(kept), direction(entry.problem, 0)
     cell, grpo = GradientCell(part, 2), Estimator("grpo")
-    gradients = moments.weighted_gradient
-    assert gradients is not None
-    value = float(gradients(counts) @ unit)
+    value = float(moments.weighted_gradient(counts) @ unit)
     return entry.check(
         f"{label(cell)}: mean of grpo over two prompts along direction 0",
         Linear(cell, ((Projection(grpo, 0), 1.0),), float(part.gradient() @ unit)),
@@ -178,17 +173,13 @@ MOST_FIXED = 64
 """Prompts of the largest fixed set."""
 
 
-def _cases_on_networks(suite: Suite) -> Iterator[Case]:
-    for entry in suite.token_problems:
-        contexts = entry.problem.contexts
-        for batch_size in (1, 2):
-            yield entry, 2, batch_size, "iid"
-        if entry.problem.uniform and contexts > 1:
-            yield entry, 2, 2, "without-replacement"
-            if contexts <= MOST_FIXED:
-                yield entry, 2, contexts, "fixed"
-
-
 def on_networks(suite: Suite) -> Iterator[Check]:
     """The formula in every design that a problem allows."""
-    return errors(_cases_on_networks(suite))
+    for entry in suite.token_problems:
+        contexts = entry.problem.contexts
+        cases = [(entry, 2, 1, "iid"), (entry, 2, 2, "iid")]
+        if entry.problem.uniform and contexts > 1:
+            cases.append((entry, 2, 2, "without-replacement"))
+            if contexts <= MOST_FIXED:
+                cases.append((entry, 2, contexts, "fixed"))
+        yield from errors(cases)

@@ -16,7 +16,7 @@ Cost: half a million groups for most checks, a few million for the nearest rival
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -25,7 +25,7 @@ from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.moments import Moments
-from ustat_pg.predictions import MsePrediction, explicit_bound, gradient_mse
+from ustat_pg.predictions import explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 
 from .evidence import Check, Known, Linear, Statement, at_most, equal, mean_of
@@ -169,63 +169,39 @@ def _bounded(entry: BanditEntry) -> Check:
 
 def _alone(entry: BanditEntry, x: int, estimator: str) -> Check:
     """The record of one prompt, taken out of the problem's, against the problem of that prompt."""
-
-    def cell() -> GradientCell:
-        return GradientCell(entry.problem.restrict([x]), 2)
-
-    def statement() -> Statement:
-        value = gradient_mse(entry.problem.moments().at(x), estimator, 2).mse
-        return equal(value, scale=scale(cell(), Estimator(estimator)))
-
+    cell = GradientCell(entry.problem.restrict([x]), 2)
+    value = gradient_mse(entry.problem.moments().at(x), estimator, 2).mse
+    statement = equal(value, scale=scale(cell, Estimator(estimator)))
     name = f"prompt {x} alone: {estimator}"
-    return entry.check(name, lambda: mean_of(cell(), mse_of(estimator)), statement)
+    return entry.check(name, mean_of(cell, mse_of(estimator)), statement)
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
     """The terms of the prediction one by one, over two prompts; and the bounds where they are attained."""
-    at = Setting(entry, group_size, 2)
+    at, moments = Setting(entry, group_size, 2), entry.problem.moments()
     for peer in peers(entry.problem):
         yield along(at, peer, 0)
+    of, size = gradient_mse(moments, "grpo", group_size, 2), scale(at.cell, GRPO)
     apart, whole = (Distance(GRPO, ORACLE), 1.0), (mse_of("grpo"), 1.0)
-    oracle, vanilla = ((mse_of(name), 1.0) for name in ("oracle", "vanilla"))
-
-    def term(what: str, weights: Weights, value: Callable[[MsePrediction], float]) -> Check:
-        def statement() -> Statement:
-            predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2)
-            return equal(value(predicted), scale=scale(at.cell, GRPO))
-
-        return at.check(what, weights, statement)
-
-    yield term("second-order term", (apart,), lambda of: of.second_order_term)
-    yield term(
-        "first-order and prompt terms",
-        (whole, (apart[0], -1.0)),
-        lambda of: of.prompt_term + of.first_order_term,
-    )
-    yield term("MSE of the oracle beside it", (oracle,), lambda of: of.oracle_mse)
-    yield term("MSE of no baseline beside it", (vanilla,), lambda of: of.vanilla_mse)
+    first: Weights = (whole, (apart[0], -1.0))
+    terms: list[tuple[str, Weights, float]] = [
+        ("second-order term", (apart,), of.second_order_term),
+        ("first-order and prompt terms", first, of.prompt_term + of.first_order_term),
+        ("MSE of the oracle beside it", ((mse_of("oracle"), 1.0),), of.oracle_mse),
+        ("MSE of no baseline beside it", ((mse_of("vanilla"), 1.0),), of.vanilla_mse),
+    ]
     # Two equal arms with sure rewards attain half the bound: σ² = R²/4 and ‖g‖² = σ² tr F.
     if entry.name.startswith("sure"):
-        yield term(
-            "half the explicit bound attained",
-            ((apart[0], 2.0),),
-            lambda of: explicit_bound(entry.problem.moments(), group_size, 2),
-        )
-        yield term("paper's bound attained", (whole, apart), lambda of: float(of.paper_bound or 0))
-
-    def noise() -> Statement:
-        predicted = gradient_mse(entry.problem.moments(), "grpo", group_size, 2).noise_to_signal
-        square, off = _squared_slope(entry.problem)
-        return equal(
-            float(predicted or 0),
-            scale=scale(at.cell, GRPO) / square,
-            digits=float(predicted or 0) * off / square,
-        )
-
+        twice, bound = ((apart[0], 2.0),), explicit_bound(moments, group_size, 2)
+        terms.append(("half the explicit bound attained", twice, bound))
+        terms.append(("paper's bound attained", (whole, apart), float(of.paper_bound or 0)))
+    for what, weights, value in terms:
+        yield entry.check(f"{at.name}: {what}", Linear(at.cell, weights), equal(value, scale=size))
+    (square, off), noise = _squared_slope(entry.problem), float(of.noise_to_signal or 0)
     yield entry.check(
         f"{at.name}: noise to signal",
-        lambda: Linear(at.cell, ((mse_of("grpo"), 1 / _squared_slope(entry.problem).value),)),
-        noise,
+        Linear(at.cell, ((mse_of("grpo"), 1 / square),)),
+        equal(noise, scale=size / square, digits=noise * off / square),
     )
 
 
@@ -255,9 +231,6 @@ def _reinforce(entry: BanditEntry) -> Iterator[Check]:
 
 def _mixed(entry: BanditEntry, group_size: int) -> Check:
     """The share of groups whose rewards are not all equal."""
-
-    def statement() -> Statement:
-        return equal(1 - float(entry.problem.frac_reward_zero_std(group_size)[0]), scale=1.0)
-
-    at = Setting(entry, group_size)
-    return at.check("groups with unequal rewards", Mixed(), statement)
+    share = 1 - float(entry.problem.frac_reward_zero_std(group_size)[0])
+    at, what = Setting(entry, group_size), "groups with unequal rewards"
+    return at.check(what, Mixed(), lambda: equal(share, scale=1.0))

@@ -31,13 +31,14 @@ from ustat_pg.predictions import (
     normalised_limit_of,
 )
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import Array
+from ustat_pg.validation import Array, changed
 
-from .evidence import Check, Linear, LogSlope, equal, mean_of
+from .evidence import Check, Linear, equal, mean_of
 from .problems import BanditEntry, Suite, mse_of
 from .problems.tokens import lopsided
 from .shared.margins import FAR_ORDER, LOOSE
 from .shared.numerics import later_terms
+from .shared.runs import GRPO
 
 EQUIVALENT = "equivalent at the scale √G"
 NO_LIMIT = "no limit: the deviation stays random"
@@ -98,44 +99,39 @@ def _binary(entry: BanditEntry) -> Iterator[Check]:
     moments = entry.problem.moments()
     sizes = (LARGE // 4, LARGE // 2, LARGE)
     points, values = zip(*(distance(entry, size) for size in sizes), strict=True)
-    abscissae = tuple(np.log(sizes).tolist())
-    slope = float(np.polyfit(abscissae, np.log(values), 1)[0])
-    yield entry.check(
+    yield entry.slope(
         f"G={sizes[0]} to {LARGE}: slope of the distance",
-        LogSlope(abscissae, points, values),
-        equal(slope, {EQUIVALENT: -2.0, NO_LIMIT: 0.0}, relative_margin=FAR_ORDER),
+        np.log(sizes).tolist(),
+        points,
+        values,
+        {EQUIVALENT: -2.0, NO_LIMIT: 0.0},
+        relative_margin=FAR_ORDER,
     )
-    table, grpo = count_table("grpo", sizes[0] // 2), Estimator("grpo")
+    few = sizes[0] // 2
+    table = Estimator(count_table("grpo", few).estimator)
     yield entry.check(
-        f"G={table.group_size}: grpo is its table",
-        mean_of(
-            GradientCell(entry.problem, table.group_size),
-            Distance(grpo, Estimator(table.estimator)),
-        ),
-        equal(0.0, scale=gradient_mse(moments, "grpo", table.group_size).mse),
+        f"G={few}: grpo is its table",
+        mean_of(GradientCell(entry.problem, few), Distance(GRPO, table)),
+        equal(0.0, scale=gradient_mse(moments, "grpo", few).mse),
     )
     limit = float(normalised_distance(moments)[0])
-    ((quantity, _),) = points[-1].weights
     later, digits = later_terms(lambda size: size * distance(entry, size)[1], LARGE, 4)
     yield entry.check(
         f"G={LARGE}: distance",
-        Linear(points[-1].cell, ((quantity, LARGE),)),
+        points[-1].times(LARGE),
         equal(limit + later, {EQUIVALENT: later}, digits=digits, relative_margin=LOOSE),
     )
     measured, _ = error(entry, LARGE)
     later, digits = later_terms(lambda size: error(entry, size)[1], LARGE, 4)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
-    wrong = {NAIVE: sigma / float(moments.reward_variance[0]), UNDIVIDED: sigma}
-    wrong = {rival: value + later for rival, value in wrong.items()}
+    naive = sigma / float(moments.reward_variance[0])
+    wrong = {NAIVE: naive + later, UNDIVIDED: sigma + later}
     for what, limit in (
         ("", float(normalised_limit(moments)[0])),
         (", as of any rewards", normalised_limit_of(*outcomes(entry.problem))),
     ):
-        yield entry.check(
-            f"G={LARGE}: error about g/σ{what}",
-            measured,
-            equal(limit + later, wrong, digits=digits),
-        )
+        statement = equal(limit + later, wrong, digits=digits)
+        yield entry.check(f"G={LARGE}: error about g/σ{what}", measured, statement)
 
 
 def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
@@ -144,12 +140,8 @@ def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
     Rewards over σ have the same standardised advantages and the gradient g/σ, about which the error is.
     """
     problem = entry.problem
-    scaled = SoftmaxBandit(
-        problem.policy,
-        problem.context_probs,
-        problem.reward_values / float(problem.moments().reward_variance[0]) ** 0.5,
-        problem.reward_probs,
-    )
+    deviation = float(problem.moments().reward_variance[0]) ** 0.5
+    scaled = changed(problem, reward_values=problem.reward_values / deviation)
     measured = Linear(GradientCell(scaled, group_size), ((mse_of("std"), group_size),))
     return measured, normalised_error_of(*outcomes(problem), group_size)
 
@@ -180,11 +172,8 @@ def _graded(entry: BanditEntry) -> Iterator[Check]:
     # size has beyond the limit is allowed for.
     beyond = graded_error(entry, 8 * LARGE_GRADED)[1] - (value - later)
     wrong = {rival: limit + later for rival, limit in wrong.items()}
-    yield entry.check(
-        f"G={LARGE_GRADED}: error about g/σ",
-        measured,
-        equal(limit + later, wrong, digits=abs(beyond)),
-    )
+    statement = equal(limit + later, wrong, digits=abs(beyond))
+    yield entry.check(f"G={LARGE_GRADED}: error about g/σ", measured, statement)
 
 
 RIVALS_ON_NETWORKS = OF_BINARY

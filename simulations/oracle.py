@@ -79,11 +79,8 @@ def _ratio(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[Che
     ratio = oracle_ratio(entry.problem.moments(), group_size, batch_size)
     wrong = {SHARE: 1 / group_size, SQUARE: (group_size / (group_size - 1)) ** 2 - 1}
     size = 1 + noise(cell, ORACLE) / oracle_error(cell) / (group_size - 1)
-    yield entry.check(
-        f"G={group_size} B={batch_size}: ratio - 1",
-        excess_of(cell),
-        equal(ratio - 1, wrong, scale=size),
-    )
+    statement = equal(ratio - 1, wrong, scale=size)
+    yield entry.check(f"G={group_size} B={batch_size}: ratio - 1", excess_of(cell), statement)
 
 
 def _slope(

@@ -70,10 +70,12 @@ def _slope(
     that of log G.
     """
     constant = float(constants(entry)[weight])
-    axis, margin = ("½ log G(G-1)", ORDER) if exactly else ("log G", FAR_ORDER)
+    axis, places, margin = "log G", [log(g) for g in group_sizes], FAR_ORDER
+    if exactly:
+        axis, places, margin = "½ log G(G-1)", _places(group_sizes), ORDER
     return entry.slope(
         f"{_at(entry, weight)}{_between(group_sizes)}: order on {axis}",
-        _places(group_sizes) if exactly else [log(g) for g in group_sizes],
+        places,
         [difference(entry, g, weight=weight).measured() for g in group_sizes],
         [constant / pairs(g) for g in group_sizes],
         ORDERS,
@@ -113,12 +115,7 @@ def runs_at(
 
 def gaps(runs: NearOptimum, times: float = 1) -> Linear:
     """``times`` (T + t₀) (E gap_grpo - E gap_oracle) after T steps."""
-    return runs.gap_difference(GRPO, ORACLE, _end(runs), times)
-
-
-def _end(runs: NearOptimum) -> float:
-    assert isinstance(runs.schedule, Decay)
-    return runs.steps + runs.schedule.t0
+    return runs.gap_difference(GRPO, ORACLE, runs.time, times)
 
 
 @dataclass(frozen=True)
@@ -139,13 +136,13 @@ class _Difference:
 
     @property
     def measured(self) -> Extrapolation:
-        points = tuple(gaps(runs) for runs, _ in self.runs)
-        return Extrapolation(points, tuple(share for _, share in self.runs))
+        runs, shares = zip(*self.runs, strict=True)
+        return Extrapolation(tuple(map(gaps, runs)), shares)
 
     @property
     def predicted(self) -> float:
         grpo, oracle = (
-            sum(share * _end(runs) * runs.expected(estimator) for runs, share in self.runs)
+            sum(share * runs.time * runs.expected(estimator) for runs, share in self.runs)
             for estimator in (GRPO, ORACLE)
         )
         return grpo - oracle
@@ -154,7 +151,7 @@ class _Difference:
     def error(self) -> float:
         """The error of either gap: the product of what each of its runs leaves out."""
         shortest = self.runs[0][0]
-        return _end(shortest) * sum(
+        return shortest.time * sum(
             shortest.size(estimator)
             * float(np.prod([runs.left_out_of(estimator) for runs, _ in self.runs]))
             for estimator in (GRPO, ORACLE)
@@ -212,15 +209,13 @@ def _limits(
     limit = Limit(NearOptimum(entry, group_size, steps, schedule), first, stages)
     root, sums = np.sqrt(curvatures), np.add.outer(curvatures, curvatures)
     noises = [limit.runs.noise(estimator) for estimator in (GRPO, ORACLE)]
-    high, low = (limit_weights(curvatures, noise, schedule.c) for noise in noises)
+    high, low = both = [limit_weights(curvatures, noise, schedule.c) for noise in noises]
     wrong = {
         DENOMINATOR: [0.5 * root[:, None] * schedule.c * noise / sums * root for noise in noises],
         RAW: noises,
     }
-    off = sum(
-        limit.left_out_of(estimator) * float(weights[-1])
-        for estimator, weights in ((GRPO, high), (ORACLE, low))
-    )
+    sides = zip((GRPO, ORACLE), both, strict=True)
+    off = sum(limit.left_out_of(estimator) * float(weights[-1]) for estimator, weights in sides)
     margins = {"scale": float(high[-1]), "relative_margin": AMONG, "digits": off}
     for place, value in enumerate((high - low).tolist()):
         others = {
@@ -248,13 +243,9 @@ def _variants(landscapes: Landscapes) -> Iterator[Check]:
         yield entry.check("G=2: 4 away in the flat direction", far.measured(2), constant)
 
 
-ENDS = (-2.0, 2.0)
-"""θ₂ of two endpoints of a mixture."""
-
-
 def _ends(entry: LandscapeEntry) -> Check:
-    """Where the covariance sees a flat direction, another difference at every endpoint."""
-    ends = [np.array([0.0, end]) for end in ENDS]
+    """Where the covariance sees a flat direction, another difference at every endpoint, here of two θ₂."""
+    ends = [np.array([0.0, end]) for end in (-2.0, 2.0)]
     # G(G-1) = 2.
     noises = [parts_of(entry.problem, away)[2] / 2 for away in ends]
     return entry.slope(

@@ -53,9 +53,7 @@ RIVALS = (
     *(LIMIT, NO_COST, ONLY_NOISE, MEAN_STEP, NAIVE, BOUND),
 )
 
-GROUP = 8
-BETA = 0.2
-CLIP = 0.2
+GROUP, BETA, CLIP = 8, 0.2, 0.2
 UNEQUAL = (0.1, 0.28)
 """Clipping that is wider above than below, as DAPO has it."""
 NEAR = (1 / 64, 1 / 4)
@@ -65,10 +63,8 @@ FAR = NEAR[-1]
 BETAS = (BETA / 8, BETA)
 BY_BETA = [(FAR, beta) for beta in BETAS]
 """Weights of a penalty at which its slope is asked, there."""
-PROMPTS = 2
-"""Prompts of a minibatch of several."""
-LARGE = 64
-"""The group size that stands for a large one."""
+PROMPTS, LARGE = 2, 64
+"""Prompts of a minibatch of several; the group size that stands for a large one."""
 
 TOKEN, SEQUENCE = Rule("token", kl_ratio="sequence"), Rule("sequence", kl_ratio="sequence")
 """Without bias of the penalty: it has the sequence ratio."""
@@ -143,12 +139,9 @@ def amounts(batch: Batch) -> Iterator[Check]:
         (Rule(), BETA, UNBIASED),
     ):
         value = predicted(batch, FAR, rule, beta).squared_bias
-        with_penalty = " with penalty" if beta else ""
-        yield batch.entry.check(
-            f"squared bias of {rule.ratio}{with_penalty}",
-            mean_of(cell, RatioBias(rule)),
-            equal(value, {rival: 0.0}, relative_margin=ROUGH),
-        )
+        says = equal(value, {rival: 0.0}, relative_margin=ROUGH)
+        what = f"squared bias of {rule.ratio}{' with penalty' if beta else ''}"
+        yield batch.entry.check(what, mean_of(cell, RatioBias(rule)), says)
     sigma = float(moments.norm_squared_advantage[0] - moments.gradient_sq[0])
     naive = sigma / float(moments.reward_variance[0]) / GROUP
     token = predicted(batch, FAR, TOKEN)
@@ -226,13 +219,12 @@ def one_token(entry: BanditEntry) -> Iterator[Check]:
     """No bias of the ratio, and that of the penalty."""
     batch = Batch(entry, 1)
     cell = batch.cell(GROUP, FAR, beta=BETA)
-    old = predicted(batch, FAR, Rule("none")).squared_bias
-    penalty = predicted(batch, FAR, Rule(), BETA).squared_bias
-    by_token = "the penalty with a token ratio"
+    rules = (Rule("none"), 0.0), (Rule(), BETA)
+    old, penalty = (predicted(batch, FAR, rule, beta).squared_bias for rule, beta in rules)
     for what, rule, value, rivals, size in (
         ("token", TOKEN, 0.0, {ONE_TOKEN: old}, old),
         ("the penalty", Rule(), penalty, {RATIOLESS: 0.0}, penalty),
-        (by_token, Rule(kl_ratio="token"), 0.0, {}, penalty),
+        ("the penalty with a token ratio", Rule(kl_ratio="token"), 0.0, {}, penalty),
     ):
         statement = equal(value, rivals, scale=size, relative_margin=ROUGH)
         yield entry.check(f"squared bias of {what}", mean_of(cell, RatioBias(rule)), statement)

@@ -222,10 +222,6 @@ CASES = ((4, 2, "grpo"), (8, 4, "grpo"), (4, 4, "oracle"), (8, 1, "vanilla"))
 """B, G and estimator."""
 
 
-LONG = (1000, 100_000)
-"""Steps of the runs of a GPU."""
-
-
 def _under(
     entry: LandscapeEntry,
     radius: float,
@@ -255,18 +251,14 @@ def _under(
 def checks(suite: Suite) -> Iterator[Check]:
     """The constants, the bound attained where it can be, and held everywhere else."""
     yield from assumptions.checks(suite)
-    for entry in suite.landscapes["dome"]:
-        for part in (
-            *(_one_step, _from_the_optimum, _attained, _attained_later),
-            *(_offset, _beyond, _slowly),
-        ):
-            yield from part(entry)
-    shoulder, slopes, diabetes = (
-        suite.landscapes[name][0] for name in ("shoulder", "slopes", "diabetes")
-    )
+    parts = _one_step, _from_the_optimum, _attained, _attained_later, _offset, _beyond, _slowly
+    for entry, part in product(suite.landscapes["dome"], parts):
+        yield from part(entry)
+    names = ("shoulder", "slopes", "diabetes")
+    shoulder, slopes, diabetes = (suite.landscapes[name][0] for name in names)
     yield from _under(shoulder, WIDE, ((1, 2, "grpo"),), (5, 60), ("constant", "decay"))
     if suite.size != "smoke":
         yield from _under(slopes, 0.6, CASES, (5, 30), ("decay",))
     yield from _under(diabetes, 0.6, CASES[:1], (5, 20), ("decay",))
     if suite.size == "card":
-        yield from _under(shoulder, WIDE, ((1, 2, "grpo"),), LONG, ("decay",))
+        yield from _under(shoulder, WIDE, ((1, 2, "grpo"),), (1000, 100_000), ("decay",))

@@ -89,13 +89,12 @@ def over_all(problem: SoftmaxBandit, survival: Array) -> Array:
 def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     twice, fates = doubled(entry.problem, survival)
     moments = survivor_moments(entry.problem, survival)
-    gradients, target = moments.moments.weighted_gradient, moments.target
-    assert gradients is not None
+    target = moments.target
     prediction, lone = (survivor_mse(moments, G, lone=what) for what in ("zero", "reward"))
     wrong = {
         UNCHANGED: target,
         OVER_ALL: over_all(entry.problem, survival),
-        NO_PAIR: gradients(np.ones(len(moments.kept))),
+        NO_PAIR: moments.moments.weighted_gradient(np.ones(len(moments.kept))),
     }
     if how == "by reward":
         wrong[BLIND] = float(entry.problem.context_probs @ prediction.weight) * target
@@ -103,21 +102,17 @@ def _of(entry: BanditEntry, how: str, survival: Array) -> Iterator[Check]:
     cell = SurvivorCell(twice, G, survives=fates)
     raw = SurvivorCell(twice, G, survives=fates, lone=True)
     size = float(prediction.second_moment.max()) ** 0.5
-    for what, drawn, mean, rivals in (
-        ("over survivors", cell, prediction.mean, wrong),
-        ("with lone rewards", raw, lone.mean, {DROPPED: prediction.mean}),
-    ):
-        yield direction.check(entry, f"{how}: mean {what}", drawn, GRPO, mean, rivals, scale=size)
     full = survivor_mse(survivor_moments(entry.problem, np.ones_like(survival)), G).mse
-    yield entry.check(
-        f"{how}: error over survivors",
-        mean_of(cell, SquaredError(GRPO)),
-        equal(prediction.mse, {NONE_LOST: full}, scale=prediction.mse),
+    sides = (
+        ("over survivors", cell, prediction, wrong, {NONE_LOST: full}),
+        ("with lone rewards", raw, lone, {DROPPED: prediction.mean}, dict[str, float]()),
     )
-    yield entry.check(
-        f"{how}: error with lone rewards",
-        mean_of(raw, SquaredError(GRPO)),
-        equal(lone.mse, scale=lone.mse),
-    )
+    for what, drawn, of, rivals, _ in sides:
+        yield direction.check(
+            entry, f"{how}: mean {what}", drawn, GRPO, of.mean, rivals, scale=size
+        )
+    for what, drawn, of, _, errors in sides:
+        statement = equal(of.mse, errors, scale=of.mse)
+        yield entry.check(f"{how}: error {what}", mean_of(drawn, SquaredError(GRPO)), statement)
     left = float(entry.problem.context_probs @ prediction.survivors)
     yield entry.check(f"{how}: survivors", mean_of(cell, GroupSize()), equal(left, scale=left))

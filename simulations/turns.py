@@ -21,7 +21,6 @@ import numpy as np
 from ustat_pg.engines import Estimator, SquaredError, enumerate_turns
 from ustat_pg.predictions import turn_mean, turn_noise
 from ustat_pg.problems import Episodes
-from ustat_pg.validation import Array
 
 from .engines.turns import TurnCell
 from .evidence import Check, Linear, equal, mean_of, positive
@@ -30,159 +29,132 @@ from .problems.turns import SIZE, episodes, networks
 from .shared.margins import COARSE
 from .shared.peers import telling
 
-OWN_INSIDE = "the own episode inside leaves it unbiased"
-ONE_OVER_MEAN = "1 - 1/E n for 1 - E[1/n]"
-NO_CHANCE = "survival without the chance that another reaches the turn"
-SUMMED = "summed baselines are unbiased"
-OF_ALL = "the mean reward over all episodes for that of those that reach the turn"
-POOLED = "all turns pooled, the own ones among them, are unbiased"
-DROPPED = "a turn that no other reaches may be dropped"
-OWN_VISITS = "other visits of the own episode leave a state's baseline unbiased"
-PER_TURN = "a per-turn baseline is never noisier than the episode's"
-RIVALS = (
-    OWN_INSIDE, ONE_OVER_MEAN, NO_CHANCE, SUMMED, OF_ALL, POOLED, DROPPED, OWN_VISITS, PER_TURN,
-)  # fmt: skip
+OWN_INSIDE, ONE_OVER_MEAN, NO_CHANCE, SUMMED, OF_ALL, POOLED, DROPPED, OWN_VISITS, PER_TURN = (
+    RIVALS
+) = (
+    "the own episode inside leaves it unbiased",
+    "1 - 1/E n for 1 - E[1/n]",
+    "survival without the chance that another reaches the turn",
+    "summed baselines are unbiased",
+    "the mean reward over all episodes for that of those that reach the turn",
+    "all turns pooled, the own ones among them, are unbiased",
+    "a turn that no other reaches may be dropped",
+    "other visits of the own episode leave a state's baseline unbiased",
+    "a per-turn baseline is never noisier than the episode's",
+)
+RIVALS_ON_NETWORKS = RIVALS[:-2]
+"""Each token is a state of its own, and which baseline is the noisier goes by the network."""
 
-CLEAR = 0.05
-"""Share of a mean by which a rival differs where it is asked."""
-
-ORDERED = 0.12
-"""Share of the noise by which the per-turn baseline is worse where it is asked; less takes 10⁶ draws."""
+CLEAR, ORDERED = 0.05, 0.12
+"""Shares of a mean, and of the noise, by which a rival is off where it is asked; less takes 10⁶ draws."""
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """Each scheme on every problem, turn by turn; states on a walk that comes back."""
     for entry in episodes(suite):
-        yield from _of(entry)
-        yield from _by_state(entry)
-
-
-RIVALS_ON_NETWORKS = tuple(rival for rival in RIVALS if rival not in (OWN_VISITS, PER_TURN))
-"""Each token is a state of its own, and which baseline is the noisier goes by the network."""
+        yield from on_turns(entry)
+        yield from by_state(entry)
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """Each scheme where a turn is a token of a network's output."""
     for entry in networks(suite, suite.on):
-        yield from _of(entry, denied=())
+        yield from on_turns(entry, denied=())
 
 
-def _of(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
-    """Every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
-    listed = entry.problem
-    reach, always = listed.probs @ listed.reached, np.all(listed.reached, axis=0)
-    for turn in range(listed.rewards.shape[1]):
+def on_turns(entry: Entry[Episodes], denied: tuple[str, ...] = (PER_TURN,)) -> Iterator[Check]:
+    """The mean and the noise of every scheme, turn by turn; ``denied`` is what an order of noise refutes."""
+    listed, share = entry.problem, entry.problem.probs @ entry.problem.reached
+    for turn, reach in enumerate(share):
         cell = TurnCell.of(listed, turn, SIZE)
-        gradient = cell.problem.gradient()
-        if np.linalg.norm(gradient) < 1e-9:
+        g = cell.problem.gradient()
+        if np.linalg.norm(g) < 1e-9:
             continue
-        for scheme, lone, rivals in (
+        # What later turns' baselines lose: the score of a turn times the chance to get further.
+        survival = np.einsum("e,eu,ed->ud", listed.probs, listed.reached, listed.scores[:, turn])
+        survival[: turn + 1] = 0.0
+        rewards, company = listed.probs @ listed.rewards, 1 - (1 - share) ** (SIZE - 1)
+        for scheme, lone, wrong in (
             ("episode", "reward", {}),
             ("to-go", "reward", {}),
-            ("to-go", "zero", {DROPPED: gradient}),
-            ("to-go-mean", "reward", {
-                OWN_INSIDE: gradient, ONE_OVER_MEAN: (1 - 1 / (SIZE * reach[turn])) * gradient,
+            ("to-go", "zero", {DROPPED: g}),
+            ("to-go-mean", "reward", {OWN_INSIDE: g, ONE_OVER_MEAN: (1 - 1 / (SIZE * reach)) * g}),
+            ("summed", "reward", {
+                SUMMED: g,
+                NO_CHANCE: g - (rewards / share) @ survival,
+                OF_ALL: g - (rewards * company) @ survival,
             }),
-            ("summed", "reward", _summed(listed, turn, gradient)),
             ("pooled", "reward", {}),
-            ("pooled-mean", "reward", {POOLED: gradient}),
+            ("pooled-mean", "reward", {POOLED: g}),
         ):  # fmt: skip
-            if lone == "zero" and always[turn]:
-                # No episode is ever alone there.
-                continue
-            mean = turn_mean(listed, scheme, SIZE, lone=lone).by_turn[turn]
-            estimator = cell.estimator(scheme, lone=lone)
-            what = f"turn {turn + 1}: mean of {estimator.label}"
-            yield _mean(entry, what, cell, estimator, mean, rivals)
-        yield from _noise(entry, turn, cell, gradient, denied)
+            # Where every episode gets there, none is ever alone.
+            if lone == "reward" or not listed.reached[:, turn].all():
+                mean = turn_mean(listed, scheme, SIZE, lone=lone).by_turn[turn]
+                yield mean_along(entry, cell, cell.estimator(scheme, lone=lone), mean, wrong)
+        yield from noise(entry, cell, float(g @ g), denied)
 
 
-def _mean(
-    entry: Entry[Episodes], what: str, cell: TurnCell, estimator: Estimator, mean: Array,
-    rivals: Mapping[str, Array],
+def mean_along(
+    entry: Entry[Episodes], cell: TurnCell, estimator: Estimator, mean: np.ndarray,
+    wrong: Mapping[str, np.ndarray],
 ) -> Check:  # fmt: skip
-    """A turn's part of a mean, along the direction in which rivals show best."""
+    """A turn's part of a mean, along the direction in which rivals that are off show best."""
     size = float(np.linalg.norm(cell.problem.gradient()))
-    far = {
-        name: wrong for name, wrong in rivals.items() if np.linalg.norm(wrong - mean) > CLEAR * size
-    }
-    direction = telling(cell.problem, [*(wrong - mean for wrong in far.values()), mean])
-    return direction.check(
-        entry, what, cell, estimator, mean, far, scale=size, relative_margin=COARSE
-    )
+    far = {name: w for name, w in wrong.items() if np.linalg.norm(w - mean) > CLEAR * size}
+    along = telling(cell.problem, [*(w - mean for w in far.values()), mean])
+    what = f"turn {cell.turn + 1}: mean of {estimator.label}"
+    return along.check(entry, what, cell, estimator, mean, far, scale=size, relative_margin=COARSE)
 
 
-def _summed(listed: Episodes, turn: int, gradient: Array) -> dict[str, Array]:
-    """The rivals' mean of summed baselines, from the list itself."""
-    reach = listed.probs @ listed.reached
-    survival = np.einsum("e,eu,ed->ud", listed.probs, listed.reached, listed.scores[:, turn])
-    survival[: turn + 1] = 0.0
-    rewards = listed.probs @ listed.rewards
-    chance = 1 - (1 - reach) ** (SIZE - 1)
-    return {
-        SUMMED: gradient,
-        NO_CHANCE: gradient - (rewards / reach) @ survival,
-        OF_ALL: gradient - (rewards * chance) @ survival,
-    }
-
-
-def _noise(
-    entry: Entry[Episodes], turn: int, cell: TurnCell, gradient: Array, denied: tuple[str, ...]
+def noise(
+    entry: Entry[Episodes], cell: TurnCell, square: float, denied: tuple[str, ...]
 ) -> Iterator[Check]:
     """The error of a turn's part under two baselines; where the per-turn one has the larger, their order."""
-    square = float(gradient @ gradient)
-    errors = {
-        scheme: float(turn_noise(entry.problem, scheme, SIZE)[turn]) - square
-        for scheme in ("to-go", "episode")
-    }
-    measured = {scheme: SquaredError(cell.estimator(scheme)) for scheme in errors}
-    sizes = {"to-go": _size(entry.problem, turn, turn), "episode": _size(entry.problem, turn, 0)}
-    for scheme, error in errors.items():
-        what = f"turn {turn + 1}: error of {scheme}"
-        says = equal(error, scale=sizes[scheme], relative_margin=COARSE)
-        yield entry.check(what, mean_of(cell, measured[scheme]), says)
+    turn, measured, errors, sizes = cell.turn, {}, {}, {}
+    for scheme, first in (("to-go", turn), ("episode", 0)):
+        measured[scheme] = SquaredError(cell.estimator(scheme))
+        errors[scheme] = float(turn_noise(entry.problem, scheme, SIZE)[turn]) - square
+        sizes[scheme] = size_by_outcomes(entry.problem, turn, first)
+        says = equal(errors[scheme], scale=sizes[scheme], relative_margin=COARSE)
+        yield entry.check(
+            f"turn {turn + 1}: error of {scheme}", mean_of(cell, measured[scheme]), says
+        )
     gap, size = errors["to-go"] - errors["episode"], sizes["episode"]
     if gap > ORDERED * size:
-        difference = Linear(cell, ((measured["to-go"], 1.0), (measured["episode"], -1.0)))
-        statement = positive(gap, denied, scale=size)
-        yield entry.check(f"turn {turn + 1}: to-go has the larger error", difference, statement)
+        more = Linear(cell, ((measured["to-go"], 1.0), (measured["episode"], -1.0)))
+        what = f"turn {turn + 1}: to-go has the larger error"
+        yield entry.check(what, more, positive(gap, denied, scale=size))
 
 
-def _size(listed: Episodes, turn: int, first: int) -> float:
+def size_by_outcomes(listed: Episodes, turn: int, first: int) -> float:
     """The size of a turn's error with returns from the turn ``first`` on, by the outcomes alone.
 
     E‖sₜ‖²(R - ER)² / G, and E‖sₜ‖² / G of what one other episode's return varies by, or of (ER)² where
     none is there: no prediction sets its own allowance.
     """
-    there = listed.probs * listed.reached[:, first]
-    share, returns = there.sum(), listed.to_go[:, first]
-    squares = listed.probs * (listed.scores[:, turn] ** 2).sum(axis=1)
+    there, returns = listed.probs * listed.reached[:, first], listed.to_go[:, first]
+    share = there.sum()
     mean = there @ returns / share
-    own = (returns - mean) ** 2
+    own, squares = (returns - mean) ** 2, listed.probs * (listed.scores[:, turn] ** 2).sum(axis=1)
     others = there @ own / share + (1 - share) ** (SIZE - 1) * mean**2
     return float(squares @ own + squares.sum() * others) / SIZE
 
 
-def _by_state(entry: Entry[Episodes]) -> Iterator[Check]:
+def by_state(entry: Entry[Episodes]) -> Iterator[Check]:
     """Where an episode comes back: equal states in place of turns, by the other episodes' visits."""
     listed = entry.problem
     if not ((listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]).any():
         return
 
-    def other_visits(rewards: Array, reached: Array, states: Array) -> Array:
+    def other_visits(rewards: np.ndarray, reached: np.ndarray, states: np.ndarray) -> np.ndarray:
         """Less the mean over all visits of the state but this one, those of the own episode too."""
         flat = states.reshape(len(states), -1)
         to_go = np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1].reshape(flat.shape)
         same = (flat[:, :, None] == flat[:, None]) & (flat >= 0)[:, None]
         same &= ~np.eye(flat.shape[1], dtype=bool)
-        count = same.sum(axis=2)
-        means = (same @ to_go[..., None])[..., 0] / np.maximum(count, 1)
+        means = (same @ to_go[..., None])[..., 0] / np.maximum(same.sum(axis=2), 1)
         return (to_go - means).reshape(rewards.shape) * reached
 
     wrong = enumerate_turns(listed, other_visits, SIZE, by_state=True).by_turn
-    right = turn_mean(listed, "to-go", SIZE).by_turn
-    for turn, mean in enumerate(right):
+    for turn, mean in enumerate(turn_mean(listed, "to-go", SIZE).by_turn):
         cell = TurnCell.of(listed, turn, SIZE)
-        estimator, rivals = cell.estimator("to-go", by_state=True), {OWN_VISITS: wrong[turn]}
-        what = f"turn {turn + 1}: mean of {estimator.label}"
-        yield _mean(entry, what, cell, estimator, mean, rivals)
+        estimator = cell.estimator("to-go", by_state=True)
+        yield mean_along(entry, cell, estimator, mean, {OWN_VISITS: wrong[turn]})

@@ -153,8 +153,8 @@ def checks(suite: Suite) -> Iterator[Check]:
                 wrong = rivals(groups) if formula == "U-statistic" and group_size < 4 else {}
                 statement = equal(0.0, wrong, scale=0.0)
                 yield entry.check(f"G={group_size}: {estimator} = {formula}", every, statement)
-        yield from (_uncorrelated(entry, group_size) for group_size in (2, 3))
-        yield from (_pairs(entry, 8), _shared(entry))
+        yield from _uncorrelated(entry)
+        yield _shared(entry)
         yield from _estimated(entry)
 
 
@@ -181,23 +181,21 @@ def _estimated(entry: BanditEntry) -> Iterator[Check]:
 SECOND = Distance(GRPO, ORACLE)
 
 
-def _uncorrelated(entry: BanditEntry, group_size: int) -> Check:
-    """The parts are uncorrelated: their errors add up."""
-    cell = GradientCell(entry.problem, group_size)
-    weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))
-    nothing = equal(0.0, scale=scale(cell, GRPO), relative_margin=COARSE)
-    return entry.check(f"G={group_size}: parts uncorrelated", Linear(cell, weights), nothing)
-
-
-def _pairs(entry: BanditEntry, group_size: int) -> Check:
-    """The terms of the second part are uncorrelated: its square falls as the number of pairs."""
-    cell = GradientCell(entry.problem, group_size)
-    second = gradient_mse(entry.problem.moments(), "grpo", group_size).second_order_term
+def _uncorrelated(entry: BanditEntry) -> Iterator[Check]:
+    """The parts are uncorrelated: their errors add up. So are the terms of the second part: its square
+    falls as the number of pairs.
+    """
+    for cell in (GradientCell(entry.problem, group_size) for group_size in (2, 3)):
+        weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))
+        nothing = equal(0.0, scale=scale(cell, GRPO), relative_margin=COARSE)
+        what = f"G={cell.group_size}: parts uncorrelated"
+        yield entry.check(what, Linear(cell, weights), nothing)
+    cell = GradientCell(entry.problem, 8)
+    second = gradient_mse(entry.problem.moments(), "grpo", 8).second_order_term
     # A pair shares one output with 2 (G - 2) of the other pairs.
-    wrong = {SHARED: second * (1 + CORRELATION * 2 * (group_size - 2))}
-    size = scale(cell, VANILLA) / (group_size - 1)
-    statement = equal(second, wrong, scale=size, relative_margin=COARSE)
-    return entry.check(f"G={group_size}: pairs uncorrelated", mean_of(cell, SECOND), statement)
+    wrong = {SHARED: second * (1 + CORRELATION * 2 * (8 - 2))}
+    statement = equal(second, wrong, scale=scale(cell, VANILLA) / (8 - 1), relative_margin=COARSE)
+    yield entry.check("G=8: pairs uncorrelated", mean_of(cell, SECOND), statement)
 
 
 def _shared(entry: BanditEntry) -> Check:
@@ -205,16 +203,11 @@ def _shared(entry: BanditEntry) -> Check:
     this.
     """
     moments = entry.problem.moments()
+    three, two = (gradient_mse(moments, "grpo", size).second_order_term for size in (3, 2))
     cells = [GradientCell(entry.problem, group_size) for group_size in (3, 2)]
-    seconds = [gradient_mse(moments, "grpo", cell.group_size).second_order_term for cell in cells]
-    shares = (1.5, -0.5)
+    wrong, size = {SHARED: CORRELATION * two}, scale(cells[1], VANILLA)
     return entry.check(
         "E<h2(1,2), h2(1,3)>",
-        Extrapolation(tuple(mean_of(cell, SECOND) for cell in cells), shares),
-        equal(
-            sum(share * second for share, second in zip(shares, seconds, strict=True)),
-            {SHARED: CORRELATION * seconds[1]},
-            scale=scale(cells[1], VANILLA),
-            relative_margin=COARSE,
-        ),
+        Extrapolation(tuple(mean_of(cell, SECOND) for cell in cells), (1.5, -0.5)),
+        equal(1.5 * three - 0.5 * two, wrong, scale=size, relative_margin=COARSE),
     )

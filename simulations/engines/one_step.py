@@ -14,7 +14,6 @@ import numpy as np
 
 from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
-    Array,
     Cell,
     Draws,
     Estimator,
@@ -28,7 +27,7 @@ from ustat_pg.engines.gradients.exact import minibatches, require
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import gradient
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError
+from ustat_pg.validation import Array, InputError
 
 _BLOCK = 4096
 """Replications in a block: a step is drawn in NumPy."""
@@ -103,14 +102,14 @@ class OneStep(Cell):
         """Gaps by the minibatches that have led to them."""
         return {}
 
-    def _return(self, best: bool) -> float:
-        """The return where each prompt has its best or its worst answer."""
-        rewards = self.problem.mean_rewards
-        chosen = rewards.max(axis=1) if best else rewards.min(axis=1)
-        return float(self.problem.context_probs @ chosen)
+    @cached_property
+    def _best(self) -> float:
+        """The return where each prompt has its best answer."""
+        return float(self.problem.context_probs @ self.problem.mean_rewards.max(axis=1))
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
-        return 0.0, self._return(best=True) - self._return(best=False)
+        worst = float(self.problem.context_probs @ self.problem.mean_rewards.min(axis=1))
+        return 0.0, self._best - worst
 
     def rounding(self, quantity: Quantity) -> float:
         return _EXACTNESS * self.range(quantity)[1]
@@ -146,10 +145,7 @@ class OneStep(Cell):
         # No estimator by name looks at the order of a group.
         outcomes = np.concatenate([draws.contexts[:, :, None], np.sort(draws.arms)], axis=2)
         distinct, back = np.unique(outcomes, axis=0, return_inverse=True)
-        gaps = [
-            [self._gap_after(quantity.estimator, row) for quantity in quantities]
-            for row in distinct
-        ]
+        gaps = [[self._gap_after(one.estimator, row) for one in quantities] for row in distinct]
         return np.array(gaps)[back.ravel()]
 
     def _gap_after(self, estimator: Estimator, outcome: Integers) -> float:
@@ -162,5 +158,5 @@ class OneStep(Cell):
             advantages = estimator.advantages(problem, Draws(contexts[:, 0], arms, rewards, norms))
             estimate = gradient(self._scores[contexts, arms], advantages).mean(axis=0)
             after = problem.with_theta(problem.policy.theta + self.rate * estimate)
-            self._known[key] = self._return(best=True) - after.objective()
+            self._known[key] = self._best - after.objective()
         return self._known[key]

@@ -22,7 +22,6 @@ import numpy as np
 
 from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
-    Array,
     Cell,
     Draws,
     Estimator,
@@ -39,7 +38,7 @@ from ustat_pg.estimators import clipped_weights, importance_weights, kl_coeffici
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.problems import SoftmaxBandit, token_outcomes
 from ustat_pg.rounding import DERIVED
-from ustat_pg.validation import changed
+from ustat_pg.validation import Array, changed
 
 _BLOCK_NUMBERS = 2**22
 """Entries of the gradients of a block, about; a block has 1,024 to 16,384 replications."""
@@ -129,22 +128,6 @@ class RatioBias(_OfRule):
 
 PracticalQuantity = PracticalError | TargetBias | RatioBias
 """Quantities of the gradient; a bias is a mean of products of two minibatches."""
-
-
-@dataclass(frozen=True)
-class _Coefficients:
-    """The coefficients of the outputs' vectors in some minibatches, (n, X K) each."""
-
-    rising: Array
-    falling: Array
-    penalty: Array
-
-    @property
-    def rows(self) -> Array:
-        return np.hstack([self.rising, self.falling, self.penalty])
-
-    def of(self, chosen: Any) -> _Coefficients:
-        return _Coefficients(self.rising[chosen], self.falling[chosen], self.penalty[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,8 +220,10 @@ class PracticalCell(Cell):
 
     # What both engines read.
 
-    def _advantages(self, draws: Draws) -> _Coefficients:
-        """What the draws of a minibatch multiply vectors by."""
+    def _advantages(self, draws: Draws) -> Array:
+        """What the draws of minibatches multiply vectors by: positive and negative advantages, and the
+        penalty, (3, n, X K).
+        """
         values = self.estimator.advantages(self.problem, draws)
         outputs = values[0].size
         places = draws.contexts[..., None] * self.problem.arms + draws.arms
@@ -249,8 +234,8 @@ class PracticalCell(Cell):
             total = np.bincount(rows, of_outputs.ravel() / outputs, count * width)
             return np.asarray(total.reshape(count, width), dtype=np.float64)
 
-        return _Coefficients(
-            table(np.maximum(values, 0.0)), table(np.minimum(values, 0.0)), table(0 * values + 1.0)
+        return np.stack(
+            [table(np.maximum(values, 0)), table(np.minimum(values, 0)), table(0 * values + 1)]
         )
 
     def _at(self, theta: Array) -> Any:
@@ -273,7 +258,7 @@ class PracticalCell(Cell):
     @cached_property
     def _reference_logs(self) -> Array:
         """Log-probabilities of the tokens under the reference, as of a policy that draws, (X, K, T)."""
-        policy = self.problem.policy if self.reference is None else self.reference
+        policy = self.reference or self.problem.policy
         return token_outcomes(changed(self.problem, policy=policy)).old
 
     def _made_at(self, theta: Array) -> Any:
@@ -315,9 +300,9 @@ class PracticalCell(Cell):
                 known[rule] = vectors(both[0]), vectors(both[1]), vectors(added)
             return known[rule]
 
-        def estimates(rule: Rule, chosen: _Coefficients) -> Array:
+        def estimates(rule: Rule, chosen: Array) -> Array:
             rising, falling, added = tables(rule)
-            return chosen.rising @ rising + chosen.falling @ falling + chosen.penalty @ added
+            return chosen[0] @ rising + chosen[1] @ falling + chosen[2] @ added
 
         return estimates, target @ frame + chance.ravel() @ vectors(pull), frame
 
@@ -326,11 +311,11 @@ class PracticalCell(Cell):
         coefficients = self._advantages(draws)
         moved = np.empty_like(thetas)
         for theta, rows in _alike(thetas):
-            weights = coefficients.of(rows)
+            weights = coefficients[:, rows]
             # Few outcomes differ: each is moved once, to the same bits wherever it stands.
-            first, back = _distinct(weights.rows)
+            first, back = _distinct(np.hstack([*weights]))
             estimates, _, frame = self._at(theta)
-            steps = estimates(Rule(), weights.of(first)) @ frame.T
+            steps = estimates(Rule(), weights[:, first]) @ frame.T
             moved[rows] = theta + self.learning_rate * steps[back]
         return moved
 
@@ -343,14 +328,11 @@ class PracticalCell(Cell):
     # The exact engine.
 
     @cached_property
-    def _outcomes(self) -> tuple[_Coefficients, Array]:
+    def _outcomes(self) -> tuple[Array, Array]:
         """Every outcome of a minibatch, with its probability."""
         parts = [(self._advantages(draws), p) for draws, p in minibatches(self._drawn(1))]
-        tables = (
-            np.concatenate([getattr(coefficients, name) for coefficients, _ in parts])
-            for name in ("rising", "falling", "penalty")
-        )
-        return _Coefficients(*tables), np.concatenate([p for _, p in parts])
+        coefficients, chances = zip(*parts, strict=True)
+        return np.concatenate(coefficients, axis=1), np.concatenate(chances)
 
     @cached_property
     def _paths(self) -> tuple[Array, Array]:
@@ -387,19 +369,11 @@ class PracticalCell(Cell):
             self._known[quantity.label] = total, largest
         return self._known[quantity.label]
 
-    # The reference engine.
-
     def _measure(
         self, engine: str, quantities: Sequence[PracticalQuantity], block: Replications
     ) -> MomentSums:
         if engine == "exact":
-            return MomentSums.exact(
-                np.array([self._enumerated(quantity)[0] for quantity in quantities])
-            )
-        return MomentSums.of(self._values(quantities, block))
-
-    def _values(self, quantities: Sequence[PracticalQuantity], block: Replications) -> Array:
-        """The quantities of each replication, (R, Q)."""
+            return MomentSums.exact(np.array([self._enumerated(one)[0] for one in quantities]))
         numbers = {"seed": block.seed, "first": block.first, "replications": block.count}
         *before, this, twin = _split(draw(self._drawn(self.steps), **numbers), self.steps)
         thetas = self._start(block.count)
@@ -409,15 +383,15 @@ class PracticalCell(Cell):
         values = np.empty((block.count, len(quantities)))
         for theta, rows in _alike(thetas):
             outcomes = self._at(theta)
-            first, second = (_bound(outcomes, of_loss.of(rows)) for of_loss in (here, there))
+            first, second = (_bound(outcomes, of_loss[:, rows]) for of_loss in (here, there))
             for column, quantity in enumerate(quantities):
                 errors = quantity.errors(*first)
                 other = errors if type(quantity) is PracticalError else quantity.errors(*second)
                 values[rows, column] = (errors * other).sum(axis=1)
-        return values
+        return MomentSums.of(values)
 
 
-def _bound(outcomes: Any, coefficients: _Coefficients) -> Any:
+def _bound(outcomes: Any, coefficients: Array) -> Any:
     """The estimates of some minibatches as a function of the rule alone, and the target."""
     estimates, target, _ = outcomes
     return lambda rule: estimates(rule, coefficients), target

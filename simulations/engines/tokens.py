@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from ustat_pg.digests import digest
-from ustat_pg.engines.base import Array, Draws, Estimator, MomentSums, Quantity, Replications
+from ustat_pg.engines.base import Draws, Estimator, MomentSums, Quantity, Replications
 from ustat_pg.engines.gradients.cell import (
     Distance,
     GradientCell,
@@ -18,6 +18,7 @@ from ustat_pg.engines.gradients.cell import (
     Projection,
 )
 from ustat_pg.estimators import token_weights
+from ustat_pg.validation import Array
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,8 @@ class TokenMeanCell(GradientCell):
 
     @property
     def name(self) -> str:
-        numbers = [self.scale, float(self.less_plain), *self.lengths]
-        key = digest(self.how, {"numbers": np.array(numbers, dtype=np.float64)})
-        return f"{super().name}/{key}"
+        numbers = np.array([self.scale, self.less_plain, *self.lengths], dtype=np.float64)
+        return f"{super().name}/{digest(self.how, {'numbers': numbers})}"
 
     def range(self, quantity: Quantity) -> tuple[float, float]:
         # No weight is above 1.

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.engines.base import Array, Draws, Estimator
+from ustat_pg.engines.base import Draws, Estimator
 from ustat_pg.engines.gradients.cell import GradientCell, Projection
 from ustat_pg.estimators import turns
 from ustat_pg.policies import TabulatedPolicy
 from ustat_pg.problems import Episodes, SoftmaxBandit
 from ustat_pg.rounding import DERIVED
+from ustat_pg.validation import Array
 
 _BLOCK = 8192
 """Replications in a block: groups are drawn in NumPy."""

@@ -128,18 +128,14 @@ class CheckResult:
         """The record of a check's statement and of the findings on it, by kind."""
         rivals = dict.fromkeys(name for one in findings.values() for name in one.rivals)
         return cls(
-            name,
-            origin,
-            statement.prediction,
-            statement.tolerance,
-            statement.region,
-            statement.scale,
-            findings.get("exact"),
-            not_enumerated,
-            findings.get("simulation"),
-            tuple(planned_for),
-            {rival: statement.rivals.get(rival) for rival in rivals},
-            design,
+            *(name, origin, statement.prediction, statement.tolerance, statement.region),
+            scale=statement.scale,
+            exact=findings.get("exact"),
+            not_enumerated=not_enumerated,
+            simulation=findings.get("simulation"),
+            planned_for=tuple(planned_for),
+            rivals={rival: statement.rivals.get(rival) for rival in rivals},
+            design=design,
         )
 
     @property
@@ -161,7 +157,7 @@ class CheckResult:
         by = effect * (abs(self.prediction) or self.scale)
         ends = (self.region.low - self.prediction, self.prediction - self.region.high)
         beyond = by + max(ends)
-        half = (findings.interval.high - findings.interval.low) / 2
+        half = findings.interval.half_width
         if not isfinite(half) or not isfinite(beyond):
             return 0.0
         if findings.standard_error == 0 or not isfinite(findings.standard_error):

@@ -75,11 +75,8 @@ def _plan(claim: Claim, points: Sequence[Point], clock: _Clock) -> Plan:
     began = time.thread_time()
     plan = make_plan(claim, measured.alone(clock.work, pilots), options)
     design += time.thread_time() - began
-    drawn = [
-        *measured.pilot_tasks.values(),
-        *measured.tasks(plan.replications),
-        *figures.tasks(shown),
-    ]
+    drawn = [*measured.pilot_tasks.values(), *measured.tasks(plan.replications)]
+    drawn += figures.tasks(shown)
     plan.seconds = {
         "design": design,
         "enumeration": clock.enumeration(clock.once(enumerated)),

@@ -113,23 +113,21 @@ class Known(Functional):
 class OfPoints(Functional):
     """A number made of several functionals, which may be measured on several cells."""
 
-    @property
-    @abstractmethod
-    def measured(self) -> Sequence[Functional]:
-        """The functionals."""
+    points: Sequence[Functional]
+    """The functionals."""
 
     @property
     def cells(self) -> tuple[Cell, ...]:
-        return tuple(dict.fromkeys(cell for point in self.measured for cell in point.cells))
+        return tuple(dict.fromkeys(cell for point in self.points for cell in point.cells))
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        return tuple(quantity for point in self.measured for quantity in point.quantities)
+        return tuple(quantity for point in self.points for quantity in point.quantities)
 
     @property
     def parts(self) -> tuple[Functional, ...]:
         # Another point's cell may take fewer steps than a quantity asks for.
-        return tuple(part for point in self.measured for part in point.parts)
+        return tuple(part for point in self.points for part in point.parts)
 
     @abstractmethod
     def of(self, values: np.ndarray) -> float:
@@ -140,12 +138,24 @@ class OfPoints(Functional):
         return float(self.of(np.asarray(values))) if np.isfinite(values).all() else nan
 
     def exact(self, sums: Sums) -> float:
-        return self.number([point.exact(sums) for point in self.measured])
+        return self.number([point.exact(sums) for point in self.points])
 
-    def together(self, sums: Sums, alpha: float, pilots: Sums) -> list[Evidence]:
-        """The functionals' evidence, whose intervals all hold but at the rate alpha."""
-        rate = alpha / len(self.measured)
-        return [point.evidence(sums, rate, pilots) for point in self.measured]
+    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
+        """From the functionals' evidence, whose intervals all hold but at the rate alpha."""
+        rate = alpha / len(self.points)
+        parts = [point.evidence(sums, rate, pilots) for point in self.points]
+        estimate = self.number([part.estimate for part in parts])
+        if isnan(estimate):
+            return Evidence.unknown(self.count(parts), alpha)
+        return Evidence.between(estimate, *self.reach(parts), self.count(parts), alpha)
+
+    def count(self, parts: Sequence[Evidence]) -> int:
+        """The replications of all functionals."""
+        return sum(part.replications for part in parts)
+
+    @abstractmethod
+    def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
+        """The ends of the number's interval and its standard error, by the functionals' evidence."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +184,11 @@ class Linear(Functional):
         return self.constant + sum(low for low, _ in ends), self.constant + sum(
             high for _, high in ends
         )
+
+    def times(self, factor: float) -> Linear:
+        """A multiple of the combination."""
+        weights = tuple((quantity, factor * weight) for quantity, weight in self.weights)
+        return Linear(self.cell, weights, factor * self.constant)
 
     def forecast(self, pilots: Sums) -> Forecast:
         """The forecast of one replication by a pilot."""
@@ -340,10 +355,6 @@ class LogSlope(OfPoints):
         )
 
     @property
-    def measured(self) -> Sequence[Functional]:
-        return self.points
-
-    @property
     def _weights(self) -> np.ndarray:
         centred = np.array(self.abscissae) - np.mean(self.abscissae)
         return np.asarray(centred / (centred**2).sum())
@@ -351,13 +362,8 @@ class LogSlope(OfPoints):
     def of(self, values: np.ndarray) -> float:
         return float(self._weights @ np.log(values)) if (values > 0).all() else nan
 
-    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        """Interval arithmetic on the points' intervals."""
-        parts = self.together(sums, alpha, pilots)
-        n = sum(part.replications for part in parts)
-        estimate = self.number([part.estimate for part in parts])
-        if isnan(estimate):
-            return Evidence.unknown(n, alpha)
+    def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
+        """By interval arithmetic on the points' intervals."""
         low = high = variance = 0.0
         for weight, part in zip(self._weights, parts, strict=True):
             if weight == 0:
@@ -367,7 +373,7 @@ class LogSlope(OfPoints):
             low += weight * (bottom if weight > 0 else top)
             high += weight * (top if weight > 0 else bottom)
             variance += (weight * part.standard_error / part.estimate) ** 2
-        return Evidence.between(estimate, float(low), float(high), sqrt(variance), n, alpha)
+        return float(low), float(high), sqrt(variance)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         share = margin / float(np.abs(self._weights).sum())
@@ -395,28 +401,17 @@ class Extrapolation(OfPoints):
     def rounding(self) -> float:
         return sum(abs(s) * p.rounding for s, p in zip(self.shares, self.points, strict=True))
 
-    @property
-    def measured(self) -> Sequence[Functional]:
-        return self.points
-
     def of(self, values: np.ndarray) -> float:
         return sum(s * value for s, value in zip(self.shares, values.tolist(), strict=True))
 
-    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        """Interval arithmetic on the points' intervals."""
-        proof = self.together(sums, alpha, pilots)
-        estimate, low, high, variance = (
-            self.number([part.estimate for part in proof]),
-            0.0,
-            0.0,
-            0.0,
-        )
-        for share, part in zip(self.shares, proof, strict=True):
+    def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
+        """By interval arithmetic on the points' intervals."""
+        low = high = variance = 0.0
+        for share, part in zip(self.shares, parts, strict=True):
             ends = share * part.interval.low, share * part.interval.high
             low, high = low + min(ends), high + max(ends)
             variance += (share * part.standard_error) ** 2
-        n = sum(part.replications for part in proof)
-        return Evidence.between(estimate, low, high, sqrt(variance), n, alpha)
+        return low, high, sqrt(variance)
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         half_width, rate = margin / sum(map(abs, self.shares)), alpha / len(self.points)
@@ -438,7 +433,7 @@ class Eigenvalue(OfPoints):
     place: int
 
     @property
-    def measured(self) -> tuple[Linear | Extrapolation, ...]:
+    def points(self) -> Sequence[Linear | Extrapolation]:  # type: ignore[override]
         return tuple(entry for matrix in self.matrices for entry in matrix)
 
     def _size(self, errors: Sequence[float]) -> float:
@@ -465,22 +460,24 @@ class Eigenvalue(OfPoints):
 
     @property
     def rounding(self) -> float:
-        return self._size([entry.rounding for entry in self.measured])
+        return self._size([entry.rounding for entry in self.points])
 
-    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        proof = self.together(sums, alpha, pilots)
+    def count(self, parts: Sequence[Evidence]) -> int:
+        # All entries come from the same runs.
+        return parts[0].replications
+
+    def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
         # The matrix in the middle of the intervals is off by no more than half their lengths.
-        half = self._size([part.interval.half_width for part in proof])
-        centre = self.number([(part.interval.low + part.interval.high) / 2 for part in proof])
-        estimate = self.number([part.estimate for part in proof])
-        error = self._size([part.standard_error for part in proof])
-        ends = min(centre - half, estimate), max(centre + half, estimate)
-        return Evidence.between(estimate, *ends, error, proof[0].replications, alpha)
+        half = self._size([part.interval.half_width for part in parts])
+        centre = self.number([(part.interval.low + part.interval.high) / 2 for part in parts])
+        estimate = self.number([part.estimate for part in parts])
+        error = self._size([part.standard_error for part in parts])
+        return min(centre - half, estimate), max(centre + half, estimate), error
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
-        half_width = margin / self._size([1.0] * len(self.measured))
-        rate = alpha / len(self.measured)
-        return max(entry.needed(sums, half_width, rate, prediction) for entry in self.measured)
+        half_width = margin / self._size([1.0] * len(self.points))
+        rate = alpha / len(self.points)
+        return max(entry.needed(sums, half_width, rate, prediction) for entry in self.points)
 
 
 Point = Linear | Ratio | Extrapolation

@@ -26,10 +26,15 @@ class _Law(Functional):
     """The law of a gap on one cell of whole runs. It has no exact value."""
 
     cell: Training
+    pit: Binned
 
     @property
     def cells(self) -> tuple[Cell, ...]:
         return (self.cell,)
+
+    @property
+    def quantities(self) -> tuple[Quantity, ...]:
+        return (self.pit,)
 
     @property
     def rounding(self) -> float:
@@ -54,12 +59,6 @@ class LawDistance(_Law):
     and a bin's width for what lies between the edges of the histogram. It has no exact value.
     """
 
-    pit: Binned
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return (self.pit,)
-
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, counts = self._counts(sums, self.pit)
         off = float(np.abs(np.cumsum(counts) / n - np.arange(1, BINS + 1) / BINS).max())
@@ -78,19 +77,18 @@ class LawExcess(_Law):
 
     Arguments:
         cell: both estimators run in it.
-        first, second: transforms by one and the same law, which only sets the edges of the bins.
+        pit, second: transforms by one and the same law, which only sets the edges of the bins.
     """
 
-    first: Pit
     second: Pit
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        return (self.first, self.second)
+        return (self.pit, self.second)
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         """Each law in a band of its own, √(ln(4/α)/(2n)), at half the rate."""
-        (n, one), (_, other) = (self._counts(sums, pit) for pit in (self.first, self.second))
+        (n, one), (_, other) = (self._counts(sums, pit) for pit in (self.pit, self.second))
         first, second = np.cumsum(one) / n, np.cumsum(other) / n
         excess = max(float((first - second).max()), 0.0)
         # Within a bin the first law is below its right edge's value, the second above its left's.
@@ -113,12 +111,7 @@ class LawShare(_Law):
         level: probability between 0 and 1; taken to the nearest edge of a bin.
     """
 
-    pit: Binned
     level: float
-
-    @property
-    def quantities(self) -> tuple[Quantity, ...]:
-        return (self.pit,)
 
     def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
         n, counts = self._counts(sums, self.pit)

@@ -38,18 +38,13 @@ def document(
         "cores": str(cpu_count()),
     }
     provenance = Provenance(
-        command,
-        configuration,
-        PAPER,
-        options.size,
-        options.engine,
-        options.device,
-        options.seed,
-        options.workers,
-        FAMILY_ALPHA,
-        machine,
-        {"ustat_pg": __version__, "code": code_version(), **libraries},
-        run.set_aside,
+        *(command, configuration, PAPER, options.size, options.engine, options.device),
+        seed=options.seed,
+        workers=options.workers,
+        family_alpha=FAMILY_ALPHA,
+        machine=machine,
+        versions={"ustat_pg": __version__, "code": code_version(), **libraries},
+        set_aside=run.set_aside,
     )
     draws: dict[str, dict[str, tuple[int, ...]]] = {claim.stem: {} for claim in run.claims}
     for plan in run.plans:

@@ -124,6 +124,12 @@ class Power:
     share: float
     best: float
 
+    @classmethod
+    def of(cls, checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
+        """That of a kind of evidence, by the intervals it reached."""
+        chances = [one.detects(kind, effect) for one in checks if kind in one.findings] or [0.0]
+        return cls(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
+
 
 @frozen
 class ClaimResult:
@@ -175,18 +181,13 @@ class ClaimResult:
         verdict = worst(_of_kind(checks, kind) or Verdict.INCONCLUSIVE for kind in kinds)
         if verdict == Verdict.CONFIRMED and not _excluded(settled, alone):
             verdict = Verdict.INCONCLUSIVE
-        power = tuple(_power(checks, kind, effect) for kind in kinds for effect in EFFECTS)
+        power = tuple(Power.of(checks, kind, effect) for kind in kinds for effect in EFFECTS)
         label = RESULTS[stem].label
         return cls(stem, label, verdict, tuple(checks), settled, power=power)
 
     def evidence(self, kind: str, origin: str | None = None) -> Verdict | None:
         """The verdict of one kind of evidence, on problems of one origin; None without any."""
         return _of_kind([c for c in self.checks if origin in (None, c.origin)], kind)
-
-
-def _power(checks: Sequence[CheckResult], kind: str, effect: float) -> Power:
-    chances = [check.detects(kind, effect) for check in checks if kind in check.findings] or [0.0]
-    return Power(kind, effect, round(sum(chances) / len(chances), 6), round(max(chances), 6))
 
 
 def _excluded(rivals: Sequence[RivalResult], alone: Collection[str]) -> bool:

@@ -88,15 +88,6 @@ def _decide(measured: Measurements, plan: Plan, work: Work) -> ClaimResult:
     )
 
 
-def _undecided(result: ClaimResult) -> set[str]:
-    return {
-        check.name
-        for check in result.checks
-        if "simulation" in check.findings
-        and check.findings["simulation"].verdict == Verdict.INCONCLUSIVE
-    }
-
-
 def _settle(
     check: Check, measured: Measurements, plan: Plan, exact: Sums, drawn: Sums, pilots: Sums
 ) -> CheckResult:
@@ -156,7 +147,9 @@ def run_claims(
             for (_, plan), result in zip(planned, results, strict=True):
                 # A refuted claim stays so.
                 if result.verdict != Verdict.REFUTED:
-                    again |= plan.look_again(_undecided(result))
+                    drawn_of = ((check.name, check.simulation) for check in result.checks)
+                    undecided = [n for n, f in drawn_of if f and f.verdict == Verdict.INCONCLUSIVE]
+                    again |= plan.look_again(undecided)
     plans, seconds = tuple(plan for _, plan in planned), time.perf_counter() - start
     return Run(tuple(results), plans, seconds, tuple(store.set_aside))
 
@@ -177,7 +170,9 @@ def check_alone(
         replications: numbers for its cells, one for all or one for each; one block each unless given.
         refute: the rivals that the check must refute to be CONFIRMED, as a run plans them.
     """
-    check = _find(claim, name)
+    check = next((check for check in claim.checks if check.name == name), None)
+    if check is None:
+        raise InputError(_unknown(f"check of {claim.stem}", name, [c.name for c in claim.checks]))
     for rival in refute:
         if rival not in check.statement.rivals:
             known = list(check.statement.rivals)
@@ -211,13 +206,6 @@ def check_alone(
         exact = measured.exact(work) if enumerable else {}
         drawn = measured.drawn(work, plan.replications)
         return _settle(check, measured, plan, exact, drawn, measured.pilots(work))
-
-
-def _find(claim: Claim, name: str) -> Check:
-    for check in claim.checks:
-        if check.name == name:
-            return check
-    raise InputError(_unknown(f"check of {claim.stem}", name, [c.name for c in claim.checks]))
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> str:

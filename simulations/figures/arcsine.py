@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..arcsine import ARCSINE, RETURN, Pull
-from ..evidence import Linear, Point
+from ..evidence import Point
 from ..evidence.figure import Axis, Figure, Line, Panel
 from ..problems import Suite
 from ..problems.paths import SPACES, TokenPath
@@ -75,7 +75,5 @@ def _penalties() -> Iterator[Point]:
         path = TokenPath.between(space, reference, reference + amount * np.eye(space.symbols)[:1])
         at = {"panel": "penalties", "amount": amount}
         for kind, place in (("k1", "loss"), ("k2", "loss"), ("k3", "loss"), ("k3", "reward")):
-            drawn = path.drawn(kind, place)
-            weights = tuple((quantity, -share) for quantity, share in drawn.weights)
-            value = path.divergence(kind, place)
-            yield Point(STEM, f"{kind} in the {place}", at, value, Linear(drawn.cell, weights))
+            drawn, value = path.drawn(kind, place).times(-1.0), path.divergence(kind, place)
+            yield Point(STEM, f"{kind} in the {place}", at, value, drawn)

@@ -104,8 +104,7 @@ def _noise(suite: Suite) -> Iterator[Point]:
                 error = gradient_mse(moments, name, group_size)
                 value = _noise_to_signal(error) / unit
                 # What is measured is the MSE; the bias and the mean's length are those predicted.
-                variance = error.mse - error.squared_bias
-                scale = value / variance
+                scale = value / (error.mse - error.squared_bias)
                 measured = Linear(cell, ((mse_of(name), scale),), -scale * error.squared_bias)
                 yield Point("noise", name, at, value, measured)
 

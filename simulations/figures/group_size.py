@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..evidence import Linear, Point
+from ..evidence import Point
 from ..evidence.figure import Axis, Figure, Line, Panel
 from ..group_size import LARGE_C, SMALL_C, crossing, schedules
 from ..problems import Suite
@@ -79,12 +79,9 @@ def _normalised(
     """Gaps over the least predicted one, and the curve between them."""
     least = min(split.predicted for split in unit)
     for split in splits:
-        gap = split.gap
-        ((quantity, _),) = gap.weights
         at = {"panel": panel, "group_size": split.group_size}
         at |= {"budget": split.budget, "step": split.step}
-        measured = Linear(gap.cell, ((quantity, 1 / least),))
-        yield Point(STEM, series, at, split.predicted / least, measured)
+        yield Point(STEM, series, at, split.predicted / least, split.gap.times(1 / least))
     if splits[0].design == "epochs":
         return
     first = splits[0]

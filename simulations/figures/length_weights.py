@@ -10,7 +10,7 @@ from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import aggregated_mean, token_mean_bias
 from ustat_pg.problems import TokenProblem
 
-from ..evidence import Linear, Point
+from ..evidence import Point
 from ..evidence.figure import Axis, Figure, Line, Panel
 from ..length_weights import DIVISORS, ROOT, G, mean_length, of_bias, scaled_bias
 from ..problems import Suite
@@ -106,9 +106,7 @@ def _bias(suite: Suite) -> Iterator[Point]:
         at = {"panel": "bias", "batch_size": batch}
         measured = None
         if batch <= MEASURED:
-            bias = mean_in(of_bias(entry, batch), GRPO, direction.number)
-            ((quantity, _),) = bias.weights
-            measured = Linear(bias.cell, ((quantity, float(share)),), float(share * bias.constant))
+            measured = mean_in(of_bias(entry, batch), GRPO, direction.number).times(float(share))
         leading = mean_length(moments) * token_mean_bias(moments, G, batch)
         yield Point(STEM, "exact", at, along(scaled_bias(moments, batch)), measured)
         yield Point(STEM, "leading", at, along(leading))

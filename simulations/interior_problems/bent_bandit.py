@@ -130,10 +130,8 @@ class BentBandit(InteriorProblem):
         No logit gains on another along w, wherever one starts, if and only if the differences of
         features are orthogonal to w and those of bends are 0 in every entry where w is not.
         """
-        features, bends = (
-            (array - array[:, :1])[self._seen].reshape(-1, self.d)
-            for array in (self.features, self.bends)
-        )
+        both = (self.features, self.bends)
+        features, bends = ((a - a[:, :1])[self._seen].reshape(-1, self.d) for a in both)
         rows = np.concatenate([features, np.diag(np.abs(bends).max(axis=0, initial=0.0))])
         if not rows.any():
             raise InputError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import sqrt
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from ustat_pg.problems import SoftmaxBandit
 from ..evidence import Check, Linear, equal, mean_of
 from ..problems import BanditEntry, Suite, mse_of
 from ..problems.landscapes import LandscapeEntry
-from ..shared.argmin import Best, Excess, Flat, Lowest, scaled
+from ..shared.argmin import Best, Excess, Flat, Lowest
 from ..shared.margins import AMONG, COARSE, LOOSE, ONE_SIZE
 from ..shared.runs import GRPO, Noise, at_optimum, parts_of
 from ..shared.weights import projected, solved
@@ -61,11 +62,9 @@ def gradient_errors(entry: BanditEntry, budget: int) -> Iterator[Check]:
             name: value + (noise(0, 0, constants.c3, group_size) - right) / batch_size
             for name, noise in NOISES.items()
         }
-        yield entry.check(
-            f"K={budget} G={group_size}: error of the gradient",
-            mean_of(GradientCell(entry.problem, group_size, batch_size), mse_of("grpo")),
-            equal(value, wrong if group_size == 2 else None, scale=value),
-        )
+        says = equal(value, wrong if group_size == 2 else None, scale=value)
+        drawn = grpo_error(entry.problem, group_size, batch_size)
+        yield entry.check(f"K={budget} G={group_size}: error of the gradient", drawn, says)
 
 
 AWAY = 0.3
@@ -85,10 +84,9 @@ def _away(entry: LandscapeEntry) -> SoftmaxBandit:
     return entry.problem.at(entry.problem.maximiser + AWAY)
 
 
-def grpo_error(
-    problem: SoftmaxBandit, group_size: int, batch_size: int = 1, design: str = "iid"
-) -> Linear:
-    return mean_of(GradientCell(problem, group_size, batch_size, design), mse_of("grpo"))
+def grpo_error(problem: SoftmaxBandit, *sizes: Any) -> Linear:
+    """The error of grpo at group size, batch size and design."""
+    return mean_of(GradientCell(problem, *sizes), mse_of("grpo"))
 
 
 def _splits(
@@ -110,14 +108,14 @@ def _divisible(problem: SoftmaxBandit, group_sizes: Iterable[int]) -> Curve:
     """The errors at one prompt times the group size: those of a budget of 1, were prompts divisible."""
     sizes, points, values = _splits(problem, ((size, 1) for size in group_sizes))
     products = (size * value for size, value in zip(sizes, values, strict=True))
-    return sizes, tuple(map(scaled, points, sizes)), tuple(products)
+    return sizes, tuple(map(Linear.times, points, sizes)), tuple(products)
 
 
 def _over(curve: Curve, unit: float) -> Curve:
     """The errors over a unit."""
     sizes, points, values = curve
     shares = tuple(value / unit for value in values)
-    return sizes, tuple(scaled(point, 1 / unit) for point in points), shares
+    return sizes, tuple(point.times(1 / unit) for point in points), shares
 
 
 def by_constants(entry: LandscapeEntry) -> Iterator[Check]:
@@ -191,13 +189,12 @@ def every_number(entry: LandscapeEntry) -> Iterator[Check]:
     if set(rows) != set(SIZES):
         raise ArithmeticError(f"the advice has rows for {sorted(rows)}, and not for {SIZES}")
     # Which group size is the reference is for the enumeration to say.
-    for size, point, _ in zip(*curve, strict=True):
+    for size, point in zip(SIZES, curve[1], strict=True):
         row, name = rows[size], f"K={BUDGET} G={size}"
+        over, says = Excess(*curve, size), equal(row.ratio_to_best)
         yield entry.check(f"{name}: the advised error", point, equal(row.mse))
-        over = equal(row.ratio_to_best)
-        yield entry.check(f"{name}: over the best", Excess(*curve, size), over)
-    twice = 2 * BUDGET
-    whole = range(2, twice + 1)
+        yield entry.check(f"{name}: over the best", over, says)
+    twice, whole = 2 * BUDGET, range(2, 2 * BUDGET + 1)
     feasible = tuple(size for size in whole if twice % size == 0)
     ends = group_size_advice(problem.moments(), twice).g_interval
     for word, up, end in zip(("smallest", "largest"), (False, True), ends, strict=True):

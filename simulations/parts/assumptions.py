@@ -111,12 +111,12 @@ def constants_of(entry: LandscapeEntry) -> Iterator[Check]:
         yield entry.check(f"{name} on two grids", Known(found.value), statement)
     # M, at B = 4.
     noisiest = GradientCell(scan.at(float(scan.away[noisy.place])), 2, 4)
-    most = basin.mse("grpo", 2, 4)
+    most, less = basin.mse_with_error("grpo", 2, 4)
     wrong = {ORACLE: basin.mse("oracle", 2, 4), BATCH: basin.mse("grpo", 2)}
     yield entry.check(
         "M: the error of a gradient where it is largest",
         mean_of(noisiest, mse_of("grpo")),
-        equal(most, wrong, digits=basin.mse_reserve("grpo", 2, 4) + noisy.error / 4),
+        equal(most, wrong, digits=less + noisy.error / 4),
     )
     # From the optimum the gap after a short step is η²λM/2.
     rate = 0.005 / basin.smoothness
@@ -158,9 +158,10 @@ def _most_bent(basin: Basin, bent: Least) -> Check:
     )
 
 
-def _in_between(curvature: float, low: float, high: float) -> Statement:
-    """A curvature between two constants: nothing is wrong with another there."""
-    return Statement(curvature, Interval(low, high), {}, curvature, 0.4 * curvature)
+def _in_between(value: float, low: float, high: float, scale: float = 0.0) -> Statement:
+    """A curvature between two constants, nothing being wrong with another; on its own scale unless given."""
+    size = scale or value
+    return Statement(value, Interval(low, high), {}, size, 0.4 * size)
 
 
 def highest_return(entry: LandscapeEntry) -> Check:
@@ -258,7 +259,7 @@ def stays(runs: NearOptimum) -> Iterator[Check]:
     yield runs.entry.check(
         f"{name}: mu' > 0 wherever a step can lead",
         Known(float(wide.scan.pulls.min())),
-        Statement(wide.weak, Interval(0.0, inf), {}, wide.curvature, 0.4 * wide.curvature),
+        _in_between(wide.weak, 0.0, inf, wide.curvature),
     )
     # By the recursion, a sum of tails of its law.
     edge = landscape.curvatures[0] * radius**2 / 2

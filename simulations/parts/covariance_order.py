@@ -58,10 +58,10 @@ def _entries(
     the trace of a covariance and the form of a symmetric unit.
     """
     problem, unit = at_optimum(landscape), np.eye(len(landscape.curvatures))
-    pairs = [(unit[j], unit[k]) for j in range(len(unit)) for k in range(j + 1)]
     entries = []
-    for one, other in pairs:
-        matrix = form((np.outer(one, other) + np.outer(other, one)) / 2)
+    for j, k in zip(*np.tril_indices(len(unit)), strict=True):
+        product = np.outer(unit[j], unit[k])
+        matrix = form((product + product.T) / 2)
         terms = [
             (quantity, sign * share)
             for estimator, sign in signs.items()
@@ -82,10 +82,11 @@ def least_excess(
     landscape, basis = entry.problem, entry.problem.identifiable
     high, low = (covariance_of(landscape, estimator, group_size) for estimator in (worse, better))
     value = np.linalg.eigvalsh(high - low)[0]
-    size = scale(GradientCell(at_optimum(landscape), group_size), worse)
-    excess = _entries(
-        landscape, {worse: 1.0, better: -1.0}, group_size, lambda unit: basis @ unit @ basis.T
+    size, signs = (
+        scale(GradientCell(at_optimum(landscape), group_size), worse),
+        {worse: 1.0, better: -1.0},
     )
+    excess = _entries(landscape, signs, group_size, lambda unit: basis @ unit @ basis.T)
     return entry.check(
         f"G={group_size}: least eigenvalue of Cov({word(worse)}) - Cov({word(better)})",
         Eigenvalue((excess,), (1.0,), 0),

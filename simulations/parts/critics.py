@@ -17,7 +17,7 @@ fixed directions, by critics that are one off to either side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from math import prod
 
@@ -83,8 +83,7 @@ def with_errors(entry: BanditEntry, group_size: int, batch_size: int) -> Iterato
         - 2 * share * float(probs @ (error * moments.norm_advantage)),
     }
     excess, none = (
-        critic_excess(moments, baseline, group_size, batch_size)
-        for baseline in (guess, np.zeros_like(values))
+        critic_excess(moments, baseline, group_size, batch_size) for baseline in (guess, 0 * guess)
     )
     best = minimum_variance_gain(moments, group_size, batch_size)
     for pair, predicted, what, rivals in (
@@ -125,8 +124,8 @@ def learned(
             law = {value: chance for value, chance in after.items() if chance > 0}
         laws.append(law.items())
     return [
-        (critic(np.array([value for value, _ in row])), prod(chance for _, chance in row))
-        for row in product(*laws)
+        (Estimator("critic", values=values), prod(chances))
+        for values, chances in (zip(*row, strict=True) for row in product(*laws))
     ]
 
 
@@ -140,7 +139,7 @@ def learning(entry: BanditEntry, group_size: int, batch_size: int) -> Iterator[C
     traces = (policy.probs * policy.squared_norms).sum(axis=1)
     noise = float(problem.context_probs @ (spread * traces)) / (group_size * batch_size)
 
-    def over_the_oracle(critics: Sequence[tuple[Estimator, float]]) -> Linear:
+    def over_the_oracle(critics: list[tuple[Estimator, float]]) -> Linear:
         errors = ((SquaredError(baseline), chance) for baseline, chance in critics)
         return Linear(cell, (*errors, (mse_of("oracle"), -1.0)))
 
@@ -209,13 +208,11 @@ def hessian(entry: BanditEntry) -> Iterator[Check]:
     values = values_of(problem)
     for number in (0, 1):
         unit = direction(problem, number)
-        weights = tuple(
-            (SquaredProjection(critic(values + sign), number), -sign / 4) for sign in (1.0, -1.0)
-        )
+        sides = [(SquaredProjection(critic(values + s), number), -s / 4) for s in (1.0, -1.0)]
         size = scale(cell, critic(values + 1), unit)
         bend = equal(float(unit @ problem.hessian() @ unit), scale=size)
         what = f"curvature of J along direction {number}"
-        yield entry.check(what, Linear(cell, weights), bend)
+        yield entry.check(what, Linear(cell, tuple(sides)), bend)
 
 
 def checks(suite: Suite) -> Iterator[Check]:

@@ -21,7 +21,7 @@ from ustat_pg.predictions import (
     kl_penalty,
 )
 from ustat_pg.problems import WeightedBandit
-from ustat_pg.validation import changed
+from ustat_pg.validation import Array, changed
 
 from ..engines import Coordinate, Decay, Training
 from ..evidence import Check, Linear, equal, mean_of
@@ -30,9 +30,6 @@ from ..problems.landscapes import LandscapeEntry
 from ..problems.paths import mean_along
 from ..shared.numerics import Approximate, derivative
 from ..shared.runs import VANILLA, ball
-
-Array = np.ndarray
-
 
 Objective = Callable[[Array], Array]
 

@@ -28,7 +28,7 @@ from ..evidence import Check, Eigenvalue, Linear, equal, mean_of
 from ..problems import Suite
 from ..problems.landscapes import LandscapeEntry
 from ..shared.margins import AMONG, COARSE
-from ..shared.runs import RADIUS, Limit, NearOptimum
+from ..shared.runs import GRPO, RADIUS, Limit, NearOptimum
 
 EQUAL = "equal weights"
 ONE = "one chi-square with the same mean"
@@ -67,11 +67,15 @@ def unrotated_noise(runs: NearOptimum) -> np.ndarray:
     return np.asarray((basis @ runs.noise() @ basis.T)[:rank, :rank])
 
 
-def rate_sums(runs: NearOptimum) -> tuple[float, np.ndarray]:
-    """c, and c λ_j + c λ_k."""
-    assert isinstance(runs.schedule, Decay)
-    curvatures, c = runs.landscape.curvatures, runs.schedule.c
-    return c, c * np.add.outer(curvatures, curvatures)
+def rate_sums(runs: NearOptimum) -> np.ndarray:
+    """c λ_j + c λ_k."""
+    curvatures = runs.landscape.curvatures
+    return runs.decay.c * np.add.outer(curvatures, curvatures)
+
+
+def without_one(runs: NearOptimum) -> np.ndarray:
+    """Γ of the limit without the 1 in its denominators."""
+    return np.asarray(runs.decay.c**2 * runs.noise() / rate_sums(runs))
 
 
 def weights_by_rivals(
@@ -83,13 +87,13 @@ def weights_by_rivals(
     """The wrong weights that make no noise of their own, of the second moments that a noise leads to;
     those of the limit hold over ``time``.
     """
-    root, (c, sums) = np.sqrt(runs.landscape.curvatures), rate_sums(runs)
+    root, plain = np.sqrt(runs.landscape.curvatures), without_one(runs)
     noise = runs.noise()
 
     def form(gamma: np.ndarray) -> np.ndarray:
         return np.asarray(0.5 * root[:, None] * gamma * root)
 
-    wrong = {DENOMINATOR: np.linalg.eigvalsh(form(c**2 * noise / sums) / time), HALF: 2 * weights}
+    wrong = {DENOMINATOR: np.linalg.eigvalsh(form(plain) / time), HALF: 2 * weights}
     if runs.rank > 1:
         wrong |= {
             EQUAL: np.full(runs.rank, weights.mean()),
@@ -111,11 +115,9 @@ def first_step(entry: LandscapeEntry) -> Iterator[Check]:
         for k in range(j + 1):
             size = sqrt(value[j, j] * value[k, k])
             wrong = {LATE: late[j, k], SQUARE: square[j, k]}
-            yield entry.check(
-                f"first step: E d{k + 1} d{j + 1}",
-                mean_of(runs.training, runs.product(k, j)),
-                equal(float(value[j, k]), wrong, scale=size),
-            )
+            says = equal(float(value[j, k]), wrong, scale=size)
+            drawn = mean_of(runs.training, runs.product(k, j))
+            yield entry.check(f"first step: E d{k + 1} d{j + 1}", drawn, says)
 
 
 def short_runs(entry: LandscapeEntry) -> Iterator[Check]:
@@ -131,18 +133,15 @@ def short_runs(entry: LandscapeEntry) -> Iterator[Check]:
     pairs = [(j, k) for j in range(runs.rank) for k in range(j + 1)]
     for j, k in pairs:
         size = sqrt(gamma[j, j] * gamma[k, k])
-        yield entry.check(
-            f"two short steps: E d{k + 1} d{j + 1}",
-            mean_of(runs.training, runs.product(j, k)),
-            equal(float(gamma[j, k]), scale=size, digits=runs.left_out * size),
-        )
+        says = equal(float(gamma[j, k]), scale=size, digits=runs.left_out * size)
+        drawn = mean_of(runs.training, runs.product(j, k))
+        yield entry.check(f"two short steps: E d{k + 1} d{j + 1}", drawn, says)
     for what, value in (
         ("mean gap", float(mean_gap(*recursion))),
         ("mean of the gap's law", finite_law(*recursion).mean()),
     ):
-        yield entry.check(
-            f"two short steps: {what}", runs.gap(), equal(value, digits=runs.left_out * value)
-        )
+        says = equal(value, digits=runs.left_out * value)
+        yield entry.check(f"two short steps: {what}", runs.gap(), says)
     form = tuple(
         Linear(runs.training, ((runs.product(j, k), 0.5 * float(root[j] * root[k])),))
         for j, k in pairs
@@ -159,17 +158,16 @@ def short_runs(entry: LandscapeEntry) -> Iterator[Check]:
 
 def limits(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
     """Γ, entry by entry, and the weights of the limit law."""
-    curvatures, (c, sums) = runs.landscape.curvatures, rate_sums(runs)
-    noise, size = runs.noise(), range(runs.rank)
-    gamma = stationary_covariance(curvatures, noise, c)
-    plain = c**2 * noise / sums
+    curvatures, c, noise = runs.landscape.curvatures, runs.decay.c, runs.noise()
+    gamma, plain = stationary_covariance(curvatures, noise, c), without_one(runs)
     limit = Limit(runs, first, stages)
+    left_out = limit.left_out_of(GRPO)
     name = f"G={runs.group_size} c={c:.3g} T={first}, {runs.steps}"
-    for j in size:
+    for j in range(runs.rank):
         for k in range(j + 1):
             wrong = dict.fromkeys((DENOMINATOR, OFF_DIAGONAL)[: 1 + (j != k)], plain[j, k])
             scale = sqrt(gamma[j, j] * gamma[k, k])
-            margins = {"scale": scale, "relative_margin": AMONG, "digits": limit.left_out * scale}
+            margins = {"scale": scale, "relative_margin": AMONG, "digits": left_out * scale}
             yield runs.entry.check(
                 f"{name}: limit of (T + t0) E d{k + 1} d{j + 1}",
                 limit.entry(j, k),
@@ -180,13 +178,13 @@ def limits(runs: NearOptimum, first: int, stages: int) -> Iterator[Check]:
         runs, weights, lambda noise: stationary_covariance(curvatures, noise, c)
     )
     most = float(weights[-1])
-    margins = {"scale": most, "relative_margin": AMONG, "digits": limit.left_out * most}
-    for place in size:
+    margins = {"scale": most, "relative_margin": AMONG, "digits": left_out * most}
+    for place, weight in enumerate(weights.tolist()):
         wrong = {rival: float(others[place]) for rival, others in wrong_weights.items()}
         yield runs.entry.check(
             f"{name}: limit weight {place + 1}",
             Eigenvalue((limit.form(),), (1.0,), place),
-            equal(float(weights[place]), wrong, **margins),
+            equal(weight, wrong, **margins),
         )
 
 

@@ -30,7 +30,7 @@ from ustat_pg.predictions import (
 from ustat_pg.problems import SoftmaxBandit, verified
 
 from ..evidence import Check, Linear, LogSlope, equal, mean_of
-from ..problems import BanditEntry, Entry, Suite, mse_of
+from ..problems import BanditEntry, Suite, mse_of
 from ..shared.peers import scale, telling, weight_in
 
 TRUE_RATE = "the true pass rate in w"
@@ -77,16 +77,14 @@ def mean(
     wrong = rivals or {}
     found = telling(cell.problem, [other - vector for other in wrong.values()] or [vector])
     part = (cell.group_size * size(cell, advantage, found.unit)) ** 0.5
-    return found.check(
-        entry, what, cell, estimator, vector, wrong, scale=part, relative_margin=SHARP
-    )
+    margins = {"scale": part, "relative_margin": SHARP}
+    return found.check(entry, what, cell, estimator, vector, wrong, **margins)
 
 
 def heard(entry: BanditEntry) -> Iterator[Check]:
     """Mean and error at the hardest prompt, and over several in a minibatch, by a verifier's words."""
     hardest = int(rates(entry.problem).round(9).argmin())
-    one = Entry(f"{entry.name}[{hardest}]", entry.origin, entry.problem.restrict([hardest]))
-    yield from at_one_prompt(one)
+    yield from at_one_prompt(entry.alone(hardest))
     yield from in_a_minibatch(entry)
 
 
@@ -115,11 +113,8 @@ def in_a_minibatch(entry: BanditEntry) -> Iterator[Check]:
     vector = moments.weighted_gradient(effect.mean_factors)
     yield mean(entry, cell, Estimator(TABLE), f"{what}, verified: mean of {TABLE}", vector)
     seen = verified_moments(moments, RIGHT, WRONG)
-    yield entry.check(
-        f"{what}, verified: error of {TABLE}",
-        mean_of(cell, mse_of(TABLE)),
-        equal(gradient_mse(seen, TABLE, *sizes).mse, scale=size(cell)),
-    )
+    error = equal(gradient_mse(seen, TABLE, *sizes).mse, scale=size(cell))
+    yield entry.check(f"{what}, verified: error of {TABLE}", mean_of(cell, mse_of(TABLE)), error)
     effect = verifier_effect(moments, RIGHT, WRONG, "grpo", *sizes)
     clean = gradient_mse(moments, "grpo", *sizes).mse / moments.mean_gradient_sq
     for how, of, value, wrong in (
@@ -167,11 +162,9 @@ def cut(entry: BanditEntry) -> Iterator[Check]:
         other = table.clipped(limit)
         vector = moments.weighted_gradient(other.weight(moments.value))
         yield mean(entry, cell, estimator, f"{what}: mean of {TABLE}", vector, advantage=limit)
-        yield entry.check(
-            f"{what}: error of {TABLE}",
-            mean_of(cell, SquaredError(estimator)),
-            equal(gradient_mse(moments, other.estimator, LARGE).mse, scale=size(cell, limit)),
-        )
+        says = equal(gradient_mse(moments, other.estimator, LARGE).mse, scale=size(cell, limit))
+        drawn = mean_of(cell, SquaredError(estimator))
+        yield entry.check(f"{what}: error of {TABLE}", drawn, says)
     off = np.abs(rates(problem) - 0.5).round(9)
     places, estimator = (int(off.argmax()), int(off.argmin())), cut_off(TABLE, LARGE, TIGHT)
     kept, whole = (each.weight(moments.value[[*places]]) for each in (table.clipped(TIGHT), table))

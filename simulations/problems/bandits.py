@@ -76,9 +76,7 @@ def prompts(entry: BanditEntry, count: int) -> list[BanditEntry]:
     if len(order) == 1:
         return [entry]
     places = np.unique(np.linspace(0, len(order) - 1, count + 2).round().astype(int)[1:-1])
-    return [
-        Entry(f"{entry.name}[{x}]", entry.origin, problem.restrict([int(x)])) for x in order[places]
-    ]
+    return [entry.alone(int(x)) for x in order[places]]
 
 
 @dataclass(frozen=True)
@@ -193,9 +191,8 @@ class Bandits:
     def random(self, kind: str, *, contexts: int = 3) -> Iterator[BanditEntry]:
         for number in range(self.generated):
             seed = 1000 * self.seed + number
-            yield Entry(
-                f"{kind}#{seed}", "generated", random_problem(seed, kind, contexts=contexts)
-            )
+            problem = random_problem(seed, kind, contexts=contexts)
+            yield Entry(f"{kind}#{seed}", "generated", problem)
 
     def _streams(self, name: str, stream: int) -> Iterator[tuple[str, np.random.Generator]]:
         """The name of each generated problem of a kind, and its own generator."""
@@ -206,9 +203,8 @@ class Bandits:
         """Generated coins: the explicit bound less than three times the exact second-order term."""
         for name, rng in self._streams("coin", 1):
             chance = float(rng.uniform(0.82, 0.95))
-            yield Entry(
-                name, "generated", SoftmaxBandit.bernoulli([0.5, 0.5], [chance, 1 - chance])
-            )
+            problem = SoftmaxBandit.bernoulli([0.5, 0.5], [chance, 1 - chance])
+            yield Entry(name, "generated", problem)
 
     def strong(self) -> Iterator[BanditEntry]:
         """Generated policies that mostly take the rewarded arm: far outside Assumption 2."""
@@ -228,8 +224,7 @@ class Bandits:
     def spreads(self) -> Iterator[BanditEntry]:
         """Generated prompts, equally likely, whose gradients differ much."""
         for name, rng in self._streams("spread", 4):
-            probs = rng.dirichlet([12.0, 12.0, 12.0], size=3)
-            yield spread(name, "generated", probs)
+            yield spread(name, "generated", rng.dirichlet([12.0, 12.0, 12.0], size=3))
 
     def rates(self) -> Iterator[BanditEntry]:
         """Generated prompts, unequally likely, whose pass rates are far apart: rewards 0 and 1."""
@@ -264,9 +259,8 @@ class Bandits:
     def few_outcomes(self) -> list[BanditEntry]:
         """Several prompts of three arms at most and rewards 0 and 1: ordered groups can be enumerated."""
         iris = self.iris.problem
-        rows = np.argsort(iris.moments().value.round(9), kind="stable")[
-            [0, len(iris.context_probs) // 2, -1]
-        ]
+        order = np.argsort(iris.moments().value.round(9), kind="stable")
+        rows = order[[0, len(order) // 2, -1]]
         flowers = Entry("iris-3", "real", iris.restrict(rows.tolist(), True))
         return [self.uneven, *self.rates(), flowers]
 

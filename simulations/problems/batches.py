@@ -159,13 +159,9 @@ def one_token_prompts(on: str, count: int, seed: int) -> Iterator[BanditEntry]:
 
 def graded_prompts(suite: Bandits) -> Iterator[BanditEntry]:
     """Rewards close together and, rarely, one far off: a group knows their deviation badly."""
-    yield _rare("rare", "made-up", 0.01, 0.1)
-    for number in range(suite.generated):
-        rng = np.random.default_rng([suite.seed, number, 9])
-        rate, apart = rng.uniform(0.008, 0.02), rng.uniform(0.05, 0.15)
-        yield _rare(f"rare#{suite.seed}.{number}", "generated", float(rate), float(apart))
-
-
-def _rare(name: str, origin: str, rate: float, apart: float) -> BanditEntry:
-    probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
-    return Entry(name, origin, rare(probs, [0.5 + apart, 0.5 - apart, 0.0]))
+    numbers = [("rare", "made-up", 0.01, 0.1)]
+    for name, origin, rng in streams("rare", suite.seed, suite.generated, 9):
+        numbers.append((name, origin, rng.uniform(0.008, 0.02), rng.uniform(0.05, 0.15)))
+    for name, origin, rate, apart in numbers:
+        probs = [(1 - rate) / 2, (1 - rate) / 2, rate]
+        yield Entry(name, origin, rare(probs, [0.5 + apart, 0.5 - apart, 0.0]))

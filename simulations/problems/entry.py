@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from ustat_pg.problems import SoftmaxBandit
+
 from ..evidence import (
     Check,
     Extrapolation,
@@ -45,6 +47,10 @@ class Entry(Generic[P]):
     name: str
     origin: str
     problem: P
+
+    def alone(self: Entry[SoftmaxBandit], x: int) -> Entry[SoftmaxBandit]:
+        """A prompt of the problem by itself."""
+        return Entry(f"{self.name}[{x}]", self.origin, self.problem.restrict([x]))
 
     def check(
         self,

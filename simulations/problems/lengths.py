@@ -12,7 +12,7 @@ from ustat_pg.policies import OutputSpace, PrefixSoftmax, SoftmaxPolicy
 from ustat_pg.problems import SoftmaxBandit, TokenBandit, TokenProblem
 
 from .bandits import Bandits
-from .entry import Entry
+from .entry import Entry, streams
 from .tokens import Drawn, until
 
 SPECIES = ("setosa", "versicolor", "virginica")
@@ -43,9 +43,8 @@ def _telling(bandit: TokenBandit) -> bool:
     if not value.min() > 0.1:
         return False
     by_length, plain, pairs = np.zeros((3, bandit.d))
-    for share, p, z, x in zip(
-        bandit.context_probs, bandit.policy.probs, rewards, range(bandit.contexts), strict=True
-    ):
+    laws = zip(bandit.context_probs, bandit.policy.probs, rewards, strict=True)
+    for x, (share, p, z) in enumerate(laws):
         scores = bandit.policy.scores(x)
         centred = share * p * (z - p @ z)
         plain += centred @ scores
@@ -71,8 +70,7 @@ def worded(suite: Bandits) -> list[Worded]:
         task = counting(longest)
         start = PrefixSoftmax.random(task.space, 2, seed=seed)
         entries.append(_entry(f"counting to {longest}", "made-up", task, start))
-    for number in range(suite.generated):
-        rng = np.random.default_rng([suite.seed, number, 9])
+    for name, origin, rng in streams("counting", suite.seed, suite.generated, 9):
         rates = tuple(rng.dirichlet([8.0, 8.0]).tolist())
 
         def draw(rng: np.random.Generator = rng, rates: tuple[float, ...] = rates) -> Drawn:
@@ -80,7 +78,7 @@ def worded(suite: Bandits) -> list[Worded]:
             return problem, PrefixSoftmax.random(problem.space, 2, seed=int(rng.integers(2**31)))
 
         problem, policy = until(draw, _telling)
-        entries.append(_entry(f"counting#{suite.seed}.{number}", "generated", problem, policy))
+        entries.append(_entry(name, origin, problem, policy))
     lengths = tuple(map(len, SPECIES))
     flowers = suite.iris.problem
     rows = np.argsort(flowers.policy.probs.max(axis=1).round(9), kind="stable")[:2]

@@ -21,6 +21,7 @@ from ustat_pg.estimators import kl_coefficients, kl_values
 from ustat_pg.policies import OutputSpace
 from ustat_pg.predictions import aggregated_mean, gradient_mse, kl_gradient, kl_penalty
 from ustat_pg.problems import SoftmaxBandit, WeightedBandit
+from ustat_pg.validation import Array
 
 from ..evidence import Linear, mean_of
 from .entry import Entry, streams
@@ -28,7 +29,6 @@ from .entry import Entry, streams
 if TYPE_CHECKING:
     from .suite import Suite
 
-Array = np.ndarray
 
 POINTS = 8
 """Points on a path of tilts: weights are exact for polynomials of degree 15."""
@@ -153,9 +153,8 @@ class TokenPath:
         """The work of an estimate of the divergence that is taken off each output's reward."""
 
         def of_tokens(ratios: Array) -> Array:
-            return np.repeat(-kl_values(ratios, kind).sum(axis=1), ratios.shape[1]).reshape(
-                ratios.shape
-            )
+            taken = -kl_values(ratios, kind).sum(axis=1, keepdims=True)
+            return np.repeat(taken, ratios.shape[1], axis=1)
 
         return self._mean(of_tokens)
 
@@ -247,9 +246,8 @@ def around_a_loop(
     """The points of a loop around a parallelogram as prompts, with scores along it; and the work of the
     mean there, predicted point by point.
     """
-    corners = (
-        np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)]) @ np.stack([first, second]) / 2
-    )
+    around = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1), (-1, -1)])
+    corners = around @ np.stack([first, second]) / 2
     places, shares = _points(POINTS_OF_A_SIDE)
     chances, logs, scores, work = [], [], [], 0.0
     for begin, end in pairwise(corners):
@@ -257,17 +255,14 @@ def around_a_loop(
             there = problem.with_theta(problem.policy.theta + begin + place * (end - begin))
             mean_tokens = float(there.context_probs @ there.policy.probs @ lengths)
             weights = 1 / divisor(lengths, mean_tokens)
-            along = np.stack(
-                [there.policy.scores(x) @ (end - begin) for x in range(there.contexts)]
-            )
+            of_prompts = map(there.policy.scores, range(there.contexts))
+            along = np.stack([score @ (end - begin) for score in of_prompts])
             chances.append(share / 4 * there.context_probs)
             logs.append(there.policy.logits.round(12))
             scores.append(4 * weights * along)
             moments = there.length_moments(tuple(lengths))
-            how = "sequence-mean" if np.ptp(weights) else "sequence-sum"
-            mean = aggregated_mean(moments, how, "grpo", group_size) * (
-                1 if np.ptp(weights) else weights[0]
-            )
+            how, times = ("sequence-mean", 1) if np.ptp(weights) else ("sequence-sum", weights[0])
+            mean = aggregated_mean(moments, how, "grpo", group_size) * times
             work += float(share * mean @ (end - begin))
     count = len(logs)
     policy = SoftmaxBandit.tabular(

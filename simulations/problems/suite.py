@@ -15,7 +15,6 @@ from ustat_pg.validation import InputError, one_of
 from ..paper import KINDS, NETWORKS, ON_NETWORKS, ON_RUNS, STEMS
 from . import tokens
 from .bandits import BanditEntry, Bandits
-from .entry import Entry
 from .landscapes import Landscapes
 
 SHOWN = ("sums", "addition-trained")
@@ -71,16 +70,14 @@ class Suite(Bandits):
         """
         if self.on not in NETWORKS:
             return self.every_single_prompt
-        entries = []
+        entries: list[BanditEntry] = []
         for entry in self.token_problems:
             value = entry.problem.moments().value.round(9)
             likeliest = entry.problem.policy.probs.max(axis=1)
             places = np.flatnonzero((value > 0.1) & (value < 0.9) & (likeliest < 0.9))
             if len(places):
                 ends = (places[value[places].argmin()], places[value[places].argmax()])
-                for x in dict.fromkeys(map(int, ends)):
-                    problem = entry.problem.restrict([x])
-                    entries.append(Entry(f"{entry.name}[{x}]", entry.origin, problem))
+                entries += map(entry.alone, dict.fromkeys(map(int, ends)))
         return entries
 
     @cached_property

@@ -20,7 +20,7 @@ from ustat_pg.problems import (
 )
 
 from .bandits import Bandits
-from .entry import Entry
+from .entry import Entry, streams
 from .lengths import counting
 from .tokens import initial
 
@@ -41,10 +41,9 @@ def episodes(suite: Bandits) -> Iterator[Entry[Episodes]]:
     """The episodes of one prompt of each problem."""
     for name in episode_problems():
         yield Entry(name, "made-up", load_episodes(f"ustat:{name}").episodes)
-    for number in range(suite.generated):
-        rng = np.random.default_rng([suite.seed, number, 42])
+    for name, origin, rng in streams("walk", suite.seed, suite.generated, 42):
         listed = next(filter(_telling, (_walk(rng) for _ in range(_DRAWS))))
-        yield Entry(f"walk#{suite.seed}.{number}", "generated", listed)
+        yield Entry(name, origin, listed)
     yield Entry("iris, looked at again", "real", _flower(suite))
 
 
@@ -99,10 +98,7 @@ def _flower(suite: Bandits) -> Episodes:
     x = int(problem.policy.probs.max(axis=1).round(9).argmin())
     logits, rewards = np.log(problem.policy.probs[x]), problem.mean_rewards[x]
     actions: dict[str, Any] = {
-        f"species {k}": {
-            "logit": float(logit),
-            "moves": [{"prob": 1, "reward": float(reward)}],
-        }
+        f"species {k}": {"logit": float(logit), "moves": [{"prob": 1, "reward": float(reward)}]}
         for k, (logit, reward) in enumerate(zip(logits, rewards, strict=True))
     }
     actions["look"] = {"logit": -0.5, "moves": [{"prob": 1, "reward": -0.1, "to": "flower"}]}
@@ -118,10 +114,8 @@ def networks(suite: Bandits, on: str) -> Iterator[Entry[Episodes]]:
         problem = task.at(initial(on, task, seed=seed, scale=2.0))
         return Episodes.of_tokens(token_outcomes(problem.restrict([0])))
 
-    yield Entry(
-        "counting to 3", "made-up", next(filter(_lossy, (drawn(3, seed) for seed in count())))
-    )
-    for number in range(suite.generated):
-        rng = np.random.default_rng([suite.seed, number, 43])
+    first = next(filter(_lossy, (drawn(3, seed) for seed in count())))
+    yield Entry("counting to 3", "made-up", first)
+    for name, origin, rng in streams("counting", suite.seed, suite.generated, 43):
         draws = (drawn(int(rng.integers(2, 5)), int(rng.integers(2**31))) for _ in range(_DRAWS))
-        yield Entry(f"counting#{suite.seed}.{number}", "generated", next(filter(_lossy, draws)))
+        yield Entry(name, origin, next(filter(_lossy, draws)))

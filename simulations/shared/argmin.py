@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import inf, sqrt
@@ -25,10 +26,6 @@ class _OverSizes(OfPoints):
     predicted: tuple[float, ...]
 
     @property
-    def measured(self) -> tuple[Linear, ...]:
-        return self.points
-
-    @property
     def rounding(self) -> float:
         return 1e-9
 
@@ -36,17 +33,10 @@ class _OverSizes(OfPoints):
     def between(self, low: np.ndarray, high: np.ndarray) -> Interval:
         """The range of the number where each value lies between these."""
 
-    def evidence(self, sums: Sums, alpha: float, pilots: Sums) -> Evidence:
-        parts = self.together(sums, alpha, pilots)
-        low, high = (
-            np.array([getattr(part.interval, end) for part in parts]) for end in ("low", "high")
-        )
-        estimate = self.number([part.estimate for part in parts])
+    def reach(self, parts: Sequence[Evidence]) -> tuple[float, float, float]:
+        low, high = np.array([(part.interval.low, part.interval.high) for part in parts]).T
         between = self.between(low, high)
-        width = between.high - between.low
-        n = sum(part.replications for part in parts)
-        error = width / 8 if width < inf else inf
-        return Evidence.between(estimate, between.low, between.high, error, n, alpha)
+        return between.low, between.high, (between.high - between.low) / 8
 
     def needed(self, sums: Sums, margin: float, alpha: float, prediction: float) -> int:
         """From the widest relative intervals of the points that leave the number within the margin."""
@@ -188,8 +178,3 @@ class Lowest(_OverSizes):
             for rise, level, fall in product(*ends.tolist())
         ]
         return Interval(min(corners), max(corners))
-
-
-def scaled(point: Linear, times: float) -> Linear:
-    weights = tuple((quantity, times * weight) for quantity, weight in point.weights)
-    return Linear(point.cell, weights, times * point.constant)

@@ -21,11 +21,8 @@ from ..interior_problems.location_bandit import LocationBandit
 from ..problems.landscapes import Landscape, LandscapeEntry
 from .runs import NearOptimum
 
-
-@lru_cache(maxsize=256)
-def region(landscape: LocationBandit, radius: float) -> Constants:
-    """L, μ and μ' within a radius of the optimum."""
-    return constants(landscape, radius)
+region = lru_cache(maxsize=256)(constants)
+"""L, μ and μ' within a radius of the optimum."""
 
 
 Values = Callable[[np.ndarray], ArrayLike]
@@ -68,10 +65,8 @@ def largest_mse(
 
     def errors_at(points: np.ndarray) -> list[float]:
         problems = (landscape.at(landscape.maximiser + basis @ point) for point in points)
-        return [
-            gradient_mse(problem.moments(), estimator, group_size, batch_size).mse
-            for problem in problems
-        ]
+        sizes = estimator, group_size, batch_size
+        return [gradient_mse(problem.moments(), *sizes).mse for problem in problems]
 
     rank = basis.shape[1]
     found, missed = largest(errors_at, radius, rank, 11 if rank == 1 else 7)
@@ -123,13 +118,12 @@ class Basin:
 
     def mse(self, estimator: str, group_size: int, batch_size: int = 1) -> float:
         """M on the ball."""
-        return self._mse(estimator, group_size, batch_size)[0]
+        return self.mse_with_error(estimator, group_size, batch_size)[0]
 
-    def mse_reserve(self, estimator: str, group_size: int, batch_size: int = 1) -> float:
-        """How much less M may be."""
-        return self._mse(estimator, group_size, batch_size)[1]
-
-    def _mse(self, estimator: str, group_size: int, batch_size: int) -> tuple[float, float]:
+    def mse_with_error(
+        self, estimator: str, group_size: int, batch_size: int = 1
+    ) -> tuple[float, float]:
+        """M on the ball, and how much less it may be."""
         return largest_mse(self.entry.problem, self.radius, estimator, group_size, batch_size)
 
     def bounds(self, rates: ArrayLike, mse: float) -> np.ndarray:
@@ -139,23 +133,14 @@ class Basin:
     def both(
         self, rates: ArrayLike, reach: float, most: float, least: float | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The recursion from below, with what constants are within a reach of the optimum and the least
-        M, and from above, (T + 1,) each.
+        """The recursion from below, with the largest PL ratio and the least curvature within a reach of the
+        optimum in place of μ and L, and the least M; and from above, (T + 1,) each.
         """
-        low = recursion(
-            self.gap, rates, mse=most if least is None else least, **self.other_ends(reach)
+        (_, pl), (bend, _) = (
+            self.scan.between(v, reach) for v in (self.scan.ratios, self.scan.bend)
         )
+        low = recursion(self.gap, rates, pl, bend, most if least is None else least)
         return low, recursion(self.gap, rates, mse=most, **self.known)
-
-    def other_ends(self, reach: float) -> dict[str, float]:
-        """The largest PL ratio and the least curvature within a reach of the optimum, in place of μ and
-        L: with these the recursion is a bound from below.
-        """
-        scan = self.scan
-        return {
-            "pl": scan.between(scan.ratios, reach)[1],
-            "smoothness": scan.between(scan.bend, reach)[0],
-        }
 
     def least_mse(self, reach: float, estimator: str, group_size: int) -> float:
         """The least MSE of a gradient within a reach of the optimum, less what lies between the points of
@@ -235,7 +220,7 @@ class Scan:
         error: how far bends, ratios and pulls may be off, by that.
     """
 
-    landscape: Landscape
+    landscape: LocationBandit
     away: np.ndarray
     gap: np.ndarray
     slope: np.ndarray
@@ -305,11 +290,9 @@ class Scan:
     def noise(self) -> np.ndarray:
         """E‖ĝ - ∇J‖² of grpo at G = 2 and B = 1, summed over prompts and pairs of arms, (n,)."""
         landscape = self.landscape
-        assert isinstance(landscape, LocationBandit)
         ways = landscape.directions @ landscape.identifiable[:, 0]
         places = self.away[:, None] * ways + landscape.directions @ landscape.maximiser
-        logits = -((landscape.arms - places[..., None]) ** 2) / (2 * landscape.tau**2)
-        likely = np.exp(logits)
+        likely = np.exp(-((landscape.arms - places[..., None]) ** 2) / (2 * landscape.tau**2))
         likely /= likely.sum(axis=-1, keepdims=True)
         values, law = landscape.rewards, landscape.reward_probs
         # E (z₁ - z₂)² of two arms, their rewards drawn apart.
@@ -344,11 +327,8 @@ class Scan:
         larger.
         """
         landscape = self.landscape
-        assert isinstance(landscape, LocationBandit)
-        score = (
-            float(np.abs(landscape.directions).max() * np.ptp(landscape.arms)) / landscape.tau**2
-        )
-        rewards = landscape.rewards
+        steepest = float(np.abs(landscape.directions).max() * np.ptp(landscape.arms))
+        score, rewards = steepest / landscape.tau**2, landscape.rewards
         return rate * score * max(float(np.ptp(rewards)), float(np.abs(rewards).max()))
 
     def step(self, where: float, rate: float, group_size: int, batch_size: int = 1) -> Training:

@@ -229,7 +229,7 @@ def mean_in(cell: GradientCell, estimator: Estimator, number: int) -> Linear:
 
 def weight_in(cell: GradientCell, estimator: Estimator, number: int = 0) -> Linear:
     """E ⟨ĝ, u⟩ over ⟨g, u⟩."""
-    slope = float(cell.problem.gradient() @ direction(cell.problem, number))
+    slope = mean_in(cell, estimator, number).constant
     return Linear(cell, ((Projection(estimator, number), 1 / slope),), 1.0)
 
 

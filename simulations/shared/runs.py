@@ -122,15 +122,20 @@ class NearOptimum:
         return self.entry.problem
 
     @property
+    def decay(self) -> Decay:
+        """The rates c/(t + t₀) of runs that tend to a limit."""
+        assert isinstance(self.schedule, Decay)
+        return self.schedule
+
+    @property
+    def time(self) -> float:
+        """T + t₀ of such runs."""
+        return self.steps + self.decay.t0
+
+    @property
     def rank(self) -> int:
         """r, the number of identifiable directions."""
         return len(self.landscape.curvatures)
-
-    @property
-    def prompts_disagree(self) -> bool:
-        """Whether gradients differ between prompts at the optimum: C1 is not 0."""
-        between, within, _ = parts_of(self.landscape)
-        return bool(np.trace(between) > 1e-9 * np.trace(within))
 
     @property
     def displacement(self) -> np.ndarray:
@@ -141,12 +146,7 @@ class NearOptimum:
     def training(self) -> Training:
         landscape = self.landscape
         return Training(
-            landscape,
-            self.group_size,
-            self.steps,
-            self.schedule,
-            self.batch_size,
-            self.design,
+            *(landscape, self.group_size, self.steps, self.schedule, self.batch_size, self.design),
             start=landscape.maximiser + landscape.identifiable @ self.displacement,
             projection=None if self.radius is None else ball(landscape, self.radius),
         )
@@ -163,15 +163,13 @@ class NearOptimum:
         """Runs of ``times`` the steps at rates that are as much smaller, from a start so near that the
         recursion is as far: the error that it leaves becomes as much smaller.
         """
-        schedule = self.schedule
-        assert isinstance(schedule, Decay)
-        slower = Decay(schedule.c, times * schedule.t0)
+        slower = Decay(self.decay.c, times * self.decay.t0)
         start = tuple(away / sqrt(times) for away in self.start)
         return replace(self, steps=times * self.steps, schedule=slower, start=start)
 
     @cached_property
     def left_out(self) -> float:
-        """The share of δ's second moments under grpo that the recursion leaves out."""
+        """The share under grpo, which several checks ask for."""
         return self.left_out_of(GRPO)
 
     def left_out_of(self, estimator: Estimator) -> float:
@@ -266,24 +264,19 @@ class NearOptimum:
             moments.append(kept[:, None] * moments[-1] * kept + rate**2 * noise)
         return np.array(moments)
 
-    def size(self, estimator: Estimator = GRPO) -> float:
+    def size(self, estimator: Estimator) -> float:
         """The size of the mean gap after the last step, ½ tr(Λ Γ)."""
         return 0.5 * float(self.landscape.curvatures @ np.diagonal(self.spread(estimator)[-1]))
 
     def expected(self, estimator: Estimator = GRPO, step: int | None = None) -> float:
-        landscape, moments = self.landscape, moments_of(self.landscape)
-        rates = self.rates(step)
+        landscape, rates = self.landscape, self.rates(step)
+        there = moments_of(landscape), landscape.identifiable
         sizes = {"group_size": self.group_size, "batch_size": self.batch_size}
         if self.design == "epochs":
             (curvature,), (away,) = landscape.curvatures, self.displacement
-            return epoch_gap(
-                moments, landscape.identifiable, curvature, rates, displacement=away, **sizes
-            )
+            return epoch_gap(*there, curvature, rates, displacement=away, **sizes)
         mean = linear_gap(
-            moments,
-            landscape.identifiable,
-            landscape.curvatures,
-            rates,
+            *(*there, landscape.curvatures, rates),
             estimator=estimator.name,
             constant=estimator.constant,
             displacement=self.displacement,
@@ -297,8 +290,7 @@ class NearOptimum:
 
     def expected_by(self, formula: Noise, step: int | None = None) -> float:
         """The mean gap of the recursion, were that the covariance of a gradient."""
-        rates = self.rates(step)
-        noise = self.noise_by(formula)
+        noise, rates = self.noise_by(formula), self.rates(step)
         return float(mean_gap(self.landscape.curvatures, noise, rates, self.displacement))
 
     def weights(self, estimator: Estimator = GRPO) -> tuple[float, ...]:
@@ -320,9 +312,8 @@ class NearOptimum:
         return finite_weights(self.landscape.curvatures, noise, self.rates(), self.displacement)
 
     def law(self, estimator: Estimator = GRPO) -> WeightedChi2:
-        return finite_law(
-            self.landscape.curvatures, self.noise(estimator), self.rates(), self.displacement
-        )
+        noise = self.noise(estimator)
+        return finite_law(self.landscape.curvatures, noise, self.rates(), self.displacement)
 
 
 def _relative(change: np.ndarray, matrix: np.ndarray) -> float:
@@ -357,24 +348,17 @@ class Limit:
     @cached_property
     def stretched(self) -> list[tuple[NearOptimum, int]]:
         """The runs of every length, and how many times longer they are."""
-        return [
-            (self.runs.stretched(times).within(RADIUS), times)
-            for times, _ in EXTRAPOLATED[self.stages]
-        ]
-
-    @property
-    def left_out(self) -> float:
-        """The relative error that remains: the product of those of each length."""
-        return self.left_out_of(GRPO)
+        lengths = [times for times, _ in EXTRAPOLATED[self.stages]]
+        return [(self.runs.stretched(times).within(RADIUS), times) for times in lengths]
 
     def left_out_of(self, estimator: Estimator) -> float:
+        """The relative error that remains: the product of those of each length."""
         return float(np.prod([runs.left_out_of(estimator) for runs, _ in self.stretched]))
 
     def entry(
         self, j: int, k: int, times: float = 1.0, estimator: Estimator = GRPO
     ) -> Extrapolation:
-        schedule, curvatures = self.runs.schedule, self.runs.landscape.curvatures
-        assert isinstance(schedule, Decay)
+        schedule, curvatures = self.runs.decay, self.runs.landscape.curvatures
         exponent = schedule.c * float(curvatures[j] + curvatures[k]) - 1
         points = []
         for runs, stretch in self.stretched:

@@ -14,7 +14,7 @@ from ustat_pg.engines import Estimator
 from ..engines import Decay
 from ..engines.runs.schedules import Schedule
 from ..evidence import Check, Linear, LogSlope, positive
-from ..problems.landscapes import Landscape, LandscapeEntry
+from ..problems.landscapes import LandscapeEntry
 from .basins import Scan
 from .runs import GRPO, NearOptimum
 
@@ -29,9 +29,7 @@ SCANNED = 1.0
 """Radius of the ball on which curvature and noise are looked up."""
 
 
-@lru_cache(maxsize=64)
-def scan_of(landscape: Landscape) -> Scan:
-    return Scan.of(landscape, SCANNED)
+scan_of = lru_cache(maxsize=64)(Scan.of)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ class Split:
         """The error of the prediction: curvature and noise vary by this within a standard deviation and
         the start.
         """
-        scan = scan_of(self.entry.problem)
+        scan = scan_of(self.entry.problem, SCANNED)
         deviation = float(np.sqrt(self.runs.spread(self.estimator).max()))
         return scan.variation(max(self.start, deviation)) * self.predicted
 

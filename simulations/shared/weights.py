@@ -32,11 +32,8 @@ def projected(
     count = 1 if d == 1 else 2 * d * (d + 1)
     frame = np.stack([direction(problem, number) for number in range(count)])
     rows = (frame[:, :, None] * frame[:, None, :])[:, *entries]
-    weights = np.linalg.lstsq(rows.T, np.asarray(matrix)[entries], rcond=None)[0]
-    return [
-        (SquaredProjection(estimator, number), float(weight))
-        for number, weight in enumerate(weights)
-    ]
+    weights = np.linalg.lstsq(rows.T, np.asarray(matrix)[entries], rcond=None)[0].tolist()
+    return [(SquaredProjection(estimator, n), weight) for n, weight in enumerate(weights)]
 
 
 def weight_terms(
@@ -81,23 +78,21 @@ class Difference:
     @property
     def predicted(self) -> float:
         """The difference by the closed forms of the weight and of the covariances."""
-        moments = moments_of(self.landscape, self.away)
+        landscape, moments = self.landscape, moments_of(self.landscape, self.away)
         high, low = (
             whole_covariance(moments, estimator, self.group_size, self.batch_size)
             for estimator in (self.worse, self.better)
         )
-        landscape = self.landscape
         form = weight_form(landscape.curvatures, landscape.identifiable, self.axis, self.c)
         return float(np.trace(form @ (high - low)))
 
     def measured(self, times: float = 1.0) -> Linear:
         """``times`` the difference, both from the same gradients."""
+        where = self.axis, self.c, self.away
         terms = [
             (quantity, sign * times * share)
             for estimator, sign in ((self.worse, 1.0), (self.better, -1.0))
-            for quantity, share in weight_terms(
-                self.landscape, estimator, self.axis, self.c, self.away
-            )
+            for quantity, share in weight_terms(self.landscape, estimator, *where)
         ]
         problem = self.landscape.at(self.landscape.maximiser + self.away)
         return Linear(GradientCell(problem, self.group_size, self.batch_size), tuple(terms))

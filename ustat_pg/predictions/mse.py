@@ -385,7 +385,9 @@ def about(
         "mse": variance + bias,
         "squared_bias": bias,
         "noise_to_signal": variance / square if square > nothing else None,
-        "cosine": inner_product / (square * target) ** 0.5 if min(square, target) > nothing else None,
+        "cosine": inner_product / (square * target) ** 0.5
+        if min(square, target) > nothing
+        else None,
     }
 
 

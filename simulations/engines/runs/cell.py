@@ -14,14 +14,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
-    Array,
     Cell,
     Estimator,
     InfeasibleError,
@@ -31,7 +30,7 @@ from ustat_pg.engines.base import (
 )
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.rounding import GIVEN
-from ustat_pg.validation import InputError, integer
+from ustat_pg.validation import Array, InputError, integer
 
 from ...interior_problems.interior import InteriorProblem
 from .regions import Ball
@@ -232,11 +231,7 @@ class Training(Cell):
     def trajectory(self, estimator: Estimator, snapshots: Sequence[int]) -> Trajectory:
         """The runs of one estimator."""
         return Trajectory(
-            self.problem,
-            self.group_size,
-            self.steps,
-            self.schedule,
-            estimator,
+            *(self.problem, self.group_size, self.steps, self.schedule, estimator),
             batch_size=self.batch_size,
             design=self.design,
             start=self.landscape.maximiser if self.start is None else self.start,
@@ -247,11 +242,8 @@ class Training(Cell):
 
     @cached_property
     def name(self) -> str:
-        rest = {
-            key: value
-            for key, value in self._example.description.items()
-            if key not in ("name", "estimator", "snapshots")
-        }
+        apart = ("name", "estimator", "snapshots")
+        rest = {key: v for key, v in self._example.description.items() if key not in apart}
         return f"{self._example.name}/{digest(json.dumps(rest, sort_keys=True))}"
 
     @property
@@ -292,9 +284,8 @@ class Training(Cell):
     def _coordinate_range(self, j: int) -> tuple[float, float]:
         """The ends of Θ in the direction of a parameter; infinite where it is free."""
         theta_set = self.projection
-        if theta_set is None:
-            return -np.inf, np.inf
-        if theta_set.basis is not None and (theta_set.basis[j] ** 2).sum() < 1 - GIVEN:
+        basis = None if theta_set is None else theta_set.basis
+        if theta_set is None or (basis is not None and (basis[j] ** 2).sum() < 1 - GIVEN):
             return -np.inf, np.inf
         centre = float(theta_set.centre[j])
         return centre - theta_set.radius, centre + theta_set.radius
@@ -343,15 +334,12 @@ class Training(Cell):
         from .exact import effort
 
         self.require_exact(quantities)
-        steps: dict[Estimator, list[int]] = {}
-        for quantity in quantities:
-            assert isinstance(quantity, TrainingQuantity)
-            steps.setdefault(quantity.estimator, []).append(quantity.step)
-        directions = self.landscape.identifiable.shape[1]
-        return sum(
-            effort(self._enumerable[estimator], directions, len(asked), set(asked))
-            for estimator, asked in steps.items()
-        )
+        asked: Sequence[Any] = quantities
+        directions, total = self.landscape.identifiable.shape[1], 0.0
+        for estimator in dict.fromkeys(quantity.estimator for quantity in asked):
+            steps = [quantity.step for quantity in asked if quantity.estimator == estimator]
+            total += effort(self._enumerable[estimator], directions, len(steps), set(steps))
+        return total
 
     def _measure(
         self, engine: str, quantities: Sequence[TrainingQuantity], block: Replications

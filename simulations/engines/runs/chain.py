@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
-from ustat_pg.engines.base import Array, Draws, InfeasibleError, Integers, Replications
+from ustat_pg.engines.base import Draws, InfeasibleError, Integers, Replications
 from ustat_pg.engines.gradients.cell import GradientCell
 from ustat_pg.engines.gradients.exact import minibatches, size
 from ustat_pg.estimators import gradient
@@ -28,6 +28,7 @@ from ustat_pg.memory import slices
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.rounding import GIVEN
+from ustat_pg.validation import Array, changed
 
 from ...interior_problems.interior import InteriorProblem
 from .regions import Ball
@@ -150,13 +151,10 @@ class Chain:
     def _enumerate(self) -> None:
         """Every outcome once, at the uniform policy, and which of them move y alike."""
         trajectory, problem = self.trajectory, self.trajectory.problem
-        uniform = SoftmaxBandit(
-            ArmLinearSoftmax(trajectory.policy.features, np.zeros(problem.d)),
-            problem.context_probs,
-            problem.reward_values,
-            problem.reward_probs,
+        policy = ArmLinearSoftmax(trajectory.policy.features, np.zeros(problem.d))
+        cell = GradientCell(
+            changed(problem, policy=policy), trajectory.group_size, trajectory.batch_size
         )
-        cell = GradientCell(uniform, trajectory.group_size, trajectory.batch_size)
         self._refuse(size(cell))
         parts = list(minibatches(cell))
         chance = np.concatenate([probability for _, probability in parts])

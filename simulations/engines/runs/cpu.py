@@ -6,9 +6,9 @@ import numpy as np
 
 from ustat_pg import rng
 from ustat_pg.engines import kinds
-from ustat_pg.engines.base import Array, Replications
+from ustat_pg.engines.base import Replications
 from ustat_pg.rounding import SUM
-from ustat_pg.validation import InputError
+from ustat_pg.validation import Array, InputError
 
 from .lanes import plan as bodies
 from .lanes import step
@@ -99,14 +99,7 @@ def rows_of(trajectory: Trajectory, plan: bodies.Plan) -> bodies.Rows:
         for array in (edges, plan.rewards)
     )
     parts = [features.reshape(-1, contexts), shares, *by_context, plan.mean_rewards, last]
-    read = [
-        True,
-        True,
-        counted,
-        counted,
-        plan.kind == kinds.VALUE,
-        True,
-    ]
+    read = [True, True, counted, counted, plan.kind == kinds.VALUE, True]
     table = np.concatenate(parts)
     varies = np.repeat(read, [len(part) for part in parts]) & (table != table[:, :1]).any(axis=1)
     spare = max(bodies.FEW_CONTEXTS - contexts, 0)

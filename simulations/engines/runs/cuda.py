@@ -14,7 +14,7 @@ import numpy as np
 from numba import cuda
 
 from ustat_pg import rng
-from ustat_pg.engines.base import Array, Replications
+from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
     SHARED_BYTES,
@@ -25,6 +25,7 @@ from ustat_pg.engines.device import (
     upload,
 )
 from ustat_pg.memory import in_slices
+from ustat_pg.validation import Array
 
 from . import scalar
 from .cpu import plan_of

@@ -29,7 +29,7 @@ from math import log
 
 import numpy as np
 
-from ustat_pg.engines.base import Array
+from ustat_pg.validation import Array
 
 from ...interior_problems.interior import InteriorProblem
 from .chain import REACH, Chain, Grid

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from ustat_pg import rng
-from ustat_pg.engines.base import Array, Integers, Replications
+from ustat_pg.engines.base import Integers, Replications
 from ustat_pg.estimators import gradient
 from ustat_pg.memory import slices
 from ustat_pg.problems.minibatch import expected_reward, optimal_baseline
+from ustat_pg.validation import Array
 
 from .trajectory import Trajectory, starts
 
@@ -27,12 +28,10 @@ def run(trajectory: Trajectory, block: Replications) -> Array:
     """θ at the snapshots: a minibatch for all replications, the estimators, a step; (R, S, d)."""
     problem = trajectory.problem
     row = 8 * trajectory.batch_size * max(trajectory.group_size, problem.arms) * problem.d
-    parts = [
-        _run(
-            trajectory, replace(block, first=block.first + some.start, count=some.stop - some.start)
-        )
-        for some in slices(block.count, _CHUNK_BYTES // row)
-    ]
+    parts = []
+    for some in slices(block.count, _CHUNK_BYTES // row):
+        first, count = block.first + some.start, some.stop - some.start
+        parts.append(_run(trajectory, replace(block, first=first, count=count)))
     return np.concatenate(parts)
 
 

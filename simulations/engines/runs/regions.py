@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg.engines.base import Array
 from ustat_pg.rounding import GIVEN
-from ustat_pg.validation import InputError, field, finite_array, positive, record
+from ustat_pg.validation import Array, InputError, field, finite_array, positive, record
 
 
 @record()

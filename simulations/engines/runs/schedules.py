@@ -6,8 +6,7 @@ from math import isfinite
 
 import numpy as np
 
-from ustat_pg.engines.base import Array
-from ustat_pg.validation import InputError, field, number, positive, record
+from ustat_pg.validation import Array, InputError, field, number, positive, record
 
 
 @record(eq=True)

@@ -37,10 +37,10 @@ from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
 from ustat_pg import rng
-from ustat_pg.engines.base import Array, Estimator, Replications, block_of
+from ustat_pg.engines.base import Estimator, Replications, block_of
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
-from ustat_pg.validation import InputError, finite_array, frozen, integer, one_of
+from ustat_pg.validation import Array, InputError, finite_array, frozen, integer, one_of
 
 from .regions import Ball
 from .schedules import Schedule
@@ -92,8 +92,14 @@ class Trajectory:
             if integer(name, value) > most:
                 raise InputError(f"{name} is {value}: it can be at most {most}")
         one_of("design", self.design, TRAJECTORY_DESIGNS)
-        if self.design == "epochs":
-            self._require_epochs()
+        contexts = self.problem.contexts
+        if self.design == "epochs" and not self.problem.uniform:
+            raise InputError("design epochs needs uniform context probabilities")
+        if self.design == "epochs" and contexts % self.batch_size:
+            raise InputError(
+                f"batch size is {self.batch_size}: in design epochs it must divide the "
+                f"number of contexts, {contexts}"
+            )
         self.estimator.require_name("trajectories")
         self.estimator.require_group(self.group_size)
         d = self.problem.d
@@ -107,16 +113,6 @@ class Trajectory:
         object.__setattr__(self, "start", start)
         object.__setattr__(self, "start_scale", frozen(scale.copy()))
         object.__setattr__(self, "snapshots", snapshots)
-
-    def _require_epochs(self) -> None:
-        contexts = self.problem.contexts
-        if not self.problem.uniform:
-            raise InputError("design epochs needs uniform context probabilities")
-        if contexts % self.batch_size:
-            raise InputError(
-                f"batch size is {self.batch_size}: in design epochs it must divide the "
-                f"number of contexts, {contexts}"
-            )
 
     @property
     def name(self) -> str:
