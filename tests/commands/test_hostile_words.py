@@ -40,7 +40,6 @@ SIMULATIONS = (
     "verify mse --out FOLDER",
     "check mse x",
     "mutants mse --sample 1/1000",
-    "new stem",
 )
 
 
