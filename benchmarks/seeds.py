@@ -75,7 +75,7 @@ class Kept(Memory):
 STORE = Kept()
 
 
-APART = {"language_models", "mutants", "skeleton.py", "__main__.py"}
+APART = {"language_models", "mutants", "__main__.py"}
 """What verdicts here do not depend on."""
 
 

@@ -1,5 +1,5 @@
-"""``python -m simulations list | plan | verify | check | mutants | new``: run the experiments and say what
-they settle.
+"""``python -m simulations list | plan | verify | check | mutants``: run the experiments and say what they
+settle.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ustat_pg.cli import Parser, guarded
 from ustat_pg.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
-from . import KINDS, ON_A_MODEL, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves, skeleton
+from . import KINDS, ON_A_MODEL, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves
 from .mutants import command as mutants
 from .paper import RESULTS, stem_of
 
@@ -95,18 +95,6 @@ def _parser() -> argparse.ArgumentParser:
             )
     _add_check(commands)
     mutants.add_arguments(commands, ALL)
-    command = commands.add_parser(
-        "new",
-        help="a claim to start from: simulations/STEM.py, which runs as it is",
-        description="Write simulations/STEM.py, a claim that runs, for you to edit; its entry in "
-        "simulations/paper.py, its page in theory, and its rows in theory/index.md and README.md.",
-    )
-    command.add_argument("stem", metavar="STEM", help="its name, of small letters, digits and _")
-    command.add_argument("--label", help="its number in tables (default: the next 'Beyond N')")
-    command.add_argument(
-        "--title", default=skeleton.TITLE, help="what it says in a few plain words, for tables"
-    )
-    command.set_defaults(run=_new)
     return parser
 
 
@@ -433,11 +421,6 @@ def _check(options: argparse.Namespace) -> int:
         evidence, rival, rows = check_table(options.stem, result).partition("\n\nrival ")
         print(coloured(evidence, VERDICTS) + rival + coloured(rows, RIVALS))
     return EXIT_CODES[result.verdict or Verdict.INCONCLUSIVE]
-
-
-def _new(options: argparse.Namespace) -> int:
-    print(skeleton.write(options.stem, options.label, options.title), end="")
-    return 0
 
 
 def _on_claims(

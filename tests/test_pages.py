@@ -14,7 +14,6 @@ READ = {
     "needs a model": r"--model|llm sweep",
     "takes minutes": r"simulations (verify|plan|mutants(?!.* --list))|benchmarks|examples/",
     "needs a run's results": "figures",
-    "writes into the repository": "simulations new",
 }
 """Why commands are read alone, and which; all others are run."""
 

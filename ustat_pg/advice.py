@@ -23,7 +23,7 @@ from .predictions import (
 from .predictions.advice import Advice
 from .predictions.count_tables import centred
 from .problems import load_problem
-from .validation import InputError, number
+from .validation import InputError, argument, number
 
 if TYPE_CHECKING:
     from .llm.advise import PoolAdvice
@@ -113,7 +113,8 @@ def advise(
     """
     if stage_cost is not None and not adaptive:
         raise InputError(
-            "stage_cost=N is for groups in two stages: write adaptive=True too, or leave it out"
+            f"{argument('stage_cost', 'N')} is for groups in two stages: write {argument('adaptive')} too, "
+            "or leave it out"
         )
     known: dict[str, Any] = {
         "prompt_cost": prompt_cost,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import re
 import sys
 import traceback
 import warnings
@@ -13,13 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from io import TextIOWrapper
-from typing import IO, Any, NoReturn, cast
+from typing import IO, Any, cast
 
 from . import shown
 from ._version import __version__
 from .commands import clone
+from .commands.arguments import add_explain, add_predict, add_problems
+from .commands.model_arguments import (
+    ADVISE,
+    MSE,
+    add_rewards,
+    advise_arguments,
+    mse_arguments,
+)
+from .commands.parser import Parser
+from .llm.sweep import sweep_arguments
 from .reading import printable
-from .validation import InputError, one_of
+from .validation import InputError, typed
 
 OVERVIEW = f"""\
 ustat-pg: the theory of GRPO, verified, and what it says about a training run
@@ -40,6 +47,7 @@ Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 
 RUNS = {
     **dict.fromkeys(("advise", "group-size"), (".commands.advise", "run")),
+    "example": (".commands.problems", "example"),
     "explain": (".commands.explained", "run"),
     "mse": (".commands.language_models", "mse"),
     "predict": (".commands.predict", "run"),
@@ -48,7 +56,6 @@ RUNS = {
     "sweep": (".llm.sweep", "sweep"),
 }
 """The module and the function that run each command, imported when it is called."""
-
 
 EXAMPLES = {
     "advise": "ustat-pg advise mine.json --budget 1024",
@@ -78,27 +85,7 @@ LONGEST = 1000
 """Characters of what is wrong that are shown: a name or a number may have thousands."""
 
 
-class Parser(argparse.ArgumentParser):
-    """The words of a command line; what is wrong with them is one line."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Words as options; a shell passes no NUL, a caller may."""
-        words = list(sys.argv[1:] if args is None else args)
-        for word in words:
-            if "\0" in word:
-                raise InputError(f"{word!r} holds '\\0', which no command line allows")
-        return super().parse_known_args(words, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the words."""
-        raise InputError(f"{message}; see {self.prog} --help")
-
-
-def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser of these words."""
-    from .commands.arguments import add_explain, add_predict, add_problems
-    from .commands.model_arguments import add_rewards, advise_arguments, source
-
+def _parser() -> Parser:
     parser = Parser(
         prog="ustat-pg",
         description="Predictions and advice for GRPO's policy gradient.",
@@ -107,35 +94,40 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ustat-pg {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     add_predict(commands)
-    add_explain(commands)
+    explain = add_explain(commands)
     advice = commands.add_parser(
         "advise",
         aliases=["group-size"],
         help="the group size with the least error at a budget, and what others cost",
         description="The group size that gives grpo's gradient the least MSE at a budget of "
-        "outputs per step, those that are nearly as good, and what others cost: for a problem in a "
-        "file, or for a language model and its prompts (--model M --prompts P), with rollouts of "
-        "your own (--rollouts FILE), or a scored pool (--scored FILE), each with --help of its own.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        "outputs per step, those that are nearly as good, and what others cost: for a PROBLEM in a "
+        "file, for a language model and its prompts (--model M --prompts P) or with rollouts of your "
+        "own (--model M --rollouts FILE), or for a scored pool (--scored FILE). Each of these with "
+        "--help shows what it takes.",
+        subjects=ADVISE,
     )
-    advise_arguments(advice, source(words))
+    advise_arguments(advice)
     add_rewards(commands)
-    _add_llm(commands, words)
+    _add_llm(commands)
     commands.add_parser("example", help="print a problem file to start from")
     add_problems(commands)
     for name, command in commands.choices.items():
         command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
     for name, (_, text) in clone.COMMANDS.items():
-        commands.add_parser(name, help=f"{text} (in a clone of the repository)")
+        text = f"{text} (in a clone of the repository)"
+        commands.add_parser(name, help=text, rest="words", add_help=False)
+    # Without those on a model alone, whose names trainers have as well.
+    others = {
+        flag: command.prog
+        for command in reversed([*commands.choices.values()])
+        for flag in command.flags("problem")
+    }
+    explain.set_defaults(others=others)
     return parser
 
 
-def _add_llm(commands: Any, words: Sequence[str]) -> None:
+def _add_llm(commands: Any) -> None:
     """The commands on language models alone."""
-    from .commands.model_arguments import mse_arguments, source
-    from .llm.sweep import sweep_arguments
-
     llm = commands.add_parser(
         "llm",
         help="language models: gradient errors at every group size, training sweeps",
@@ -147,13 +139,12 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
         "mse",
         help="Figure 4 for a model: every estimator's MSE at every G",
         description="The gradient MSE of every estimator at every group size, with 95% intervals, from "
-        "one scored pool of rollouts. Killed at any moment, the same command with --out continues. "
-        "Rollouts of your own (--model M --rollouts FILE) and a scored pool (--scored FILE) have "
-        "--help of their own.",
-        argument_default=argparse.SUPPRESS,
-        allow_abbrev=False,
+        "one scored pool of rollouts. Killed at any moment, the same command with --out continues. It is "
+        "asked of a model (--model M), of rollouts of your own (--model M --rollouts FILE) or of a scored "
+        "pool (--scored FILE). Each of these with --help shows what it takes.",
+        subjects=MSE,
     )
-    mse_arguments(mse, source(words))
+    mse_arguments(mse)
     sweep = parts.add_parser(
         "sweep",
         help="Figure 5 and Table 2: training runs over a grid of group sizes",
@@ -163,27 +154,6 @@ def _add_llm(commands: Any, words: Sequence[str]) -> None:
     sweep_arguments(sweep)
     for name, part in parts.choices.items():
         part.epilog = f"Example: {EXAMPLES[name]}"
-
-
-def _refuse_others(options: argparse.Namespace, unknown: Sequence[str]) -> None:
-    """Refuse words that are options of another command, and of no trainer that may be meant."""
-    from .catalogue import catalogue, named
-
-    (commands,) = (action for action in _parser()._actions if action.dest == "command")
-    choices = cast(dict[str, argparse.ArgumentParser], commands.choices)
-    owners: dict[str, str] = {}
-    for name, each in choices.items():
-        for flag in each._option_string_actions:
-            owners.setdefault(flag, name)
-    first = options.estimator[0].partition(" ")[0].partition("==")[0]
-    frameworks = [] if named(first) else [*catalogue().frameworks.values()]
-    if first in catalogue().names:
-        frameworks = [catalogue().names[first]]
-    for flag in (word.partition("=")[0] for word in unknown):
-        if flag in owners and not any(framework.matching(flag) for framework in frameworks):
-            raise InputError(
-                f"{options.command} has no option {flag}, which ustat-pg {owners[flag]} has: leave it out"
-            )
 
 
 @contextmanager
@@ -217,24 +187,6 @@ class _Printable:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
-
-
-def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The long options of a parser and of all its commands."""
-    for action in parser._actions:
-        yield from (flag for flag in action.option_strings if flag.startswith("--"))
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _flags(command)
-
-
-def _as_typed(message: str, parser: argparse.ArgumentParser) -> str:
-    """A message in which the arguments that it asks for, ``group_size=G`` or ``off_policy=True``, are
-    options.
-    """
-    flags = {flag[2:].replace("-", "_"): flag for flag in _flags(parser)}
-    asked = rf"(?<![\w.-])({'|'.join(map(re.escape, flags))})=(True\b|(?=[A-Z']))"
-    return re.sub(asked, lambda m: flags[m[1]] + " " * (m[2] != "True"), message)
 
 
 def _say(name: str, error: object) -> None:
@@ -293,41 +245,18 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (2 for usage or input)."""
-    from .commands.model_arguments import refuse_unknown
 
     def command() -> int:
-        words = list(sys.argv[1:] if arguments is None else arguments)
-        if words and words[0] in clone.COMMANDS:
-            return clone.run(words[0], words[1:])
-        parser = _parser(words)
-        (commands,) = (action for action in parser._actions if action.dest == "command")
-        known = list(commands.choices or ())
-        if words and not words[0].startswith("-") and words[0] not in known:
-            one_of("command", words[0], known)
-        options, unknown = parser.parse_known_args(words)
+        options = _parser().parse_args(arguments)
         if options.command is None:
             print(OVERVIEW, end="")
             return 0
-        if options.command in ("advise", "group-size", "llm"):
-            refuse_unknown(words, unknown)
-        elif options.command == "explain" and options.estimator:
-            _refuse_others(options, unknown)
-            # A trainer's own options, as its command line has them.
-            options.estimator += unknown
-        elif unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-        if options.command == "example":
-            from .problems import example_problem
-
-            print(json.dumps(example_problem(), indent=1))
-            return 0
+        if options.command in clone.COMMANDS:
+            return clone.run(options.command, options.words)
         module, name = RUNS[getattr(options, "part", options.command)]
         run = getattr(import_module(module, __package__), name)
-        try:
+        with typed():
             return run(options) or 0
-        except InputError as error:
-            error.args = (_as_typed(str(error), parser),)
-            raise
 
     return guarded("ustat-pg", command)
 

@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from difflib import get_close_matches
 from math import inf
 from typing import Any, TypeVar, dataclass_transform
@@ -52,6 +53,38 @@ def needed(what: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         text = f"{what} needs pip install 'ustat_pg[{extra}]': {error}"
         raise MissingPackageError(text, name=error.name) from None
+
+
+_TYPED: ContextVar[bool] = ContextVar("typed", default=False)
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """Errors name arguments as a command line has them."""
+    token = _TYPED.set(True)
+    try:
+        yield
+    finally:
+        _TYPED.reset(token)
+
+
+def argument(name: str, value: str | None = None) -> str:
+    """An argument as the caller writes it: of a function, or of a command.
+
+    Arguments:
+        name: of the argument.
+        value: what may stand for it; unless given it is True.
+
+    >>> argument("group_size", "G")
+    'group_size=G'
+    >>> with typed():
+    ...     argument("group_size", "G"), argument("off_policy")
+    ('--group-size G', '--off-policy')
+    """
+    if not _TYPED.get():
+        return f"{name}={value or True}"
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is None else f"{flag} {value}"
 
 
 def integer(name: str, value: Any, minimum: int = 1, maximum: int = 2**63 - 1) -> int:

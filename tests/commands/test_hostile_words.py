@@ -38,7 +38,6 @@ SIMULATIONS = (
     "verify mse --out FOLDER",
     "check mse x",
     "mutants mse --sample 1/1000",
-    "new stem",
 )
 
 
@@ -61,7 +60,7 @@ def cases():
     for commands, program in ((COMMANDS, main), (SIMULATIONS, simulate)):
         for command in commands:
             words = command.split()
-            parser = of_words(words) if program is main else of_simulations()
+            parser = of_words() if program is main else of_simulations()
             for action in valued(parser, words):
                 yield program, command, action, NUL
                 if action.choices:

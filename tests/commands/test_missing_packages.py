@@ -54,8 +54,8 @@ MORE = {
 }
 """What need not stand on a page, and the extra that it needs."""
 
-LATER = r"python -m (simulations (verify|plan|mutants|new)|figures|benchmarks)|make"
-"""What takes minutes, writes into the clone or needs a run's results, not an extra; benchmarks need all."""
+LATER = r"python -m (simulations (verify|plan|mutants)|figures|benchmarks)|make"
+"""What takes minutes or needs a run's results, not an extra; benchmarks need all."""
 
 QUIET = "try:\n    {}\nexcept ImportError as error:\n    assert error.name in {}"
 

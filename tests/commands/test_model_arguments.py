@@ -1,6 +1,6 @@
 """Which options a command takes of what it is asked of, and how their values are read."""
 
-import argparse
+import re
 from argparse import ArgumentTypeError
 
 import pytest
@@ -8,13 +8,14 @@ import pytest
 from tests.support.refusals import refuses
 from ustat_pg.commands import model_arguments
 from ustat_pg.commands.model_arguments import (
+    ADVISE,
+    MSE,
     advise_arguments,
     mse_arguments,
     quantity,
-    refuse_unknown,
     sizes,
-    source,
 )
+from ustat_pg.commands.parser import Parser
 
 MODEL = {"model", "prompts", "shots", "verifier", "limit", "seed", "off-policy"} | {
     *("device", "dtype", "lora", "pad-token", "parameters", "method", "autocast", "memory"),
@@ -34,59 +35,79 @@ ADVICE = {
     *("adaptive", "stage-cost"),
 }
 TAKEN = {
-    (advise_arguments, "problem"): ADVICE,
-    (advise_arguments, "model"): ADVICE | MODEL | DRAWN | {"out", "until"},
-    (advise_arguments, "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
-    (advise_arguments, "scored"): ADVICE | {"scored", "off-policy"},
-    (mse_arguments, "problem"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
-    (mse_arguments, "model"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
-    (mse_arguments, "rollouts"): MODEL
+    ("advise", "problem"): ADVICE,
+    ("advise", "model"): ADVICE | MODEL | DRAWN | {"out", "until"},
+    ("advise", "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
+    ("advise", "scored"): ADVICE | {"scored", "off-policy"},
+    ("mse", "model"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
+    ("mse", "rollouts"): MODEL
     | LOG
     | {"group-sizes", "out", "by-length", "json", "ratio", "clip", "truncate"},
-    (mse_arguments, "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
+    ("mse", "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
 }
 """The options of each command by subject."""
+GIVEN = {
+    "problem": "mine.json",
+    "model": "--model m",
+    "rollouts": "--model m --rollouts r",
+    "scored": "--scored s",
+}
+"""The words that say what a command is asked of."""
+FLAG = re.compile(r"^ +(?:-h, )?--([a-z-]+)", re.M)
+
+
+def parser_of(command: str) -> Parser:
+    subjects, add = {"advise": (ADVISE, advise_arguments), "mse": (MSE, mse_arguments)}[command]
+    parser = Parser(prog=command, subjects=subjects)
+    add(parser)
+    return parser
+
+
+@pytest.mark.parametrize(("command", "subject"), TAKEN)
+def test_a_command_takes_these_options_of_its_subject(command, subject, capsys):
+    parser, taken = parser_of(command), TAKEN[command, subject]
+    assert {*parser.flags(subject)} == {"-h", "--help"} | {f"--{name}" for name in taken}
+    for words in (f"{GIVEN[subject]} --help", f"--help {GIVEN[subject]}"):
+        with pytest.raises(SystemExit) as stop:
+            parser_of(command).parse_args(words.split())
+        assert stop.value.code == 0
+        text = capsys.readouterr().out
+        assert {*FLAG.findall(text)} == {"help"} | taken
+        needed = " --budget K" * (command == "advise")
+        written = parser.subjects[subject].written
+        assert text.startswith(f"usage: {command} {written}{needed} [options]\n")
+        assert ("  PROBLEM " in text) == (subject == "problem")
 
 
 @pytest.mark.parametrize(
-    ("add", "subject"), TAKEN, ids=lambda value: getattr(value, "__name__", value)
-)
-def test_a_command_takes_these_options_of_its_subject(add, subject):
-    command = argparse.ArgumentParser(argument_default=argparse.SUPPRESS)
-    add(command, subject)
-    found = {flag for action in command._actions for flag in action.option_strings}
-    assert found == {"-h", "--help"} | {f"--{name}" for name in TAKEN[add, subject]}
-    takes_file = any(action.dest == "problem" for action in command._actions)
-    assert takes_file == (add is advise_arguments and subject == "problem")
-    needed = {action.dest for action in command._actions if action.required}
-    own = {"scored": {"scored"}, "problem": {"problem"}}.get(subject, {"model"})
-    if add is advise_arguments:
-        assert needed == own | {"budget"}
-    else:
-        assert needed == ({"scored"} if subject == "scored" else {"model"})
-
-
-@pytest.mark.parametrize(
-    ("words", "subject"),
+    ("command", "words", "message"),
     [
-        ("mine.json", "problem"),
-        ("--model m", "model"),
-        ("--prompts=p", "model"),
-        ("--model m --rollouts r", "rollouts"),
-        ("--rollouts=r", "rollouts"),
-        ("--scored=s --model m --rollouts r", "scored"),
-        ("--budget 3 model", "problem"),
+        ("advise", "mine.json", "required: --budget; see advise --help"),
+        ("advise", "--scored s", "required: --budget; see"),
+        ("advise", "--rollouts r", "required: --budget, --model; see"),
+        ("advise", "--budget 8 --prompts p", "one of these is required: PROBLEM, --model M, --model M"),
+        ("mse", "--group-sizes 2", "one of these is required: --model M, --model M --rollouts"),
+        ("mse", "--rollouts r", "required: --model; see mse --help"),
+        ("advise", "mine.json --budgte 8", r"--budgte 8 \(did you mean --budget\?\); see"),
+        ("advise", "mine.json a.json --budget 8", "unrecognized arguments: a.json; see"),
+        ("mse", "--model m --until 5%", "unrecognized arguments: --until 5%; see"),
+        ("mse", "mine.json", "unrecognized arguments: mine.json; see"),
+        ("mse", "--model m --rollouts r --ratio sequnce",
+         "--ratio 'sequnce' is unknown, did you mean sequence"),
+        ("advise", "--scored s --model m --rollouts r --budget 8",
+         "--scored takes no model: leave out --model, --rollouts, which"),
+        ("advise", "--model m mine.json --budget 8", "no PROBLEM, .*: leave out mine.json, which"),
+        ("advise", "--rollouts r mine.json --budget 8", "again: leave out mine.json, which"),
     ],
-)
-def test_the_subject_is_read_from_the_flags(words, subject):
-    assert source(words.split()) == subject
+)  # fmt: skip
+def test_what_is_missing_unknown_or_of_another_subject_is_named(command, words, message):
+    refuses(message, parser_of(command).parse_args, words.split())
 
 
-def test_words_that_are_unknown_are_named_by_what_they_are():
-    refuses("--scored takes no model: leave out --lora, --seed", refuse_unknown,
-            ["--scored", "s"], ["--lora", "x", "--seed"])  # fmt: skip
-    refuses("^mine.json: a problem file", refuse_unknown, ["--model", "m"], ["mine.json"])
-    assert refuse_unknown(["--model", "m"], []) is None
+def test_options_that_are_not_given_are_not_there():
+    words = ["mine.json", "--budget", "8", "--json"]
+    given = {"problem": "mine.json", "budget": 8, "form": "json"}
+    assert vars(parser_of("advise").parse_args(words)) == given
 
 
 @pytest.mark.parametrize(

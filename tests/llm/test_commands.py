@@ -295,10 +295,10 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
 @pytest.mark.parametrize(
     ("command", "ignored"),
     [
-        ("advise --budget 8 --model m", "--group-by x --reward r --ratio none --clip 1"),
+        ("advise --budget 8 --model m", "--group-by x --reward r"),
         (
             "advise --budget 8 --model m --rollouts r.jsonl",
-            "--samples 8 --max-new-tokens 4 --batch 2 --by-length",
+            "--samples 8 --max-new-tokens 4 --batch 2",
         ),
         (
             "advise --budget 8 --scored s.npz",
@@ -306,13 +306,10 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         (
             "advise --budget 8 p.json",
-            "--parameters * --method loop --autocast --memory 1GB --off-policy --pad-token x --plan",
+            "--parameters * --method loop --autocast --memory 1GB --off-policy --pad-token x",
         ),
-        (
-            "llm mse --model m",
-            "--until all --prompt-cost 1 --output-cost 1 --population 9 --clip 1",
-        ),
-        ("llm mse --model m --rollouts r.jsonl", "--samples 8 --until 5%"),
+        ("llm mse --model m", "--ratio none --clip 1"),
+        ("llm mse --model m --rollouts r.jsonl", "--samples 8"),
         ("llm mse --scored s.npz", "--model m --by-length --ratio token --truncate 2"),
     ],
 )
@@ -425,7 +422,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "ALL", "--shots", "2"), "shots are for tasks reasoning-gym:NAME"),
         ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
-        ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "name one of the two"),
+        ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "no PROBLEM"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1000000000"), "at most 1,000,000"),
         ((*ADVICE, "ALL", "--budget", "16", "--prompt-cost", "nan"), "prompt cost holds nan"),

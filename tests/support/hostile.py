@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ustat_pg.commands.parser import Parser
+
 NUL = "a\0b"
 """No word of a command, and no name of a file."""
 NO_NUMBERS = ("", "x", "nan", "inf", "1e400", "-1e400", "9" * 5000, "\udc80", "1\n2")
@@ -23,12 +25,16 @@ class Runs:
         return os.mkdir, (str(self.folder),)
 
 
-def valued(parser: argparse.ArgumentParser, words: list[str]) -> Iterator[argparse.Action]:
-    """The options with a value, and the places, of the command that the words name."""
+def valued(parser: Parser, words: list[str]) -> Iterator[argparse.Action]:
+    """The options with a value, and the places, of the command that the words name and of its subject."""
     while parts := [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]:
         parser, words = parts[0].choices[words[0]], words[1:]
+    subjects = [*parser.subjects]
+    subject = next((name for name in subjects if f"--{name}" in words), None)
+    taken = parser.flags(subject or (subjects[-1] if subjects else None))
     for action in parser._actions:
-        if action.nargs != 0:
+        places = not action.option_strings and subject is None
+        if action.nargs != 0 and (places or {*action.option_strings} & {*taken}):
             yield action
 
 

@@ -18,7 +18,6 @@ from unittest import mock
 import numpy as np
 
 from simulations.paper import stem_of
-from ustat_pg import cli
 from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.problems import example_problem
 from ustat_pg.validation import one_of
@@ -39,7 +38,7 @@ PROGRAM = re.compile(
 )
 SHORT = {
     "ustat-pg": "advise|explain|predict|rewards",
-    "python -m simulations": "verify|plan|check|mutants|new",
+    "python -m simulations": "verify|plan|check|mutants",
 }
 """Commands whose program a page may leave out."""
 
@@ -177,10 +176,6 @@ def _run(line: str) -> int:
         return import_module(homes.get(name, name)).main()
 
 
-def nothing(options: argparse.Namespace) -> None:
-    """What stands for a command whose words alone are read."""
-
-
 @contextmanager
 def read_alone() -> Iterator[None]:
     """Commands that are typed here are read, claims and figures by name among their words, and not run."""
@@ -196,10 +191,7 @@ def read_alone() -> Iterator[None]:
             one_of("figure", figure, PICTURES)
         raise SystemExit(0)
 
-    with (
-        mock.patch.object(argparse.ArgumentParser, "parse_args", parse),
-        mock.patch.dict(cli.RUNS, dict.fromkeys(cli.RUNS, (__name__, "nothing"))),
-    ):
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", parse):
         yield
 
 

@@ -58,14 +58,16 @@ def add_predict(commands: Any) -> None:
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
-def add_explain(commands: Any) -> None:
-    """The options of explain."""
+def add_explain(commands: Any) -> Any:
+    """The parser of explain."""
     explain = commands.add_parser(
         "explain",
         help="what the options of a trainer mean: what it climbs, how biased, how noisy",
         description="What the options of a trainer mean, for rewards 0 and 1: which estimator it is, "
         "what it climbs, how biased and how noisy it is, which options change nothing.",
         allow_abbrev=False,
+        # A trainer's own options, as its command line has them.
+        rest="estimator",
     )
     explain.add_argument(
         "estimator",
@@ -121,6 +123,7 @@ def add_explain(commands: Any) -> None:
     )
     explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
     explain.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    return explain
 
 
 def add_problems(commands: Any) -> None:

@@ -19,7 +19,7 @@ COMMANDS = {
 }
 """The module that runs each command and its first words, and what it is for."""
 
-MORE = "python -m simulations has list, new and mutants besides"
+MORE = "python -m simulations has list and mutants besides"
 """The commands of a clone alone."""
 
 

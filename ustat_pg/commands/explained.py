@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..catalogue import named
+from ..catalogue import catalogue, named
 from ..explanations import (
     Differences,
     Explanation,
@@ -39,6 +39,7 @@ def run(options: argparse.Namespace) -> None:
 def _asked(options: argparse.Namespace) -> Found:
     """The explanation of options, of two of them, of a way of sampling, or of several rewards."""
     size = options.group_size
+    _refuse_others(options)
     if options.reward_rates is not None:
         others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
         if given := [_flag(name) for name in others if getattr(options, name)]:
@@ -67,6 +68,21 @@ def _asked(options: argparse.Namespace) -> Found:
     if explanation.meaning is None or named(options.against) is not None:
         raise InputError("--against compares options of trainers: an estimator's name has none")
     return Differences(explanation, explain(options.against, **prompts))
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Refuse options of another command, unless a trainer that may be meant has them too."""
+    flags = [word.partition("=")[0] for word in options.estimator]
+    if not (foreign := [flag for flag in flags if flag in options.others]):
+        return
+    first = options.estimator[0].partition(" ")[0].partition("==")[0]
+    frameworks = [] if named(first) else [*catalogue().frameworks.values()]
+    if first in catalogue().names:
+        frameworks = [catalogue().names[first]]
+    for flag in foreign:
+        if not any(framework.matching(flag) for framework in frameworks):
+            owner = options.others[flag]
+            raise InputError(f"explain has no option {flag}, which {owner} has: leave it out")
 
 
 def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:

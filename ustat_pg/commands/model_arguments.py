@@ -7,78 +7,43 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..validation import InputError
+from .parser import Parser, Subject
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
-_SAMPLED, _OWN, _SCORED, _PROBLEM = "model", "rollouts", "scored", "problem"
-_WHY = {
-    _SAMPLED: "--model without --rollouts takes fewer options",
-    _OWN: "rollouts of your own are not sampled again",
-    _SCORED: "--scored takes no model",
-    _PROBLEM: "a problem file is not a language model: name one of the two",
-}
-"""Subjects of a command, and why each takes no other options."""
-_USAGE = {
-    _SAMPLED: "--model M",
-    _OWN: "--model M --rollouts FILE",
-    _SCORED: "--scored FILE",
-    _PROBLEM: "PROBLEM",
-}
+_SCORED = Subject("--scored FILE", "--scored takes no model")
+_OWN = Subject("--model M --rollouts FILE", "rollouts of your own are not sampled again")
+_SAMPLED = Subject(
+    "--model M", "--model takes no PROBLEM, and options of a log with --rollouts alone"
+)
+_PROBLEM = Subject("PROBLEM", "a problem file is not a language model: name one of the two")
+MSE = {"scored": _SCORED, "rollouts": _OWN, "model": _SAMPLED}
+"""What ``llm mse`` is asked of."""
+ADVISE = MSE | {"problem": _PROBLEM}
+"""What ``advise`` is asked of."""
 
 
-def source(words: Sequence[str]) -> str:
-    """The subject of a command: a model, rollouts, a scored pool or a problem."""
-    flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-    if "--scored" in flags:
-        return _SCORED
-    if "--rollouts" in flags:
-        return _OWN
-    return _SAMPLED if flags & {"--model", "--prompts"} else _PROBLEM
-
-
-def refuse_unknown(words: Sequence[str], unknown: Sequence[str]) -> None:
-    """Refuse words that a command does not take of its subject.
-
-    Arguments:
-        words: of the command.
-        unknown: those that its parser left.
-    """
-    flags = [word for word in unknown if word.startswith("--")]
-    if flags:
-        why = _WHY[source(words)]
-        raise InputError(f"{why}: leave out {', '.join(flags)}, which would be ignored")
-    if unknown:
-        raise InputError(f"{' '.join(unknown)}: {_WHY[_PROBLEM]}")
-
-
-def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
-    """Add the options that ``advise`` takes of its subject, from :func:`source`."""
-    command.usage = f"ustat-pg advise {_USAGE[subject]} --budget K [options]"
-    if subject == _PROBLEM:
-        command.add_argument(
-            "problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME"
-        )
-    add = command.add_argument
+def advise_arguments(command: Parser) -> None:
+    """Add the options of ``advise``."""
+    add = command.options(*ADVISE)
+    text = "a .json or .npz file, or ustat:NAME"
+    command.options("problem")("problem", nargs="?", metavar="PROBLEM", help=text)
     text = "outputs per step, B prompts times G; with costs, the most that a step may cost"
-    add("--budget", type=quantity, required=True, metavar="K", help=text)
-    if subject != _PROBLEM:
-        _subject(command, subject)
-    if subject in (_SAMPLED, _OWN):
-        add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
-        add(
-            "--until",
-            type=_until,
-            metavar="all|SHARE",
-            help="take more prompts until the advised G costs at most this share over the least error, or "
-            "all prompts are used (default: 5%%, if neither --limit nor rollouts set their number)",
-        )
-    costs = command.add_argument_group("costs").add_argument
+    add("--budget", type=quantity, needed=True, metavar="K", help=text)
+    _subject(command)
+    models = command.options("model", "rollouts")
+    models("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
+    models(
+        "--until",
+        type=_until,
+        metavar="all|SHARE",
+        help="take more prompts until the advised G costs at most this share over the least error, or "
+        "all prompts are used (default: 5%%, if neither --limit nor rollouts set their number)",
+    )
+    costs = command.options(*ADVISE, group=command.add_argument_group("costs"))
     costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")
     text = "cost of each output (default: 1 if only --prompt-cost is given)"
     costs("--output-cost", type=float, metavar="R", help=text)
@@ -88,57 +53,36 @@ def advise_arguments(command: argparse.ArgumentParser, subject: str) -> None:
         "a trainer's options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"
     )
     add("--estimator", metavar="OPTIONS", help=text)
-    form = command.add_mutually_exclusive_group()
+    form = command.options(*ADVISE, group=command.add_mutually_exclusive_group())
     _form(form, "json", "one JSON object on stdout")
     _form(form, "csv", "the table of group sizes alone, as CSV")
-    add(
-        "--plot", type=Path, metavar="FILE", help="plot the error, relative to the least, against G"
-    )
+    text = "plot the error, relative to the least, against G"
+    add("--plot", type=Path, metavar="FILE", help=text)
     add("--adaptive", action="store_true", help="compare groups in two stages with fixed ones too")
-    costs(
-        "--stage-cost",
-        type=float,
-        metavar="N",
-        help="cost of a second stage, in outputs; with --adaptive",
-    )
+    text = "cost of a second stage, in outputs; with --adaptive"
+    costs("--stage-cost", type=float, metavar="N", help=text)
 
 
-def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
-    """Add the options that ``llm mse`` takes of its subject; a model where no word names one yet."""
-    subject = _SAMPLED if subject == _PROBLEM else subject
-    command.usage = f"ustat-pg llm mse {_USAGE[subject]} [options]"
-    add = command.add_argument
+def mse_arguments(command: Parser) -> None:
+    """Add the options of ``llm mse``."""
+    add, logs = command.options(*MSE), command.options("rollouts")
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
-    _subject(command, subject)
+    _subject(command)
     add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
-    if subject != _SCORED:
-        text = "also give the noise of losses that average a completion's tokens (1/|o|)"
-        add("--by-length", action="store_true", help=text)
-    if subject == _OWN:
-        text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
-        add("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
-        add("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")
-        add("--truncate", type=float, metavar="C", help="bound ratios as CISPO does")
-    _form(command, "json", "one JSON object on stdout")
+    text = "also give the noise of losses that average a completion's tokens (1/|o|)"
+    command.options("model", "rollouts")("--by-length", action="store_true", help=text)
+    text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
+    logs("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
+    logs("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")
+    logs("--truncate", type=float, metavar="C", help="bound ratios as CISPO does")
+    _form(add, "json", "one JSON object on stdout")
 
 
-def _subject(command: argparse.ArgumentParser, subject: str) -> None:
+def _subject(command: Parser) -> None:
     """Add the options that say which model, prompts and rollouts, and how they are scored."""
-    add = command.add_argument
-    text = "accept rollouts that another policy seems to have drawn"
-    doubt = partial(add, "--off-policy", action="store_true", help=text)
-    if subject == _SCORED:
-        add(
-            "--scored",
-            type=Path,
-            required=True,
-            metavar="FILE",
-            help="a scored pool, .npz, without a model",
-        )
-        doubt()
-        return
+    add, logs = command.options("model", "rollouts"), command.options("rollouts")
     text = "smollm2, a .gguf file, a local folder, embedded:NAME (base, strong, ...) or a hub id"
-    add("--model", required=True, metavar="M", help=text)
+    add("--model", needed=True, metavar="M", help=text)
     add(
         "--prompts",
         metavar="P",
@@ -147,29 +91,21 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
         "embedded model has its own",
     )
     add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
-    add(
-        "--verifier",
-        metavar="MODULE:FUNCTION",
-        help="verifier for a .jsonl file, with TRL's signature",
-    )
+    text = "verifier for a .jsonl file, with TRL's signature"
+    add("--verifier", metavar="MODULE:FUNCTION", help=text)
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
     add("--seed", type=int, metavar="S", help="seed of prompts and rollouts (default: 0)")
-    if subject == _OWN:
-        add(
-            "--rollouts",
-            type=Path,
-            metavar="FILE",
-            help="your own rollouts, .jsonl, or a trainer's log",
-        )
-        text = "columns of a log that define a group (default: prompt and step)"
-        add("--group-by", nargs="+", metavar="COLUMN", help=text)
-        add("--reward", metavar="COLUMN", help="reward column of a log that has several")
-    else:
-        draw = command.add_argument_group("sampling").add_argument
-        draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
-        draw("--max-new-tokens", type=int, metavar="T", help="longest completion")
-        draw("--batch", type=int, metavar="N", help="completions sampled at a time")
-    score = command.add_argument_group("model and scores").add_argument
+    text = "your own rollouts, .jsonl, or a trainer's log"
+    logs("--rollouts", type=Path, metavar="FILE", help=text)
+    text = "columns of a log that define a group (default: prompt and step)"
+    logs("--group-by", nargs="+", metavar="COLUMN", help=text)
+    logs("--reward", metavar="COLUMN", help="reward column of a log that has several")
+    draw = command.options("model", group=command.add_argument_group("sampling"))
+    draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
+    draw("--max-new-tokens", type=int, metavar="T", help="longest completion")
+    draw("--batch", type=int, metavar="N", help="completions sampled at a time")
+    group = command.add_argument_group("model and scores")
+    score = command.options("model", "rollouts", group=group)
     score("--device", help="cpu, cuda, cuda:N (default: the machine's accelerator)")
     score("--dtype", help="type of the weights: float32, bfloat16 (default: as stored)")
     score("--lora", metavar="FOLDER_OR_RANK", help="an adapter, or a fresh one")
@@ -181,11 +117,14 @@ def _subject(command: argparse.ArgumentParser, subject: str) -> None:
     score("--autocast", action="store_true", help="forward pass in bfloat16")
     text = "memory to use besides the model, such as 1GiB (default: most of the free memory)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
-    doubt()
+    text = "a scored pool, .npz, without a model"
+    command.options("scored")("--scored", type=Path, metavar="FILE", help=text)
+    text = "accept rollouts that another policy seems to have drawn"
+    command.options(*MSE)("--off-policy", action="store_true", help=text)
 
 
-def _form(command: Any, name: str, help: str) -> None:
-    command.add_argument(f"--{name}", dest="form", action="store_const", const=name, help=help)
+def _form(add: Any, name: str, help: str) -> None:
+    add(f"--{name}", dest="form", action="store_const", const=name, help=help)
 
 
 def add_rewards(commands: Any) -> None:

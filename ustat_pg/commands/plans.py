@@ -6,21 +6,13 @@ import argparse
 import json
 from typing import Any
 
-import numpy as np
-
-from ..engines import GroupSize, PlanCell, Projection, SquaredError, of_plan
-from ..engines.gradients.cell import direction
+from ..engines import GroupSize, PlanCell, enumerate_mse, of_plan
 from ..predictions import plan_mse
 from ..predictions.adaptive import ROWS, unbiased_plan
 from ..problems import SoftmaxBandit
 from ..sampling import SCHEMES, Plan
 from ..shown import rows
 from ..validation import InputError
-
-MOST_DIRECTIONS = 200
-"""Parameters of the largest problem whose bias is enumerated as a vector."""
-ROUNDING = 1e-20
-"""A squared bias below this share of the error is what rounding leaves of 0."""
 
 
 def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
@@ -45,19 +37,14 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
 
 def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -> dict[str, Any]:
     """Error and size by enumeration of every group in the order drawn, graded rewards too."""
-    cell, estimator = PlanCell.of(problem, plan), of_plan(name)
-    along = [Projection(estimator, number) for number in range(min(problem.d, MOST_DIRECTIONS))]
-    mse, size, *bias = cell.measure("exact", [SquaredError(estimator), GroupSize(), *along]).mean
-    units = np.stack([direction(problem, number) for number in range(len(along))])
-    # The bias as a vector, from its shadows along as many directions as there are parameters.
-    offset, *_ = np.linalg.lstsq(units, np.array(bias), rcond=None)
-    square = float(offset @ offset)
-    known = problem.d <= MOST_DIRECTIONS
-    square = 0.0 if square <= ROUNDING * mse else square
+    cell = PlanCell.of(problem, plan)
+    (size,) = cell.measure("exact", [GroupSize()]).mean
+    found = enumerate_mse(problem, cell.weighed(of_plan(name)), cell.group_size)
+    bias = found.squared_bias
     return {
         "plan": plan,
         "estimator": name,
         "expected_size": float(size),
-        "mse": float((mse - square) / batch_size + square) if known else None,
-        "squared_bias": square if known else None,
+        "mse": (found.mse - bias) / batch_size + bias,
+        "squared_bias": bias,
     }

@@ -7,7 +7,7 @@ import json
 from importlib.resources import files
 
 from ..predictions import MseConstants, optimal_group_size
-from ..problems import NamedProblem, named_problem, named_problems
+from ..problems import NamedProblem, example_problem, named_problem, named_problems
 
 
 def run(options: argparse.Namespace) -> None:
@@ -33,6 +33,11 @@ def run(options: argparse.Namespace) -> None:
     header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "what it is"]
     align = ("left",) + ("right",) * 5 + ("left",) * 2
     print(tabulate(rows, header, disable_numparse=True, colalign=align))
+
+
+def example(options: argparse.Namespace) -> None:
+    """Print a problem file to start from."""
+    print(json.dumps(example_problem(), indent=1))
 
 
 def _facts(known: NamedProblem) -> dict[str, object]:

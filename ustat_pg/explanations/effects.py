@@ -20,7 +20,7 @@ from ..predictions import CountTable, best_table, count_table, frac_reward_zero_
 from ..predictions.count_tables import centred
 from ..registry import parse
 from ..sampling import SCHEMES
-from ..validation import InputError, integer, shares
+from ..validation import InputError, argument, integer, shares
 from .explanation import Explanation
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
@@ -178,7 +178,9 @@ def group_size_of(group_size: int | None, meaning: Meaning | None) -> int:
     size = group_size if meaning is None else meaning.group_size
     if size is None:
         option = meaning and f"{meaning.framework.of_kind('group size')[0].name}=G or "
-        raise InputError(f"group size is not given: write {option or ''}group_size=G")
+        raise InputError(
+            f"group size is not given: write {option or ''}{argument('group_size', 'G')}"
+        )
     return size
 
 

@@ -32,7 +32,7 @@ from ..estimators import advantages
 from ..reading import read_json
 from ..rounding import DERIVED
 from ..shown import Shown
-from ..validation import Array, InputError, integer, number
+from ..validation import Array, InputError, argument, integer, number
 from .effects import group_size_of
 from .explanation import wrapped
 
@@ -254,7 +254,7 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
     if not 2 <= len(names) <= _MOST_REWARDS:
         raise InputError(
             f"reward rates name {len(names)} rewards: write from 2 to {_MOST_REWARDS}, "
-            "format=.9,correct=.2; for one reward write pass_rates=RATES"
+            f"format=.9,correct=.2; for one reward write {argument('pass_rates', 'RATES')}"
         )
     bits = _cells(len(names))
     labels = [_name(names, each) for each in bits]

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..reading import kind, read_json, read_text, regular
-from ..validation import InputError
+from ..validation import InputError, argument
 from .prompts import short
 from .rollouts import MOST_LINES, LogWarning, lines, warn_torn
 
@@ -92,7 +92,7 @@ def groups_of_log(
     if not keys:
         raise InputError(
             f"{path} has no prompt: name the columns whose values the completions of a group share "
-            f"(group_by=COLUMNS), of {columns}"
+            f"({argument('group_by', 'COLUMNS')}), of {columns}"
         )
     rewards, parts = _rewards(path, log, places, reward, {*keys, prompt, completion})
     if missing := int(rewards.isna().sum()):
@@ -328,7 +328,11 @@ def _rewards(
             return parts.sum(axis=1, min_count=1), {name: filled[name] for name in weights}
         fault = f"no column {unknown[0]!r} of numbers"
     several = f", or a sum, {'+'.join(choices)}" if len(choices) > 1 else ""
-    choice = f"name one (reward=NAME), of {', '.join(choices)}" if choices else "none holds numbers"
+    choice = (
+        f"name one ({argument('reward', 'NAME')}), of {', '.join(choices)}"
+        if choices
+        else "none holds numbers"
+    )
     raise InputError(f"{path} has {fault}: {choice}{several}")
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..reading import regular
-from ..validation import InputError, integer
+from ..validation import InputError, argument, integer
 from .pool import LEAST_ROLLOUTS, ScoredPool, TokenWeights
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class ModelPool:
             )
         elif self.rollouts is None:
             raise InputError(
-                f"which prompts: write prompts=PROMPTS, {self.model} has none of its own"
+                f"which prompts: write {argument('prompts', 'PROMPTS')}, {self.model} has none of its own"
             )
         elif self.verifier is not None or self.shots is not None:
             # A file of rollouts may hold its prompts and rewards itself.
@@ -318,6 +318,7 @@ def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
     if abs(z) > ANOTHER and not off_policy:
         raise InputError(
             f"{text}, where {ANOTHER:g} is the most that is taken for chance; {reasons}? Sample from "
-            "this model, or go on with off_policy=True: the estimates are then of no policy's gradient"
+            f"this model, or go on with {argument('off_policy')}: the estimates are then of no policy's "
+            "gradient"
         )
     _LOG.warning("warning: %s; %s?", text, reasons)

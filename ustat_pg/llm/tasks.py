@@ -18,7 +18,7 @@ import numpy as np
 
 from ..memory import refused
 from ..reading import regular
-from ..validation import InputError, integer, one_of
+from ..validation import InputError, argument, integer, one_of
 from .prompts import Prompt, Task, Text, Verifier, load_verifier
 from .rollouts import lines
 from .task_options import options
@@ -240,7 +240,8 @@ def load_task(
     local = spec.endswith(".jsonl")
     if local and verifier is None:
         raise InputError(
-            f"the prompts {spec} have no verifier: name one, verifier='my_rewards:exact_answer'"
+            f"the prompts {spec} have no verifier: name one, "
+            f"{argument('verifier', repr('my_rewards:exact_answer'))}"
         )
     if not local and verifier is not None:
         raise InputError(

@@ -101,7 +101,7 @@ class OrderedCell(GradientCell):
     def _values(self, quantities: Sequence[GradientQuantity], draws: Draws) -> Array:
         """The quantities of each replication, (R, Q)."""
         of_gradients = [
-            replace(quantity, estimator=self._weighed(quantity.estimator))  # type: ignore
+            replace(quantity, estimator=self.weighed(quantity.estimator))  # type: ignore
             for quantity in quantities
             if not isinstance(quantity, GroupSize)
         ]
@@ -112,7 +112,9 @@ class OrderedCell(GradientCell):
             axis=-1,
         )
 
-    def _weighed(self, estimator: Estimator) -> Estimator:
+    def weighed(self, estimator: Estimator) -> Estimator:
+        """The estimator on the outputs that count, as a function of the largest group in the order drawn."""
+
         def weighed(rewards: Array, draws: Draws) -> Array:
             used = self._used(draws)
             result = np.zeros(rewards.shape)

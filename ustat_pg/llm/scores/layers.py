@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ...noise import uses
 from ...noise.uses import Maker, Matrix, Use
-from ...validation import InputError
+from ...validation import InputError, argument
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 """Relative difference of squared norms, hooks against loop, that is rounding."""
@@ -81,7 +81,7 @@ def layers(
         if unknown := [k for name, k in scored.items() if name not in makers]:
             raise InputError(
                 f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the "
-                "hooks do not know; take method='loop', or parameters= without it"
+                f"hooks do not know; take {argument('method', repr('loop'))}, or parameters without it"
             )
         if scored:
             layers.append((module, {k: makers[name] for name, k in scored.items()}))
@@ -182,7 +182,7 @@ class Hooks:
             raise InputError(
                 f"a layer of class {type(module).__name__} reads an array of shape "
                 f"{tuple(read.shape)} where {self._count} completions were expected first: hooks "
-                "cannot tell completions apart; take method='loop'"
+                f"cannot tell completions apart; take {argument('method', repr('loop'))}"
             )
         if not output.requires_grad:
             # The graph begins at the first layer that is scored.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ...memory import slices
 from ...noise.sketch import Sketch
-from ...validation import InputError, integer, one_of
+from ...validation import InputError, argument, integer, one_of
 from .kept import Kept, PromptScores, firsts
 from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, made_once, selected
 from .sums import dot, squares
@@ -429,7 +429,7 @@ class Scores:
             raise InputError(
                 f"the squared norm of a score in {self.names[k]} is {ours[k]:.6g} through hooks and "
                 f"{theirs[k]:.6g} by differentiation: this model uses the parameter in a way that "
-                "the hooks do not see; take method='loop'"
+                f"the hooks do not see; take {argument('method', repr('loop'))}"
             )
         # One alone shares nothing: a prompt that is read once for several is compared with two.
         self._checked = len(places)
@@ -441,7 +441,7 @@ class Scores:
         if uncalled:
             raise InputError(
                 f"the layer of {uncalled} was not called by the model's forward pass, so hooks "
-                "see nothing of it; take method='loop'"
+                f"see nothing of it; take {argument('method', repr('loop'))}"
             )
         slope, tokens = self._slopes(batch, logits)
         torch.autograd.backward(logits, slope)
