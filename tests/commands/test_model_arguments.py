@@ -40,11 +40,11 @@ TAKEN = {
     (advise_arguments, "model"): ADVICE | MODEL | DRAWN | {"out", "until"},
     (advise_arguments, "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
     (advise_arguments, "scored"): ADVICE | {"scored", "off-policy"},
-    (mse_arguments, "problem"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
-    (mse_arguments, "model"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
+    (mse_arguments, "problem"): MODEL | DRAWN | {"group-sizes", "out", "json"},
+    (mse_arguments, "model"): MODEL | DRAWN | {"group-sizes", "out", "json"},
     (mse_arguments, "rollouts"): MODEL
     | LOG
-    | {"group-sizes", "out", "by-length", "json", "ratio", "clip", "truncate"},
+    | {"group-sizes", "out", "json", "ratio", "clip", "truncate"},
     (mse_arguments, "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
 }
 """The options of each command by subject."""

@@ -111,9 +111,6 @@ def mse_arguments(command: argparse.ArgumentParser, subject: str) -> None:
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     _subject(command, subject)
     add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
-    if subject != _SCORED:
-        text = "also give the noise of losses that average a completion's tokens (1/|o|)"
-        add("--by-length", action="store_true", help=text)
     if subject == _OWN:
         text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
         add("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
