@@ -17,7 +17,7 @@ from ...memory import slices
 from ...noise.sketch import Sketch
 from ...validation import InputError, integer, one_of
 from .kept import Kept, PromptScores
-from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, made_once, selected
+from .layers import CLOSE, COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
 from .sums import squares
 from .tokens import Batch, Room, forward, of_tokens
 
@@ -30,12 +30,6 @@ _TOKENS = {"cuda": 2**15}
 """Tokens, padding included, up to which several prompts go through a model at once.
 
 Elsewhere one does, so that the last digits of a prompt's scores do not depend on its neighbours.
-"""
-
-_ONCE = ("cpu",)
-"""Devices on which a product of the tokens that all completions share is made once.
-
-On a GPU several prompts go through a model at once, and a copy takes as long as such a product.
 """
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
@@ -362,8 +356,26 @@ class Scores:
                 f"{theirs[k]:.6g} by differentiation: this model uses the parameter in a way that "
                 "the hooks do not see; take method='loop'"
             )
-        # One alone shares nothing: a prompt that is read once for several is compared with two.
+        self._require_causal(pair.prompts[-1], pair.completions[-1], COARSE if narrow else CLOSE)
+        # One alone has no other beside it.
         self._checked = len(places)
+
+    def _require_causal(
+        self, prompt: Sequence[int], completion: Sequence[int], tolerance: float
+    ) -> None:
+        """Refuse a model in which a prompt sees its completion: it draws no token from these logits."""
+        rows = [torch.tensor([[*prompt, *rest]], device=self.device) for rest in ((), completion)]
+        with torch.no_grad(), self._autocast():
+            alone, followed = (
+                forward(self.model, self._accepted, ids, None, 0)[0, len(prompt) - 1].float()
+                for ids in rows
+            )
+        if not (followed - alone).abs().max() <= tolerance * alone.abs().max():
+            raise InputError(
+                "the logits after a prompt change with the completion that follows: this model is not "
+                "causal, and its completions are drawn from other logits; take method='loop' for scores "
+                "of these all the same"
+            )
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
         """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
@@ -381,21 +393,10 @@ class Scores:
 
     def _logits(self, batch: Batch, sink: Sink) -> tuple[Tensor, Hooks]:
         """Logits at the positions that precede sampled tokens, (n, T, v), and the hooks of their pass."""
-        ids, mask = batch.inputs()
-        length, shared = ids.shape[1], 0
-        if self.device.type in _ONCE and len(ids) > 1:
-            same = (ids == ids[0]).all(dim=0) & mask.all(dim=0)
-            shared = int(same.long().cumprod(dim=0).sum())
-        hooks = Hooks(self._layers, self._number, batch.count, sink, length, shared)
-        with (
-            frozen(self.model),
-            made_once(self.model, length, shared),
-            hooks,
-            torch.enable_grad(),
-            self._autocast(),
-        ):
-            rows = ids.to(self.device), mask.to(self.device)
-            return forward(self.model, self._accepted, *rows, batch.longest), hooks
+        ids, mask = (rows.to(self.device) for rows in batch.inputs())
+        hooks = Hooks(self._layers, self._number, batch.count, sink)
+        with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
+            return forward(self.model, self._accepted, ids, mask, batch.longest), hooks
 
     def _slopes(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """∂ log π / ∂ logits, and sums over tokens, a few completions at a time."""

@@ -36,7 +36,7 @@ def pieces(uses: Uses, budget: int, dtype: torch.dtype) -> Iterator[tuple[int, T
 
     With each comes the first entry of the parameter that it holds.
     """
-    count, columns = _count(uses), uses[0].right.shape[-1]
+    count, _, columns = uses[0].right.shape
     size = count * columns * dtype.itemsize * min(len(uses), 2)
     for rows in slices(uses[0].rows, budget // size):
         yield rows.start * columns, _formed(uses, rows, dtype).flatten(1)
@@ -51,7 +51,6 @@ def _formed(uses: Uses, rows: slice, dtype: torch.dtype, total: Tensor | None = 
             total = part if total is None else total.add_(part)
             continue
         height, right = rows.stop - rows.start, right.to(dtype)
-        left = left.expand(len(right), -1)
         place = left - rows.start + height * torch.arange(len(left), device=left.device)[:, None]
         if total is None:
             total = right.new_zeros(len(left), height, right.shape[-1])
@@ -66,16 +65,11 @@ def _formed(uses: Uses, rows: slice, dtype: torch.dtype, total: Tensor | None = 
 
 
 def _product(first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
-    """Products of matrices of 16 bits, or more, summed in float32 at least; one may stand for many."""
+    """Products of matrices of 16 bits, or more, summed in float32 at least."""
     narrow = first.is_cuda and first.dtype.itemsize == 2 and dtype == torch.float32
-    if narrow and first.dtype == second.dtype and len(first) == len(second):
+    if narrow and first.dtype == second.dtype:
         return torch.bmm(first, second, out_dtype=dtype)
     return torch.matmul(first.to(dtype), second.to(dtype))
-
-
-def _count(uses: Uses) -> int:
-    """The completions of a matrix's uses."""
-    return max(max(len(_left(use)), len(use.right)) for use in uses)
 
 
 def _left(use: Use) -> Tensor:
