@@ -342,7 +342,9 @@ def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int])
     from ustat_pg.llm.scores import Scores
     from ustat_pg.llm.scoring import pool_of_scores
 
-    pool = pool_of_scores(Scores(model), [side.rollouts for side in sides])
+    # Sketches of that many numbers are the scores: what is compared is without their error.
+    exact = Scores(model, sketch=sum(p.numel() for p in model.parameters()))
+    pool = pool_of_scores(exact, [side.rollouts for side in sides])
     estimates = constants(pool)
     values = {(what, 0): estimates.estimates[what].value for what in CONSTANTS}
     for row in curves(pool, group_sizes, BASELINES).to_dict("records"):

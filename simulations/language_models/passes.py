@@ -136,12 +136,7 @@ class Source:
             values.append(rewards[:apart].reshape(2, -1).mean(axis=1).tolist())
             answers, texts = tuple(map(tuple, tokens[apart:])), ("",) * self.rollouts
             made.append(Rollouts(prompt, tuple(ids), answers, texts, rewards[apart:]))
-        pool = pool_of_scores(_scores_of(model.model), made, gram=True)
-        if pool.gram is None:
-            raise InputError(
-                f"memory does not hold {self.rollouts} completions of {self.model} at once: free some, or "
-                "take fewer --workers"
-            )
+        pool = pool_of_scores(_scores_of(model.model), made)
         place = int(np.random.default_rng([seed, number]).integers(self.prompts))
         one, passed = made[place], {}
         for size in self.group_sizes:
@@ -167,8 +162,7 @@ def _scores_of(model: Any) -> Any:
     if not hasattr(_THREAD, "scores"):
         _THREAD.scores = {}
     if id(model) not in _THREAD.scores:
-        # Nothing compares prompts: one number does for a sketch.
-        _THREAD.scores[id(model)] = Scores(model, sketch=1)
+        _THREAD.scores[id(model)] = Scores(model)
     return _THREAD.scores[id(model)]
 
 

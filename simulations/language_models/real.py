@@ -21,7 +21,7 @@ from scipy.stats import t as student
 
 from ustat_pg.llm.estimates import curves as errors_of
 from ustat_pg.llm.estimates import prompt_moments
-from ustat_pg.llm.pool import ScoredPool, moment_weights
+from ustat_pg.llm.pool import ScoredPool
 from ustat_pg.validation import Array, InputError
 
 from ..evidence import Check, Linear, Point, Ratio, Statement, equal, positive
@@ -117,7 +117,10 @@ class Strength:
     def all_known(self, numbers: Callable[[ScoredPool], Any]) -> tuple[Array, Array]:
         """Numbers of the pool, and half their intervals at these prompts, by rollouts left out in parts."""
         rollouts = np.arange(self.pool.rollouts)
-        parts = [numbers(without(self.pool, rollouts % PARTS == part)) for part in range(PARTS)]
+        parts = [
+            numbers(self.pool.select_rollouts(np.flatnonzero(rollouts % PARTS != part)))
+            for part in range(PARTS)
+        ]
         errors = np.std(parts, axis=0) * (PARTS - 1) ** 0.5
         return np.asarray(numbers(self.pool)), student.isf(ERRORS / 2, PARTS - 1) * errors
 
@@ -171,23 +174,6 @@ class Strength:
 
     def check(self, what: str, functional: Linear | Ratio, statement: Statement) -> Check:
         return Entry(self.name, "real", self).check(what, functional, statement)
-
-
-def without(pool: ScoredPool, left_out: np.ndarray) -> ScoredPool:
-    """The pool without some of each prompt's rollouts."""
-    kept = ~left_out
-    rewards = pool.rewards[:, kept]
-    assert pool.gram is not None, "pools of claims keep their Gram matrices"
-    gram = pool.gram[:, kept][:, :, kept]
-    weights = moment_weights(rewards)
-    return ScoredPool(
-        prompts=pool.prompts,
-        rewards=rewards,
-        squared_norms=pool.squared_norms[:, kept],
-        sums=weights @ gram @ weights.swapaxes(1, 2),
-        lengths=pool.lengths[:, kept],
-        token_proxy=pool.token_proxy[:, kept],
-    )
 
 
 def strengths(suite: Suite) -> list[Strength]:

@@ -39,10 +39,10 @@ TAKEN = {
     ("advise", "model"): ADVICE | MODEL | DRAWN | {"out", "until"},
     ("advise", "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
     ("advise", "scored"): ADVICE | {"scored", "off-policy"},
-    ("mse", "model"): MODEL | DRAWN | {"group-sizes", "out", "by-length", "json"},
+    ("mse", "model"): MODEL | DRAWN | {"group-sizes", "out", "json"},
     ("mse", "rollouts"): MODEL
     | LOG
-    | {"group-sizes", "out", "by-length", "json", "ratio", "clip", "truncate"},
+    | {"group-sizes", "out", "json", "ratio", "clip", "truncate"},
     ("mse", "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
 }
 """The options of each command by subject."""

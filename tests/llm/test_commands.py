@@ -153,7 +153,7 @@ def test_rollouts_of_an_older_policy_are_weighted_by_ratio(kept, stepped, tmp_pa
     words = ["llm", "mse", "--model", stepped, "--rollouts", kept / "rollouts.jsonl"]
     words += ["--group-sizes", "2,4"]
     assert "score them with the model that drew" in refused(capsys, *words)
-    words += ["--ratio", "token", "--by-length", "--out", tmp_path]
+    words += ["--ratio", "token", "--out", tmp_path]
     result = strict(out_of(capsys, *words, "--clip", "0.1,0.2", "--json"))
     assert result["config"]["token_weights"]["clip_high"] == 0.2
     assert 0 < result["bound_share"] < 1
@@ -310,7 +310,7 @@ TWO = [[1.0, 0.0, 0.0, 1.0]] * 3
         ),
         ("llm mse --model m", "--ratio none --clip 1"),
         ("llm mse --model m --rollouts r.jsonl", "--samples 8"),
-        ("llm mse --scored s.npz", "--model m --by-length --ratio token --truncate 2"),
+        ("llm mse --scored s.npz", "--model m --ratio token --truncate 2"),
     ],
 )
 def test_options_that_are_not_read_are_refused_by_their_names(command, ignored, capsys):
@@ -324,14 +324,12 @@ def test_a_share_above_1_is_written_in_percent(share, capsys):
     assert "write all, or a positive share such as 5% or 0.05" in refused(capsys, *words)
 
 
-@pytest.mark.parametrize("way", [("--by-length",), ("--ratio", "token")])
-def test_graded_rewards_have_no_tables_by_counts_and_nothing_is_scored(
-    way, capsys, model, tmp_path
-):
+def test_graded_rewards_have_no_weights_by_ratio_and_nothing_is_scored(capsys, model, tmp_path):
     row = {"prompt": "1+3=", "completion_ids": [[4, 5]] * 4, "rewards": [0, 0.5, 1, 1]}
     row |= {"prompt_ids": [3], "completions": ["x"] * 4, "log_probs": [[-2.0, -3.0]] * 4}
     file, kept = commands.jsonl(tmp_path / "graded.jsonl", row), tmp_path / "out"
-    words = ("llm", "mse", *model[:2], "--rollouts", file, "--out", kept, *way)
+    words = ("llm", "mse", *model[:2], "--rollouts", file, "--out", kept)
+    words += ("--ratio", "token")
     assert "take these alone" in refused(capsys, *words)
     assert not list(kept.iterdir())
 

@@ -44,8 +44,8 @@ def product(one, other, chosen):
 
 def vectors_of(pool, group):
     """What is unbiased for E ĝ of each prompt."""
-    assert group.sketches is None
-    return [factor * sketch for factor, sketch in zip(group.factor, pool.sketches, strict=True)]
+    assert group.vectors is None
+    return [factor * one for factor, one in zip(group.factor, pool.gradients, strict=True)]
 
 
 def groups_of(pool):
@@ -127,7 +127,7 @@ def test_signals_are_likely_of_each_of_these_of_one_or_of_none():
 def test_directions(drawn, name):
     pool, _ = pool_of(*drawn)
     group = groups_of(pool)[name, 4]
-    own, gradient = vectors_of(pool, group), pool.sketches
+    own, gradient = vectors_of(pool, group), pool.gradients
 
     def cosine(chosen):
         along, mine, other = (
@@ -163,7 +163,7 @@ def same(found, wanted, what):
 @pytest.mark.parametrize("drawn", [*POOLS[:4], (0, 2.0, 1)])
 def test_constants(drawn):
     pool, _ = pool_of(*drawn)
-    moments, sketches = prompt_moments(pool), pool.sketches
+    moments, sketches = prompt_moments(pool), pool.gradients
 
     def numbers(chosen):
         square, vanilla, tau, phi = (

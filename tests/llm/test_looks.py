@@ -40,7 +40,7 @@ def advice(capsys, *words, of=MODEL):
 
 def pool_of(prompts, seed):
     """So many prompts drawn anew, and rollouts of each."""
-    return replace(sampled(BANDIT, prompts, ROLLOUTS, seed), gram=None)
+    return sampled(BANDIT, prompts, ROLLOUTS, seed)
 
 
 def test_whichever_look_is_the_last_its_interval_holds_its_level():

@@ -88,7 +88,7 @@ def test_advice_of_a_pool(stage_cost):
     def mean(values):
         return np.array([values[part].mean() for part in classes])
 
-    sketches, both = pool.sketches, list(permutations(every, 2))
+    sketches, both = pool.gradients, list(permutations(every, 2))
     known = Moments(
         context_probs=np.array([len(part) / 12 for part in classes]),
         value=mean(moments.value),

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.support.models import fresh
-from tests.support.pools import ARRAYS, drawn_tokens, of_rollouts, same
+from tests.support.pools import ARRAYS, drawn_tokens, same
 from tests.support.refusals import refuses
 from ustat_pg.llm import scoring
-from ustat_pg.llm.estimates import constants, prompt_moments
+from ustat_pg.llm.estimates import constants, curves
 from ustat_pg.llm.files import load_rollouts
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool import ScoredPool, TokenWeights
 from ustat_pg.llm.prompts import Prompt, Task
 from ustat_pg.llm.rollouts import Rollouts
 from ustat_pg.llm.scores import Scores
@@ -40,84 +40,65 @@ def pool_of(prompts, *, count=N, seed=0):
 
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_the_pool_is_what_differentiation_gives(tiny, tmp_path, on_disk):
-    """Norms, sums and sketches from scores held at full length."""
+    """Norms, products and gradients from scores held at full length."""
     pools = pool_of(7)
     pools[1] = replace(pools[1], rewards=np.ones(N))
     pools[2] = replace(pools[2], rewards=np.array([0.0, 0.5, 1.0, 0.25, 0.0]))
-    scores = Scores(tiny.model, method="loop")
-    result = score_pool(tiny, pools, sketch=scores.d, out=tmp_path if on_disk else None)
+    d = Scores(tiny.model).d
+    scores = Scores(tiny.model, method="loop", sketch=d)
+    result = score_pool(tiny, pools, sketch=d, out=tmp_path if on_disk else None)
     for x, rollouts in enumerate(pools):
-        one = scores.of(rollouts.prompt_ids, rollouts.completion_ids, gram=True)
-        z = rollouts.rewards
-        for name in ("gram", "squared_norms", "token_proxy", "surprise", "surprise_variance"):
+        one = scores.of(rollouts.prompt_ids, rollouts.completion_ids)
+        for name in ("scores", "squared_norms", "token_proxy", "surprise", "surprise_variance"):
             expected = getattr(one, name)
             assert np.allclose(
                 getattr(result, name)[x], expected, rtol=0, atol=1e-5 * np.abs(expected).max()
             )
-        weights = np.stack([np.ones(N), z - z.mean(), (z - z.mean()) ** 2])
-        expected = weights @ one.gram @ weights.T
-        assert np.allclose(result.sums[x], expected, rtol=0, atol=1e-5 * expected.max())
+        gram = one.scores.astype(float) @ one.scores.T.astype(float)
+        assert np.allclose(result.gram[x], gram, rtol=0, atol=1e-5 * gram.max())
+        assert result.rewards[x].tolist() == rollouts.rewards.tolist()
         assert result.lengths[x].tolist() == [len(c) for c in rollouts.completion_ids]
-        own = (result.sketches[x] ** 2).sum()
-        assert own == pytest.approx(expected[1, 1] / (N - 1) ** 2, rel=1e-5, abs=1e-12)
     assert result.prompts == tuple(r.prompt.id for r in pools)
-    assert result.config["scored_parameters"] == scores.d
-    assert result.config["whole_sums"]
-    assert not result.sums[1, 1:].any()
-
-
-def test_sums_over_lengths_are_what_differentiation_gives(tiny, tmp_path):
-    pools = pool_of(4)
-    pools[1] = replace(pools[1], rewards=np.ones(N))
-    scores = Scores(tiny.model, method="loop")
-    result = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
-    plain = score_pool(tiny, pools, sketch=scores.d)
-    assert plain.length_sums is None
-    for name in ("sums", "sketches"):
-        expected = getattr(plain, name)
-        atol = 1e-6 * np.abs(expected).max()
-        assert np.allclose(getattr(result, name), expected, rtol=0, atol=atol)
-    for x, rollouts in enumerate(pools):
-        gram = scores.of(rollouts.prompt_ids, rollouts.completion_ids, gram=True).gram
-        z, sizes = rollouts.rewards, np.array([len(c) for c in rollouts.completion_ids])
-        weights = np.stack([np.ones(N), z - z.mean()]) / sizes
-        expected = weights @ gram @ weights.T
-        own = result.length_sketches[x] @ result.length_sketches[x].T
-        for made in (result.length_sums[x], own):
-            assert np.allclose(made, expected, rtol=0, atol=1e-5 * expected.max())
-    # Kept with them, and not taken for a pool without.
-    again = score_pool(tiny, pools, sketch=scores.d, by_length=True, out=tmp_path)
-    assert np.array_equal(again.length_sums, result.length_sums)
-    other = score_pool(tiny, pools, sketch=scores.d, out=tmp_path)
-    assert other.length_sums is None
+    assert result.config["scored_parameters"] == d
+    assert not result.gradients[1].any()
 
 
 @pytest.mark.parametrize("name", ["base", "short"])
-def test_moments_are_those_of_the_gram_matrix(name):
-    """They agree to a millionth of the largest, and in double precision in any blocks."""
+def test_a_sketch_adds_little_to_the_errors_of_a_pool(name):
+    """A tenth of their own standard errors at most, in sketches of the size that is kept."""
     from ustat_pg.llm.models import load_model
     from ustat_pg.llm.rollouts import sample
     from ustat_pg.llm.tasks import load_task
 
-    model, task = load_model(f"embedded:{name}"), load_task(f"embedded:{name}", limit=6)
+    model, task = load_model(f"embedded:{name}"), load_task(f"embedded:{name}", limit=12)
     rollouts = sample(model, task, 16)
-    for double, limit in ((False, 1e-6), (True, 1e-9)):
-        model.model.double() if double else None
-        whole = score_pool(model, rollouts, sketch=10**6)
-        # Sums made anew, of the matrix.
-        exact = replace(of_rollouts(whole, range(16)), sketches=whole.sketches)
-        pools = [whole]
-        if double:
-            pools.append(score_pool(model, rollouts, sketch=10**6, memory=4 * 10**6))
-            assert pools[1].gram is None
-        for pool in pools:
-            result = prompt_moments(pool)
-            for field, expected in vars(prompt_moments(exact)).items():
-                error = np.abs(getattr(result, field) - expected).max()
-                assert error < limit * np.abs(expected).max(), field
-            assert constants(pool).g_star.value == pytest.approx(
-                constants(exact).g_star.value, rel=3 * limit
-            )
+    found = score_pool(model, rollouts)
+    exact = score_pool(model, rollouts, sketch=10**6)
+    assert found.scores.shape == (12, 16, 4096)
+    assert exact.scores.shape[2] == exact.config["scored_parameters"]
+    np.testing.assert_array_equal(found.squared_norms, exact.squared_norms)
+    one, other = constants(found), constants(exact)
+    for what, estimate in other.estimates.items():
+        assert abs(one.estimates[what].value - estimate.value) < 0.1 * estimate.se, what
+    sizes, names = [2, 8], ["grpo", "norm-weighted", "std"]
+    curve, expected = curves(found, sizes, names), curves(exact, sizes, names)
+    assert ((curve["mse"] - expected["mse"]).abs() < 0.1 * expected["se"]).all()
+
+
+@pytest.mark.parametrize("memory", [None, 4 * 10**6])
+def test_blocks_that_fit_the_memory_give_the_same_pool(memory):
+    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.rollouts import sample
+    from ustat_pg.llm.tasks import load_task
+
+    model, task = load_model("embedded:base"), load_task("embedded:base", limit=2)
+    rollouts = sample(model, task, 16)
+    model.model.double()
+    whole = score_pool(model, rollouts)
+    loop = score_pool(model, rollouts, memory=memory, method="hooks" if memory else "loop")
+    for name in ("scores", "squared_norms"):
+        expected = getattr(whole, name)
+        assert np.abs(getattr(loop, name) - expected).max() < 1e-9 * np.abs(expected).max()
 
 
 def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
@@ -147,7 +128,7 @@ def test_rollouts_that_are_not_the_policys_own_are_noticed(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(model.model, "forward", warmer)
         warm = sample(model, task, 32)
-    options = {"parameters": ["*norm*"], "gram": False}
+    options = {"parameters": ["*norm*"]}
     z = [score_pool(model, pools, **options).on_policy_z for pools in (own, ended, warm)]
     assert abs(z[0]) < 3
     assert min(z[1:]) > 4
@@ -157,15 +138,15 @@ def test_prompts_that_are_scored_at_once_make_the_same_pool(tiny, tmp_path, monk
     """As on a GPU: to rounding, in the order that was given, and found again."""
     pools = pool_of(6)
     pools[1] = replace(pools[1], rewards=np.ones(N))
-    alone = score_pool(tiny, pools, by_length=True)
+    alone = score_pool(tiny, pools)
     monkeypatch.setattr("ustat_pg.llm.scores.passes._TOKENS", {"cpu": 2**15})
-    result = score_pool(tiny, pools, by_length=True, out=tmp_path)
+    result = score_pool(tiny, pools, out=tmp_path)
     assert result.prompts == alone.prompts
     for name in ARRAYS:
         if (expected := getattr(alone, name)) is not None:
             largest = np.abs(expected).max()
             np.testing.assert_allclose(getattr(result, name), expected, rtol=0, atol=1e-5 * largest)
-    same(result, score_pool(tiny, pools, by_length=True, out=tmp_path))
+    same(result, score_pool(tiny, pools, out=tmp_path))
 
 
 # Going on after an interruption.
@@ -279,40 +260,29 @@ VERIFIERS = {
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS.values(), ids=VERIFIERS)
-def test_another_verifier_scores_completions_alone_whose_rewards_change(
-    tiny, tmp_path, monkeypatch, verifier
-):
-    pools, asked, original = pool_of(4), [], Scores.many
-
-    def counted(self, prompts, **options):
-        listed = list(prompts)
-        asked.extend(len(one.completion_ids) for one in listed)
-        return original(self, listed, **options)
-
+def test_another_verifier_scores_nothing_anew(tiny, tmp_path, scored_prompts, verifier):
+    pools = pool_of(4)
     first = score_pool(tiny, pools, out=tmp_path)
     anew = [replace(one, rewards=verifier(one.rewards)) for one in pools]
     expected = score_pool(tiny, anew)
-    monkeypatch.setattr(Scores, "many", counted)
-    result = score_pool(tiny, anew, out=tmp_path)
-    changed = [int((a.rewards != b.rewards).sum()) for a, b in zip(anew, pools, strict=True)]
-    assert sorted(asked) == sorted(filter(None, changed))
-    for name in ARRAYS:
-        if (array := getattr(expected, name)) is not None:
-            off = np.abs(getattr(result, name) - array).max()
-            assert off <= 1e-6 * np.abs(array).max(), name
-    # Both are kept.
-    asked.clear()
+    scored_prompts.clear()
+    same(expected, score_pool(tiny, anew, out=tmp_path))
     same(first, score_pool(tiny, pools, out=tmp_path))
-    same(result, score_pool(tiny, anew, out=tmp_path))
-    assert asked == []
+    assert scored_prompts == []
 
 
-def test_sums_over_lengths_and_pools_without_gram_matrices_are_scored_anew(tiny, tmp_path):
-    pools = pool_of(2)
+def test_rewards_by_which_weights_are_clipped_are_no_others(tiny, tmp_path):
+    """With the sign of the advantage the score itself changes."""
+    pools = [
+        replace(one, log_probs=tuple((-9.0,) * len(ids) for ids in one.completion_ids))
+        for one in pool_of(2)
+    ]
     anew = [replace(one, rewards=1 - one.rewards) for one in pools]
-    for options in ({"by_length": True}, {"gram": False}):
-        score_pool(tiny, pools, out=tmp_path, **options)
-        same(score_pool(tiny, anew, out=tmp_path, **options), score_pool(tiny, anew, **options))
+    how = {"token_weights": TokenWeights(clip=0.2)}
+    first = score_pool(tiny, pools, out=tmp_path, **how)
+    second = score_pool(tiny, anew, out=tmp_path, **how)
+    same(second, score_pool(tiny, anew, **how))
+    assert not np.array_equal(first.squared_norms, second.squared_norms)
 
 
 def test_files_made_by_other_code_are_not_found(tiny, tmp_path, monkeypatch, scored_prompts):
@@ -337,7 +307,7 @@ def test_memory_is_asked_for_the_longest_that_may_come(tiny):
     check_memory(tiny, long, memory=10**7)
     scores = Scores(tiny.model)
     scores.require(60, 64)
-    least = scores.room.bounds[60, 64] + 3 * 4 * scores.d
+    least = scores.room.bounds[60, 64] + 4 * scores.sketch
     check_memory(tiny, short, memory=least * 8 // 7)
     text = "completions of 64 tokens after a prompt of 60 take"
     refuses(text, check_memory, tiny, long, memory=least)
@@ -377,17 +347,3 @@ def test_a_prompt_that_cannot_be_written_whole_is_not_there(tiny, tmp_path, monk
     monkeypatch.setattr(np, "savez", torn)
     refuses("cannot be kept: No space left on device", score_pool, tiny, pool_of(2), out=tmp_path)
     assert list((tmp_path / "scored").iterdir()) == []
-
-
-def test_a_prompt_without_room_for_its_gram_matrix_does_not_cost_the_others_theirs(
-    tiny, tmp_path, monkeypatch
-):
-    def without(rollouts, *more):
-        entry = own(rollouts, *more)
-        return {name: entry[name] for name in entry if name != "gram" or rollouts is not pools[1]}
-
-    pools, own = pool_of(3), scoring._entry
-    monkeypatch.setattr(scoring, "_entry", without)
-    assert score_pool(tiny, pools, out=tmp_path).gram is None
-    monkeypatch.setattr(scoring, "_entry", None)
-    assert score_pool(tiny, [pools[2], pools[0]], out=tmp_path).gram is not None

@@ -116,19 +116,17 @@ def test_noise_and_mean_are_those_of_all_groups_by_autograd(
     size = 2
     table = count_table(name, size)
     d = Scores(now.model).d
-    pool = score_pool(now, pools, token_weights=weights, by_length=by_length, sketch=d)
+    pool = score_pool(now, pools, token_weights=weights, sketch=d)
     result = raw_moments(pool, table, by_length=by_length)
     for x, rollouts in enumerate(pools):
         every = np.stack(list(groups(now.model, rollouts, weights, table, by_length)))
         assert result.second[x] == pytest.approx((every**2).sum(axis=1).mean(), rel=1e-4)
-        mean = result.factor[x] @ result.sketches[x]
+        mean = result.vectors[x]
         # Sketches of that many numbers hold parameters in their order of scoring.
         assert mean @ mean == pytest.approx((every.mean(axis=0) ** 2).sum(), rel=1e-4)
     if weights.clip is not None or weights.truncate is not None:
         assert 0 < pool.bound.sum() < pool.lengths.sum()
-    free = score_pool(
-        now, pools, token_weights=TokenWeights(ratio=weights.ratio), by_length=by_length
-    )
+    free = score_pool(now, pools, token_weights=TokenWeights(ratio=weights.ratio))
     other = raw_moments(free, table, by_length=by_length)
     if name != "count-table:.3,2,-1,.5":
         assert np.abs(result.second / other.second - 1).max() > 1e-3
@@ -189,7 +187,6 @@ def test_what_weighted_pools_refuse(policies, pools):
     refuses("oracle is not a table by counts", noise_to_signal, pool, [2], ["oracle"])
     negative = "count-table:-1,2,-1,.5"
     refuses("clipped by the sign that centred", noise_to_signal, pool, [2], [negative])
-    refuses("with by_length", noise_to_signal, pool, [2], ["std"], aggregation="sequence-mean")
     without = [replace(each, log_probs=None) for each in pools]
     text = "prompt 'p0': its rollouts have no log-probabilities"
     refuses(text, score_pool, now, without, token_weights=TokenWeights())

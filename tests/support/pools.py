@@ -1,10 +1,10 @@
-"""Scored pools compared, and made of fewer rollouts."""
+"""Scored pools compared."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 
-from ustat_pg.llm.pool import ScoredPool, moment_weights
+from ustat_pg.llm.pool import ScoredPool
 
 ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
 
@@ -20,23 +20,3 @@ def same(one, other):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert one.prompts == other.prompts
     assert one.config == other.config
-
-
-def of_rollouts(pool, chosen):
-    """The pool of some rollouts of every prompt: sums made anew of its Gram matrix, without sketches."""
-    chosen = np.asarray(chosen)
-    rewards, gram = pool.rewards[:, chosen], pool.gram[:, chosen[:, None], chosen]
-    weights = moment_weights(rewards)
-    known = {name: getattr(pool, name) for name in ("squared_norms", "lengths", "token_proxy")}
-    return replace(
-        pool,
-        rewards=rewards,
-        gram=gram,
-        sums=weights @ gram @ weights.swapaxes(1, 2),
-        sketches=None,
-        surprise=None,
-        surprise_variance=None,
-        length_sums=None,
-        length_sketches=None,
-        **{name: array[:, chosen] for name, array in known.items()},
-    )

@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from contextlib import contextmanager
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from ..llm.commands import errors_of_pool
@@ -76,7 +77,7 @@ def mse(options: argparse.Namespace) -> None:
         return
     print(errors)
     if files:
-        print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{', '.join(files)}")
+        print(f"\nKept in {out}: rollouts.jsonl, scored.npz,\n{fill(', '.join(files), 110)}")
 
 
 def _pool(settings: dict[str, Any], progress: Progress) -> ScoredPool:

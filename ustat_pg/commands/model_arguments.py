@@ -69,8 +69,6 @@ def mse_arguments(command: Parser) -> None:
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     _subject(command)
     add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
-    text = "also give the noise of losses that average a completion's tokens (1/|o|)"
-    command.options("model", "rollouts")("--by-length", action="store_true", help=text)
     text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
     logs("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
     logs("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")

@@ -102,7 +102,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
     """
     sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     by_length = None
-    if pool.length_sums is not None:
+    if binary(pool):
         by_length = _noise(pool, sizes, SIGNED, aggregation="sequence-mean")
     if pool.weighted:
         assert pool.bound is not None
@@ -114,7 +114,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
     estimate = constants(pool) if pool.distinct > 1 else None
     parts = [curves(pool, sizes, [name for name in OF_POOLS if name not in WEIGHTED])]
     inside = [size for size in sizes if size <= pool.rollouts]
-    if inside and pool.gram is not None:
+    if inside:
         # Groups are drawn from the pool for these: none is larger than it.
         parts.append(curves(pool, inside, WEIGHTED))
     tables = TABLES if binary(pool) else ()

@@ -245,7 +245,7 @@ class Dominant(Shown):
 
 def dominant(pool: ScoredPool) -> Dominant | None:
     """The prompt that makes more than half of E‖g(X)‖²; None where there is none, or of few prompts."""
-    if pool.distinct <= FEW or pool.sketches is None:
+    if pool.distinct <= FEW:
         return None
     parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
     largest = int(parts.argmax())
@@ -291,12 +291,12 @@ def noise_to_signal(
     step.
 
     Arguments:
-        pool: of at least two prompts, with sketches.
+        pool: of at least two prompts.
         group_sizes, estimators: as for :func:`curves`; the first is the one that others
             are compared with.
         aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
-            ``loss_type="grpo"``, of tables by counts and pools scored ``by_length``. In a pool weighted by
-            token (:mod:`ustat_pg.llm.pool`) either is of the weighted scores, of tables by counts too.
+            ``loss_type="grpo"``, of tables by counts. In a pool weighted by token
+            (:mod:`ustat_pg.llm.pool`) either is of the weighted scores, of tables by counts too.
 
     Returns:
         a row for each estimator and group size: estimator, group_size; noise, signal, noise_se, signal_se;
@@ -393,8 +393,8 @@ def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
 
 def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
     """Sketches unbiased for E ĝ of each different prompt, (D, k)."""
-    if group.sketches is not None:
-        return pool.by_prompt(np.einsum("pr,prk->pk", group.factor, group.sketches))
+    if group.vectors is not None:
+        return pool.by_prompt(group.vectors)
     return pool.by_prompt(gradients(pool) * group.factor[:, None])
 
 

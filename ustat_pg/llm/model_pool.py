@@ -55,7 +55,7 @@ class ModelPool:
         limit: the number of prompts to take, drawn by the seed; None for all.
         samples, seed, batch: of sampling, see :func:`~ustat_pg.llm.rollouts.sample`.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.load_model`.
-        parameters, method, autocast, memory, by_length, token_weights: those of
+        parameters, method, autocast, memory, token_weights: those of
             :func:`~ustat_pg.llm.scoring.score_pool`.
         off_policy: go on with rollouts that another policy seems to have drawn.
         out: the folder that keeps everything, and that an interrupted call goes on from.
@@ -81,7 +81,6 @@ class ModelPool:
     method: str = "hooks"
     autocast: bool = False
     memory: int | None = None
-    by_length: bool = False
     token_weights: TokenWeights | None = None
     off_policy: bool = False
     out: Path | None = None
@@ -163,7 +162,6 @@ class ModelPool:
             "parameters": self.parameters,
             "method": self.method,
             "autocast_bf16": self.autocast,
-            "by_length": self.by_length,
             "memory": self.memory,
         }
         whole: Sequence[Any]
@@ -213,7 +211,7 @@ class ModelPool:
             )
 
         def scored(part: Sequence[Rollouts], progress: Progress | None) -> ScoredPool:
-            if self.by_length or self.token_weights is not None:
+            if self.token_weights is not None:
                 _refuse_graded(part)
             return score_pool(
                 model,
@@ -294,8 +292,8 @@ def _refuse_graded(rollouts: Sequence[Rollouts]) -> None:
     for group in rollouts:
         if not np.isin(group.rewards, (0, 1)).all():
             raise InputError(
-                f"prompt {group.prompt.id!r} has rewards that are not 0 or 1: weights by length and "
-                "by ratio take these alone"
+                f"prompt {group.prompt.id!r} has rewards that are not 0 or 1: weights by ratio take "
+                "these alone"
             )
 
 

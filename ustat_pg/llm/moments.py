@@ -1,9 +1,9 @@
 """Unbiased moments of each prompt of a scored pool, and means over prompts with jackknife errors.
 
 Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
-each is unbiased however few rollouts there are. From K it takes the diagonal and two sums, which a pool
-has. Prompts are compared by sketches of their gradients. Errors are those of a jackknife that deletes a
-prompt; they hold the noise of rollouts and of random groups too, which are drawn anew for each.
+each is unbiased however few rollouts there are. Prompts are compared by sketches of their gradients. Errors
+are those of a jackknife that deletes a prompt; they hold the noise of rollouts and of random groups too,
+which are drawn anew for each.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ class GroupMoments:
     Arguments:
         second: E‖ĝ‖².
         cross: ⟨E ĝ, g⟩; NaN where nothing is known of g.
-        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in the pool's sketches; 1
-            where ĝ is unbiased for g. (P, 2) where it multiplies ``sketches`` here.
-        sketches: of Σ s and Σ z̃ s, (P, 2, k), where the mean of scores is not 0; else None.
+        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in the pool; 1 where ĝ is
+            unbiased for g, NaN where no multiple is.
+        vectors: sketches unbiased for E ĝ, (P, k), where no multiple is; else None.
         own: standard errors that ``second`` owes to the groups that were drawn, (P,); None of all groups.
     """
 
     second: Array
     cross: Array
     factor: Array
-    sketches: Array | None = None
+    vectors: Array | None = None
     own: Array | None = None
 
     @classmethod
@@ -89,7 +89,11 @@ class GroupMoments:
     def scaled(self, by: float) -> GroupMoments:
         """Those of a multiple of the estimator."""
         return replace(
-            self, second=self.second * by**2, cross=self.cross * by, factor=self.factor * by
+            self,
+            second=self.second * by**2,
+            cross=self.cross * by,
+            factor=self.factor * by,
+            vectors=None if self.vectors is None else self.vectors * by,
         )
 
 
@@ -112,7 +116,7 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
             "the scores of this pool are weighted by token, and rollouts of an older policy: it has the "
             "noise and the signal of that weighted gradient alone (noise_to_signal)"
         )
-    z, norms, sums, count = pool.rewards, pool.squared_norms, pool.sums, pool.rollouts
+    z, norms, count = pool.rewards, pool.squared_norms, pool.rollouts
     apart = leave_one_out(z)
     centred = apart * ((count - 1) / count)
     spread = (centred**2).sum(axis=1)
@@ -121,8 +125,9 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     others = (spread[:, None] - centred**2 * (count / (count - 1))) / (count - 2)
     # Sums over i ≠ j of K_ij z̃_i z̃_j and of K_ij (z̃_i² + z̃_j²).
     diagonal = (norms * centred**2).sum(axis=1)
-    products = sums[:, 1, 1] - diagonal
-    squares = 2 * (sums[:, 0, 2] - diagonal)
+    to_others = (pool.gram @ centred[..., None])[..., 0]
+    products = (to_others * centred).sum(axis=1) - diagonal
+    squares = 2 * ((pool.gram.sum(axis=2) * centred**2).sum(axis=1) - diagonal)
     gradient_sq = (((count - 1) ** 2 + 1) * products + (count - 1) * squares) / (
         (count - 2) ** 2 * pairs
     )
@@ -221,15 +226,10 @@ def reward_tail(rewards: Array) -> float:
 
 
 def gradients(pool: ScoredPool) -> Array:
-    """Sketches of an unbiased gradient of each prompt, (P, k); refuses one prompt and none."""
-    if pool.sketches is None:
-        raise InputError(
-            "this pool holds no sketches of prompts' gradients: c1 and the i.i.d. design need a "
-            "pool as it was scored, not a selection of its rollouts"
-        )
+    """Sketches of an unbiased gradient of each prompt, (P, k); refuses one prompt."""
     if pool.distinct < 2:
         raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
-    return pool.sketches
+    return pool.gradients
 
 
 def frac_reward_zero_std(

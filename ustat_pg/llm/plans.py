@@ -37,7 +37,7 @@ def plan_costs(
     """Outputs times noise of the unbiased estimator under each plan, and the outputs it draws.
 
     Arguments:
-        pool: of N rollouts a prompt, rewards 0 and 1, with sketches.
+        pool: of N rollouts a prompt, rewards 0 and 1.
         plans: of at most N outputs that draw two first and use every group.
         stage_cost: what going on past the first look costs, in outputs.
 
@@ -45,9 +45,9 @@ def plan_costs(
         a mean with its jackknife for each plan, and expected sizes.
 
     Raises:
-        InputError: a plan that the pool cannot fill, other rewards, one prompt, or no sketches.
+        InputError: a plan that the pool cannot fill, other rewards, or one prompt.
     """
-    counts = _Counts(pool, pool.squared_norms, pool.sums)
+    counts = _Counts(pool)
     for plan in plans:
         plan.require_two()
         if plan.looks[-1] > pool.rollouts:

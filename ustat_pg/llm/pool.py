@@ -1,10 +1,10 @@
-"""A pool of rollouts once it is scored: rewards, norms and a few sums, nothing of the model's size.
+"""A pool of rollouts once it is scored: the reward, the squared norm and a sketch of the score of each.
 
-A score is s = ∇ log π(y | x), summed over the tokens of a completion. For N completions of a prompt
-it keeps the squared norms, and the inner products of three sums, Σ s, Σ z̃ s and Σ z̃² s with z̃ the
-reward less its mean: every moment of :mod:`ustat_pg.llm.estimates` is made of these. Prompts are
-compared by sketches of their gradients. Weighted leave-one-out baselines need the Gram matrix
-K_ij = ⟨s_i, s_j⟩ too, N² numbers a prompt, which is kept where it was made.
+A score is s = ∇ log π(y | x), summed over the tokens of a completion, as long as the model has parameters.
+Its sketch is S s, S a random matrix of k rows with E SᵀS = 1, the same for all completions: inner products
+of different completions' sketches are unbiased for those of their scores, within a prompt and between
+prompts, and squared norms are kept as they are. Every moment, curve and interval of
+:mod:`ustat_pg.llm.estimates`, of whatever rewards, baselines, lengths and rollouts, is made of these.
 
 **Rollouts of an older policy.** Trainers take several steps on one batch of rollouts. With the
 log-probabilities of the policy that drew them, ρ_t = π_θ/π_old of each token is known, and the step is
@@ -22,7 +22,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..estimators import RATIOS, clipped_weights, importance_weights
+from ..memory import slices
 from ..reading import json_value, read_arrays
 from ..validation import InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
@@ -41,7 +42,9 @@ Array = NDArray[np.float64]
 LEAST_ROLLOUTS = 4
 """Rollouts a prompt must have: an error takes a jackknife of statistics of order three."""
 
-_FORMAT = 2
+_FORMAT = 3
+_AT_ONCE = 2**22
+"""Numbers of sketches that are multiplied at once."""
 _SURE = 1e-6
 """Surprise of a token, in nats, that is rounding where the policy is sure of each."""
 
@@ -56,18 +59,11 @@ class ScoredPool:
         prompts: the names of the rows, P different ones.
         rewards: z, (P, N) with N >= 4.
         squared_norms: ‖s_i‖², (P, N).
-        sums: inner products of Σ s, Σ z̃ s and Σ z̃² s, z̃ = z less its mean, (P, 3, 3).
+        scores: sketches of s_i, (P, N, k); scores themselves where they have no more than k entries.
         lengths: sampled tokens of each completion, (P, N).
         token_proxy: Σ_t (1 - 2π_t + Σ_v π_v²) of each completion, (P, N): verl's stand-in for ‖s‖².
-        sketches: of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k): inner
-            products of different prompts' are unbiased for the gradients'. Without them nothing that
-            compares prompts can be estimated.
         surprise: Σ_t (-log π_t - H_t) of each completion, H the entropy, (P, N).
         surprise_variance: Σ_t Var log π_v of each completion, (P, N).
-        gram: K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): weighted baselines need it.
-        length_sums: inner products of Σ s/|y| and Σ z̃ s/|y|, |y| the lengths, (P, 2, 2).
-        length_sketches: sketches of the same two sums, (P, 2, k).
-        total_sketches: sketches of Σ s, (P, k).
         divergences: k1, k2, k3 of KL(π_old ‖ π_θ) of each completion, (P, N, 3), summed over its tokens; of
             a pool whose scores are Σ_t w_t s_t, of mean not 0. k1 and k3 are unbiased for the divergence of
             whole completions; k2 is not.
@@ -76,23 +72,18 @@ class ScoredPool:
         config: origin of the pool: model, task, seed, versions; of JSON's types.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 1.0]], np.ones((1, 4, 2)))
-    >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.sums[0, 0].tolist()
-    (1, 4, [[2.0, 2.0, 2.0, 2.0]], [32.0, 0.0, 8.0])
+    >>> pool.size, pool.rollouts, pool.squared_norms.tolist(), pool.gram[0, 0].tolist()
+    (1, 4, [[2.0, 2.0, 2.0, 2.0]], [2.0, 2.0, 2.0, 2.0])
     """
 
     prompts: tuple[str, ...]
     rewards: Array
     squared_norms: Array
-    sums: Array
+    scores: NDArray[np.floating]
     lengths: Array
     token_proxy: Array
-    sketches: Array | None = None
     surprise: Array | None = None
     surprise_variance: Array | None = None
-    gram: Array | None = None
-    length_sums: Array | None = None
-    length_sketches: Array | None = None
-    total_sketches: Array | None = None
     divergences: Array | None = None
     bound: Array | None = None
     clusters: Array | None = None
@@ -110,13 +101,8 @@ class ScoredPool:
             )
         object.__setattr__(self, "prompts", names)
         shapes: dict[str, tuple[int | None, ...]] = {
-            "sums": (3, 3),
-            "gram": (rollouts, rollouts),
-            "length_sums": (2, 2),
+            "scores": (rollouts, None),
             "divergences": (rollouts, 3),
-            "sketches": (None,),
-            "length_sketches": (2, None),
-            "total_sketches": (None,),
             "clusters": (),
         }
         for name, value in self._arrays().items():
@@ -124,9 +110,9 @@ class ScoredPool:
             array = finite_array(name, value, len(shape))
             if any(n not in (None, size) for n, size in zip(shape, array.shape, strict=True)):
                 raise InputError(f"{name} has shape {array.shape}: it must be {shape}")
-            if name in ("sums", "gram", "length_sums"):
-                # Inner products that were made apart differ in their last digits.
-                array = (array + array.swapaxes(1, 2)) / 2
+            if name == "scores":
+                # In the precision that they have: they are nearly all of a pool.
+                array = array.astype(np.result_type(value, np.float32), copy=False)
             elif name in ("squared_norms", "lengths", "token_proxy", "surprise_variance", "bound"):
                 # Sums of probabilities may fall below 0 by rounding.
                 array = np.maximum(array, 0.0)
@@ -148,7 +134,7 @@ class ScoredPool:
         lengths: ArrayLike | None = None,
         token_proxy: ArrayLike | None = None,
     ) -> ScoredPool:
-        """The pool of scores that fit in memory; its sketches are the gradients.
+        """The pool of scores that fit in memory, which it keeps whole.
 
         Arguments:
             rewards: (P, N).
@@ -158,25 +144,37 @@ class ScoredPool:
         z, s = finite_array("rewards", rewards, 2), finite_array("scores", scores, 3)
         if s.shape[:2] != z.shape:
             raise InputError(f"scores have shape {s.shape}: they must begin with {z.shape}")
-        weights = moment_weights(z)
-        sums = weights @ s
-        sizes = np.ones_like(z) if lengths is None else finite_array("lengths", lengths, 2)
-        by_length = length_weights(weights, sizes) @ s
-        gram = s @ s.swapaxes(1, 2)
-        norms = np.einsum("pii->pi", gram)
+        norms = np.square(s).sum(axis=2)
         return cls(
             prompts=tuple(map(str, range(len(z)))),
             rewards=z,
             squared_norms=norms,
-            sums=sums @ sums.swapaxes(1, 2),
-            lengths=sizes,
+            scores=s,
+            lengths=np.ones_like(z) if lengths is None else np.asarray(lengths),
             token_proxy=norms if token_proxy is None else np.asarray(token_proxy),
-            sketches=sums[:, 1] / max(z.shape[1] - 1, 1),
-            total_sketches=sums[:, 0],
-            gram=gram,
-            length_sums=by_length @ by_length.swapaxes(1, 2),
-            length_sketches=by_length,
         )
+
+    @cached_property
+    def gram(self) -> Array:
+        """K_ij = ⟨s_i, s_j⟩ within each prompt, (P, N, N): exact for i = j, else unbiased."""
+        made = np.concatenate([rows @ rows.swapaxes(1, 2) for _, rows in self._wide()])
+        own = np.arange(self.rollouts)
+        made[:, own, own] = self.squared_norms
+        return frozen(made)
+
+    @cached_property
+    def gradients(self) -> Array:
+        """Sketches of each prompt's gradient (1/N) Σ_i (z_i - mean of the others) s_i, (P, k)."""
+        return frozen(self.combined(leave_one_out(self.rewards) / self.rollouts))
+
+    def combined(self, weights: Array) -> Array:
+        """Sketches of Σ_i w_i s_i at each prompt, (P, k), for weights (P, N)."""
+        return np.concatenate([(weights[part, None] @ rows)[:, 0] for part, rows in self._wide()])
+
+    def _wide(self) -> Iterator[tuple[slice, Array]]:
+        """Some prompts' scores after the others' in double precision, in which all together would not fit."""
+        for part in slices(self.size, _AT_ONCE / self.scores[0].size):
+            yield part, self.scores[part].astype(np.float64)
 
     @property
     def size(self) -> int:
@@ -256,7 +254,7 @@ class ScoredPool:
         arrays = read_arrays(source)
         try:
             if (number := int(arrays.pop("format"))) != _FORMAT:
-                raise ValueError(f"it has format {number}; score the rollouts again")
+                raise ValueError(f"it has format {number}: score the rollouts again")
             prompts, config = (
                 json_value(str(arrays.pop(name)), name) for name in ("prompts", "config")
             )
@@ -273,6 +271,14 @@ class ScoredPool:
         arrays: dict[str, Any] = {name: array[chosen] for name, array in self._arrays().items()}
         names = tuple(self.prompts[i] for i in chosen)
         return ScoredPool(prompts=names, config=self.config, **arrays)
+
+    def select_rollouts(self, chosen: Sequence[int] | NDArray[np.intp]) -> ScoredPool:
+        """The pool of some rollouts of every prompt only, by number and in that order."""
+        arrays: dict[str, Any] = {
+            name: array if name == "clusters" else array[:, chosen]
+            for name, array in self._arrays().items()
+        }
+        return ScoredPool(prompts=self.prompts, config=self.config, **arrays)
 
 
 _ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
@@ -306,22 +312,6 @@ def leave_one_out(rewards: Array) -> Array:
     centred = rewards - rewards.mean(axis=-1, keepdims=True)
     flat = (rewards == rewards[..., :1]).all(axis=-1, keepdims=True)
     return np.where(flat, 0.0, centred * (count / (count - 1)))
-
-
-def moment_weights(rewards: Array) -> Array:
-    """1, z̃ and z̃² of each rollout, z̃ = z less the mean of its row: the weights of ``sums``, (..., 3, N).
-
-    >>> moment_weights(np.array([1.0, 0.0, 0.0, 0.0]))[1].tolist()
-    [0.75, -0.25, -0.25, -0.25]
-    """
-    count = rewards.shape[-1]
-    centred = leave_one_out(rewards) * ((count - 1) / count)
-    return np.stack([np.ones_like(centred), centred, centred**2], axis=-2)
-
-
-def length_weights(weights: Array, lengths: Array) -> Array:
-    """1/|y| and z̃/|y| of each rollout, the weights of ``length_sums``, from :func:`moment_weights`."""
-    return weights[..., :2, :] / lengths[..., None, :]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from ..predictions import CountTable, best_table, count_table
 from ..registry import ALIASES, ESTIMATORS, parse
 from ..validation import InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
-from .pool import ScoredPool, address, moment_weights
+from .pool import ScoredPool, address
 from .weighted import (
     ONE_MORE,
     WEIGHTED,
@@ -50,26 +50,21 @@ def binary(pool: ScoredPool) -> bool:
 class _Counts:
     """A pool's blocks of K, and laws of the successes beside one or two of its rollouts."""
 
-    def __init__(self, pool: ScoredPool, norms: Array, sums: Array) -> None:
+    def __init__(self, pool: ScoredPool, lengths: Array | float = 1.0) -> None:
         z = pool.rewards
         if not binary(pool):
             raise InputError(
                 "a table by counts takes rewards that are 0 or 1: this pool has others"
             )
-        self.count, self.won, mean = pool.rollouts, z.sum(axis=1), z.mean(axis=1)
-        self.diagonals = (norms * z).sum(axis=1), (norms * (1 - z)).sum(axis=1)
-        # z = z̃ + z̄ and 1 - z = (1 - z̄) - z̃: their sums are combinations of those of 1 and z̃.
-        of_won = np.stack([mean, np.ones_like(mean)])
-        of_lost = np.stack([1 - mean, -np.ones_like(mean)])
-
-        def product(first: Array, second: Array) -> Array:
-            return np.einsum("ip,pij,jp->p", first, sums[:, :2, :2], second)
-
+        self.count, self.won = pool.rollouts, z.sum(axis=1)
+        both = np.stack([z / lengths, (1 - z) / lengths], axis=1)
+        self.diagonals = tuple((both**2 @ pool.squared_norms[..., None])[..., 0].T)
+        sums = both @ pool.gram @ both.swapaxes(1, 2)
         # Sums of K_ij over i ≠ j: both won, both lost, one of each.
         self.blocks = (
-            product(of_won, of_won) - self.diagonals[0],
-            product(of_lost, of_lost) - self.diagonals[1],
-            2 * product(of_won, of_lost),
+            sums[:, 0, 0] - self.diagonals[0],
+            sums[:, 1, 1] - self.diagonals[1],
+            2 * sums[:, 0, 1],
         )
 
     def beside(self, excluded: int, won: int, values: Array) -> Array:
@@ -119,7 +114,7 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     >>> moments.second.round(12).tolist(), moments.cross.round(12).tolist(), moments.factor.tolist()
     ([0.208333333333], [-0.041666666667], [1.0])
     """
-    counts = _Counts(pool, pool.squared_norms, pool.sums)
+    counts = _Counts(pool)
     size, room = table.group_size, pool.rollouts
     if size > room - (not table.unbiased):
         raise too_large(size, pool, "" if table.unbiased else ONE_MORE)
@@ -136,41 +131,19 @@ def table_moments(pool: ScoredPool, table: CountTable) -> GroupMoments:
     )
 
 
-_LINEAR = 1e-9
-"""Rounding error of advantages that are linear in rewards, over the largest."""
-
-
 def own_moments(pool: ScoredPool, estimator: str) -> GroupMoments:
     """The moments of an estimator's gradient in groups of all N rollouts, one draw of ĝ a prompt.
 
-    Where advantages are linear in the rewards of a group, A_i = α + β z̃_i, which those of two rewards always
-    are, and those of std and MaxRL for any,
-
-        ĝ = (1/N) (α Σ s + β Σ z̃ s),
-
-    whose squared norm and sketch the pool has. ⟨E ĝ, g⟩ takes one rollout more and is not known.
+    ĝ = (1/N) Σ A_i s_i itself. ⟨E ĝ, g⟩ takes one rollout more and is not known.
 
     >>> pool = ScoredPool.from_scores([[2.0, 0.0, 1.0, 1.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> own_moments(pool, "std").second.round(12).tolist()
     [0.5]
     """
-    rewards, count = pool.rewards, pool.rollouts
-    centred, a = moment_weights(rewards)[:, 1], np.asarray(advantages(estimator, rewards))
-    spread = np.square(centred).sum(axis=1)
-    shift = a.mean(axis=1)
-    slope = (a * centred).sum(axis=1) / np.where(spread > 0, spread, 1.0)
-    apart = np.abs(a - shift[:, None] - slope[:, None] * centred).max()
-    if apart > _LINEAR * np.abs(a).max():
-        raise InputError(
-            f"advantages of {estimator} are not linear in the rewards of a group here: its noise takes "
-            "rewards that are 0 or 1"
-        )
-    factor = np.stack([shift, slope], axis=1) / count
-    second = np.einsum("pi,pij,pj->p", factor, pool.sums[:, :2, :2], factor)
+    weights = np.asarray(advantages(estimator, pool.rewards)) / pool.rollouts
+    second = np.einsum("pi,pij,pj->p", weights, pool.gram, weights)
     unknown = np.full(pool.size, np.nan)
-    if np.abs(shift).max() <= _LINEAR * np.abs(a).max():
-        return GroupMoments(second, unknown, slope * ((count - 1) / count))
-    return GroupMoments(second, unknown, factor, _sums_sketched(pool))
+    return GroupMoments(second, unknown, unknown, pool.combined(weights))
 
 
 def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False) -> GroupMoments:
@@ -182,8 +155,10 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     (1/N) [E a₁ Σ_won u + E a₀ Σ_lost u], the successes of G-1 others hypergeometric. Nothing is known of g
     here.
     """
-    norms, sums, sketches = _raw(pool, by_length)
-    counts, size, room = _Counts(pool, norms, sums), table.group_size, pool.rollouts
+    if not (by_length or pool.weighted):
+        raise InputError("scores of this pool have mean 0: table_moments takes them")
+    lengths = pool.lengths if by_length else 1.0
+    counts, size, room = _Counts(pool, lengths), table.group_size, pool.rollouts
     if size > room:
         raise too_large(size, pool)
     won, lost = table.successes, table.failures
@@ -197,29 +172,9 @@ def raw_moments(pool: ScoredPool, table: CountTable, *, by_length: bool = False)
     both, none, one = counts.blocks
     parts = np.stack([*counts.diagonals, both, none, one / 2], axis=1)
     second, of_won, of_lost = (rows[:, :5] * parts).sum(axis=1), rows[:, 5], rows[:, 6]
-    share = counts.won / room
-    factor = np.stack([of_won * share + of_lost * (1 - share), of_won - of_lost], axis=1)
-    return GroupMoments(second, np.full(pool.size, np.nan), factor, sketches)
-
-
-def _raw(pool: ScoredPool, by_length: bool) -> tuple[Array, Array, Array]:
-    """‖u‖², and inner products and sketches of Σ u and Σ z̃ u."""
-    if by_length:
-        if pool.length_sums is None or pool.length_sketches is None:
-            raise InputError(
-                "this pool holds no sums of scores over lengths: score the rollouts again, with by_length"
-            )
-        return pool.squared_norms / pool.lengths**2, pool.length_sums, pool.length_sketches
-    if not pool.weighted:
-        raise InputError("scores of this pool have mean 0: table_moments takes them")
-    return pool.squared_norms, pool.sums, _sums_sketched(pool)
-
-
-def _sums_sketched(pool: ScoredPool) -> Array:
-    """Sketches of Σ s and Σ z̃ s, (P, 2, k)."""
-    if pool.total_sketches is None or pool.sketches is None:
-        raise InputError("this pool holds no sketches of sums of scores: score the rollouts again")
-    return np.stack([pool.total_sketches, pool.sketches * (pool.rollouts - 1)], axis=1)
+    unknown = np.full(pool.size, np.nan)
+    each = np.where(pool.rewards == 1, of_won[:, None], of_lost[:, None]) / lengths
+    return GroupMoments(second, unknown, unknown, pool.combined(each))
 
 
 def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -> GroupMoments:
@@ -231,9 +186,9 @@ def learned_moments(pool: ScoredPool, moments: PromptMoments, group_size: int) -
     second, known = np.empty(pool.size), moments.by_prompt(pool)
     for part in np.array_split(np.array(order), min(_PARTS, pool.distinct)):
         others = ~np.isin(range(pool.distinct), part)
-        judged = np.flatnonzero(~others[pool.places])
+        judged = ~others[pool.places]
         table = best_table(as_moments(known, others), group_size)
-        second[judged] = table_moments(pool.select_prompts(judged.tolist()), table).second
+        second[judged] = table_moments(pool, table).second[judged]
     return GroupMoments.unbiased(second - moments.gradient_sq, moments.gradient_sq)
 
 

@@ -265,7 +265,7 @@ def _squared_norms(trainer: Any, output: Any) -> Any:
     norms: list[float] = []
     try:
         with torch.enable_grad():
-            scores = Scores(model, **trainer.ustat_pg_scores)
+            scores = Scores(model, **{"sketch": None} | trainer.ustat_pg_scores)
             pairs = zip(prompts, completions, strict=True)
             asked = (
                 Asked(prompt, [completion for _, completion in group])

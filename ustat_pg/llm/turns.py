@@ -42,7 +42,7 @@ def episode_pool(
         context = _ids(language_model, f"{where}: context", turn["context"])
         completion = _ids(language_model, f"{where}: completion", turn["completion"])
         check_lengths(language_model, where, len(context), len(completion))
-        asked = Asked(context, [completion], [[1.0]], name=where)
+        asked = Asked(context, [completion], name=where)
         episodes.setdefault((turn["prompt"], turn["episode"]), []).append(
             (number(f"{where}: reward", turn["reward"]), asked)
         )
@@ -53,7 +53,7 @@ def episode_pool(
     for e, rows in enumerate(episodes.values()):
         rewards[e, : len(rows)], reached[e, : len(rows)] = [reward for reward, _ in rows], 1
     made = scores.many(asked for rows in episodes.values() for _, asked in rows)
-    sketches = np.concatenate([one.sketches for one in made if one.sketches is not None])
+    sketches = np.concatenate([one.scores for one in made])
     spread = np.zeros((*shape, sketches.shape[1]))
     spread[reached > 0] = sketches
     names = np.unique([str(prompt) for prompt, _ in episodes], return_inverse=True)[1]

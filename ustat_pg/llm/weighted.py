@@ -86,11 +86,6 @@ def group_errors(
         raise too_small(min(group_sizes))
     if max(group_sizes) > pool.rollouts:
         raise too_large(max(group_sizes), pool)
-    if pool.gram is None:
-        raise InputError(
-            "this pool has no Gram matrices, of which errors of random groups are made: score it "
-            "with memory for all completions of a prompt at once, or ask for baselines without weights"
-        )
     sources = {
         "norm-weighted": pool.squared_norms,
         "length-weighted": pool.lengths,
@@ -130,7 +125,6 @@ def _apart(
     pool: ScoredPool, weights: Array, part: slice, orders: NDArray[np.intp], size: int
 ) -> Array:
     """‖ĝ‖² less that of the last weights, means over the groups of each order, (baselines, p, orders)."""
-    assert pool.gram is not None
     count = pool.rollouts // size
     groups = orders[..., : count * size].reshape(*orders.shape[:2], count, size)
     place = np.arange(len(orders))[:, None, None, None]
@@ -154,7 +148,6 @@ def too_small(size: int) -> InputError:
 def _pair_gradient_sq(pool: ScoredPool, weights: Array) -> Array:
     """‖g‖² of each prompt from pairs i ≠ j, centred by the weighted mean of the others, (P,)."""
     z, count = pool.rewards, pool.rollouts
-    assert pool.gram is not None
     total = np.zeros(pool.size)
     for i in range(count):
         rest = np.delete(np.arange(count), i)

@@ -19,7 +19,7 @@ from simulations.language_models import passes, real
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
 from ustat_pg.digests import sources_of
-from ustat_pg.llm import scoring, tables
+from ustat_pg.llm import tables
 from ustat_pg.llm.models import load_model, tokenise
 from ustat_pg.llm.tasks import load_task
 
@@ -195,20 +195,6 @@ def test_kept_replications_are_those_that_are_made(strength):
     assert other.key != kept.source.key
 
 
-def test_a_replication_that_memory_does_not_hold_is_refused_and_not_kept(
-    strength, monkeypatch, tmp_path
-):
-    one, _, _ = strength
-    whole = scoring.pool_of_scores
-
-    def without(scores, prompts, *, gram):
-        return whole(scores, prompts)
-
-    monkeypatch.setattr(scoring, "pool_of_scores", without)
-    refuses("fewer --workers", one.cell.source.replication, 6, 0, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_wrong_inner_products_leave_the_mean_of_the_passes(strength, monkeypatch):
     """What scores pools enters measured errors through noise alone."""
     one, _, _ = strength
@@ -217,7 +203,7 @@ def test_wrong_inner_products_leave_the_mean_of_the_passes(strength, monkeypatch
     monkeypatch.setattr(passes.Source, "replication", lambda *_: pool)
     cell = replace(one.cell, source=source)
     true = cell._replication(3, 0)
-    wrong = replace(pool, gram=np.zeros_like(pool.gram))
+    wrong = replace(pool, scores=0 * pool.scores, squared_norms=0 * pool.squared_norms)
     monkeypatch.setattr(passes.Source, "replication", lambda *_: wrong)
     for quantity in cell.quantities:
         label = quantity.label
@@ -231,8 +217,7 @@ def test_a_model_that_is_always_right_or_wrong_is_said(strength, monkeypatch):
     """Nothing is divided by an error of 0, and nothing is confirmed of what a pool does not know."""
     one, _, _ = strength
     never = replace(one.pool, rewards=np.zeros_like(one.pool.rewards))
-    whole = real.without(never, np.zeros(never.rollouts, dtype=bool))
-    silent = replace(one, pool=replace(whole, gram=never.gram))
+    silent = replace(one, pool=never)
     monkeypatch.setattr(real, "strengths", lambda suite: [silent])
     suite = Suite("smoke", on="language-model", model=MEMBER)
     refuses("nearly all right, or nearly all wrong", claim, "gradient_mse_lm", suite)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...noise import uses
-from ...noise.uses import Maker, Matrix, Use
+from ...noise.uses import Maker, Use
 from ...validation import InputError, argument
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
@@ -20,6 +19,9 @@ TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
 COARSE = 5e-2
 """The same of 16-bit arithmetic."""
+
+CLOSE = 1e-3
+"""Relative difference of logits that is rounding: some models take softmax in float32 always."""
 
 
 Uses = list[Use]
@@ -88,51 +90,6 @@ def layers(
     return layers
 
 
-class _Once(torch.autograd.Function):
-    """A product with a matrix, made once of what all completions begin with; slopes are each one's own."""
-
-    @staticmethod
-    def forward(ctx: Any, read: Tensor, shared: int, side: int, module: nn.Module) -> Tensor:
-        ctx.weight = module.weight if side else module.weight.T
-        ctx.dtype = read.dtype
-        apply = partial(type(module).forward, module)
-        first, rest = (apply(part.contiguous()) for part in (read[:1, :shared], read[:, shared:]))
-        return torch.cat([first.expand(len(read), -1, -1), rest], dim=1)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:
-        return (slope @ ctx.weight.to(slope.dtype)).to(ctx.dtype), None, None, None
-
-
-@contextmanager
-def made_once(model: nn.Module, length: int, shared: int) -> Iterator[None]:
-    """Layers that multiply the first ``shared`` of ``length`` tokens once for all completions.
-
-    In a causal model what the same tokens become does not depend on those that follow.
-    """
-
-    def forward(module: nn.Module, side: int, read: Tensor) -> Tensor:
-        if read.ndim == 3 and read.shape[1] == length:
-            made: Tensor = _Once.apply(read, shared, side, module)
-        else:
-            # A part of all tokens, such as the head's, takes one product, not one for each completion.
-            made = type(module).forward(module, read.contiguous())
-        return made
-
-    changed: list[nn.Module] = []
-    try:
-        for module in model.modules() if shared else ():
-            maker = uses.makers(module).get("weight")
-            # What another package has put in a layer's place stays there.
-            if isinstance(maker, Matrix) and "forward" not in vars(module):
-                module.forward = partial(forward, module, maker.side)
-                changed.append(module)
-        yield
-    finally:
-        for module in changed:
-            del module.forward
-
-
 class Hooks:
     """Hooks on the layers of one pass, in place while the forward pass runs.
 
@@ -141,9 +98,6 @@ class Hooks:
         number: of each parameter.
         count: completions of the pass.
         sink: called with a parameter's number and all its uses as soon as the last is there.
-        length: tokens of the pass.
-        shared: how many of them, from the first, all completions share. What a layer
-            reads for these a use has once: one side with a single row.
     """
 
     def __init__(
@@ -152,15 +106,12 @@ class Hooks:
         number: dict[int, int],
         count: int,
         sink: Sink,
-        length: int = 0,
-        shared: int = 0,
     ) -> None:
         self._layers, self._count, self._sink = layers, count, sink
-        self._length, self._shared = length, shared
         self._all = set(number.values())
         self._open: dict[int, int] = {}
         self._uses: dict[int, Uses] = {}
-        self._reads: dict[int, tuple[Layer, list[Tensor], int]] = {}
+        self._reads: dict[int, tuple[Layer, Tensor, int]] = {}
         self._handles: list[Any] = []
 
     def __enter__(self) -> None:
@@ -187,24 +138,17 @@ class Hooks:
         if not output.requires_grad:
             # The graph begins at the first layer that is scored.
             output = output.detach().requires_grad_(True)
-        key, parts = len(self._reads), [read.detach()]
-        if self._shared and read.ndim < 4 and read.shape[1] == self._length:
-            # Copies, so that what many completions read of the same tokens is not held.
-            parts = [parts[0][:1, : self._shared].clone(), parts[0][:, self._shared :].clone()]
-        self._reads[key] = (layer, parts, output.numel() * output.element_size())
+        key = len(self._reads)
+        self._reads[key] = (layer, read.detach(), output.numel() * output.element_size())
         for k in layer:
             self._open[k] = self._open.get(k, 0) + 1
         output.register_hook(lambda slope: self._backward(key, slope))
         return output
 
     def _backward(self, key: int, slope: Tensor) -> None:
-        layer, parts, _ = self._reads.pop(key)
-        slopes = [slope]
-        if len(parts) > 1:
-            slopes = [slope[:, : self._shared], slope[:, self._shared :]]
+        layer, read, _ = self._reads.pop(key)
         for k, make in layer.items():
-            made = [make(*both) for both in zip(parts, slopes, strict=True) if both[1].shape[1]]
-            self._uses.setdefault(k, []).extend(made)
+            self._uses.setdefault(k, []).append(make(read, slope))
             self._open[k] -= 1
             if not self._open[k]:
                 self._sink(k, self._uses.pop(k))
@@ -216,7 +160,7 @@ class Hooks:
 
     def held(self) -> Iterator[tuple[Tensor, int]]:
         """The input of each layer, and the bytes of its output."""
-        for _, (read,), written in self._reads.values():
+        for _, read, written in self._reads.values():
             yield read, written
 
     def uncalled(self, names: Sequence[str]) -> str | None:

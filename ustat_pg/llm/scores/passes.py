@@ -10,35 +10,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
 from ...memory import slices
 from ...noise.sketch import Sketch
 from ...validation import InputError, argument, integer, one_of
-from .kept import Kept, PromptScores, firsts
-from .layers import COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, made_once, selected
-from .sums import dot, squares
+from .kept import Kept, PromptScores
+from .layers import CLOSE, COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
+from .sums import squares
 from .tokens import Batch, Room, forward, of_tokens
 
 Array = NDArray[np.float64]
 
-SKETCH = 2**14
-"""Numbers of a sketch, unless given."""
-
-_SUMS = 3
-"""Weighted sums that every pool takes of a prompt, at most."""
+SKETCH = 2**12
+"""Numbers of a sketch, unless given: an inner product is off by 2% of the product of both norms."""
 
 _TOKENS = {"cuda": 2**15}
 """Tokens, padding included, up to which several prompts go through a model at once.
 
 Elsewhere one does, so that the last digits of a prompt's scores do not depend on its neighbours.
-"""
-
-_ONCE = ("cpu",)
-"""Devices on which a product of the tokens that all completions share is made once.
-
-On a GPU several prompts go through a model at once, and a copy takes as long as such a product.
 """
 
 _NOT_FINITE = "scores are not finite: the model's logits or weights are not"
@@ -50,18 +41,8 @@ class Asked:
 
     prompt_ids: Sequence[int]
     completion_ids: Sequence[Sequence[int]]
-    weights: ArrayLike | None = None
     token_weights: Sequence[Sequence[float]] | None = None
     name: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Prompt:
-    """A prompt that is asked, its equal completions merged."""
-
-    name: str | None
-    batch: Batch
-    weights: Tensor | None
 
 
 class Scores:
@@ -74,9 +55,10 @@ class Scores:
         memory: bytes to hold besides the model; None for four fifths of what the model's device
             has free now, and on a CPU for half of it.
         method: "hooks", or "loop" for one backward pass for each completion.
-        autocast_bf16: run the forward pass under autocast to bfloat16; inner products are summed
-            in float32 and float64 even so.
-        sketch: k, numbers of a sketch; fewer where there are fewer parameters, and it is exact then.
+        autocast_bf16: run the forward pass under autocast to bfloat16; squares are summed in float32 and
+            float64 even so.
+        sketch: k, numbers of a sketch; fewer where there are fewer parameters, and it is exact then. None
+            for norms alone.
     """
 
     def __init__(
@@ -87,7 +69,7 @@ class Scores:
         memory: int | None = None,
         method: str = "hooks",
         autocast_bf16: bool = False,
-        sketch: int = SKETCH,
+        sketch: int | None = SKETCH,
     ) -> None:
         self.model = model
         self.method = one_of("method", method, ("hooks", "loop"))
@@ -95,7 +77,7 @@ class Scores:
         self._refuse_training()
         self.names, self._parameters = selected(model, parameters)
         self.sizes = tuple(p.numel() for p in self._parameters)
-        self._first = firsts(self.sizes)
+        self._first = [0, *np.cumsum(self.sizes)[:-1].tolist()]
         self.device = self._parameters[0].device
         if len({p.device for p in self._parameters}) > 1:
             raise InputError("the model's parameters lie on several devices: put it on one")
@@ -103,8 +85,10 @@ class Scores:
         wide = any(p.dtype == torch.float64 for p in self._parameters)
         self.dtype = torch.float64 if wide else torch.float32
         self._like = torch.empty(0, dtype=self.dtype, device=self.device)
-        self.sketch = integer("sketch", sketch)
-        self._sketch = Sketch(self.d, self.sketch, self._like)
+        self.sketch = None if sketch is None else integer("sketch", sketch)
+        self._sketch = None
+        if self.sketch is not None:
+            self._sketch = Sketch(self.d, self.sketch, self._like)
         self._number = {id(p): k for k, p in enumerate(self._parameters)}
         self._layers = layers(model, self._number, self.names) if method == "hooks" else []
         base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -127,25 +111,18 @@ class Scores:
         self,
         prompt_ids: Sequence[int],
         completion_ids: Sequence[Sequence[int]],
-        weights: ArrayLike | None = None,
-        *,
-        gram: bool = False,
         token_weights: Sequence[Sequence[float]] | None = None,
     ) -> PromptScores:
-        """Norms, and inner products and sketches of weighted sums, of a prompt's completions.
+        """Norms and sketches of the scores of a prompt's completions.
 
         Arguments:
             prompt_ids: the prompt's tokens.
             completion_ids: those of each of N completions; equal ones are computed once.
-            weights: w, (r, N), of the sums Σ_i w_ri s_i.
-            gram: make the Gram matrix too, if one block holds all completions.
             token_weights: v_t of each token of each completion, whose score is then Σ_t v_t ∇ log π_t.
         """
-        return next(
-            self.many([Asked(prompt_ids, completion_ids, weights, token_weights)], gram=gram)
-        )
+        return next(self.many([Asked(prompt_ids, completion_ids, token_weights)]))
 
-    def many(self, asked: Iterable[Asked], *, gram: bool = False) -> Iterator[PromptScores]:
+    def many(self, asked: Iterable[Asked]) -> Iterator[PromptScores]:
         """What :meth:`of` gives of each of some prompts, several of which go through the model at once.
 
         On a GPU as many neighbours do as its memory allows, up to 2¹⁵ tokens, where padding them to one
@@ -155,48 +132,39 @@ class Scores:
             InputError: a prompt's scores are refused, named where it has a name, when it is its turn.
         """
         self._refuse_training()
-        together: list[_Prompt] = []
-        for one in map(self._prompt, asked):
-            if together and not self._fit([*together, one]):
-                yield from self._scored(together, gram)
+        together: list[tuple[str | None, Batch]] = []
+        for one in asked:
+            batch = Batch.of(one.prompt_ids, one.completion_ids, one.token_weights)
+            if together and not self._fit([*(other for _, other in together), batch]):
+                yield from self._scored(together)
                 together = []
-            together.append(one)
+            together.append((one.name, batch))
         if together:
-            yield from self._scored(together, gram)
+            yield from self._scored(together)
 
-    def _prompt(self, asked: Asked) -> _Prompt:
-        batch = Batch.of(asked.prompt_ids, asked.completion_ids, asked.token_weights)
-        if asked.weights is None:
-            return _Prompt(asked.name, batch, None)
-        given = np.asarray(asked.weights, dtype=np.float64)
-        merged = np.stack([np.bincount(batch.back[0], row, batch.count) for row in given])
-        return _Prompt(asked.name, batch, torch.tensor(merged, device=self.device).to(self.dtype))
-
-    def _fit(self, prompts: Sequence[_Prompt]) -> bool:
+    def _fit(self, batches: Sequence[Batch]) -> bool:
         """Whether prompts should go through the model together, for all that memory says."""
-        batches = [prompt.batch for prompt in prompts]
         lengths = [batch.shortest + batch.longest for batch in batches]
         padded = sum(batch.count for batch in batches) * max(lengths)
         needed = sum(batch.count * length for batch, length in zip(batches, lengths, strict=True))
-        weighted = {prompt.weights is None for prompt in prompts}
         few = padded <= _TOKENS.get(self.device.type, 0) and 5 * needed >= 4 * padded
-        return self.method == "hooks" and len(weighted) == 1 and few
+        return self.method == "hooks" and few
 
-    def _scored(self, prompts: Sequence[_Prompt], gram: bool) -> Iterator[PromptScores]:
+    def _scored(self, prompts: Sequence[tuple[str | None, Batch]]) -> Iterator[PromptScores]:
         try:
-            made = self.room.within(lambda: self._run(prompts, gram), self.d)
+            made = self.room.within(lambda: self._run([batch for _, batch in prompts]), self.d)
             if not all(np.isfinite(scores.squared_norms).all() for scores in made):
                 raise InputError(_NOT_FINITE)
         except InputError as error:
             if len(prompts) == 1:
-                name = prompts[0].name
+                name = prompts[0][0]
                 raise error if name is None else InputError(f"prompt {name!r}: {error}") from None
         else:
             yield from made
             return
         # Each for itself, so that none is refused for another, nor before its turn.
         for prompt in prompts:
-            yield from self._scored([prompt], gram)
+            yield from self._scored([prompt])
 
     def log_probs(
         self, prompt_ids: Sequence[int], completion_ids: Sequence[Sequence[int]]
@@ -212,7 +180,7 @@ class Scores:
 
     def _log_probs(self, batch: Batch) -> Array:
         logs = np.zeros((batch.count, batch.longest))
-        for part in slices(batch.count, self._plan(batch, 0)[0]):
+        for part in slices(batch.count, self._plan(batch)):
             ids, mask = (rows.to(self.device) for rows in batch.some(part).inputs())
             targets = batch.some(part).targets()[0].to(self.device)
             with torch.no_grad(), self._autocast():
@@ -227,62 +195,30 @@ class Scores:
         """‖s_i‖² of each completion, (N,)."""
         return self.of(prompt_ids, completion_ids).squared_norms
 
-    def require(self, prompt: int, completion: int, more: int = 0) -> None:
-        """Refuse now any refusal of :meth:`of` a prompt and a completion of these numbers of tokens.
-
-        ``more`` are weighted sums beside those that every pool takes.
-        """
+    def require(self, prompt: int, completion: int) -> None:
+        """Refuse now any refusal of :meth:`of` a prompt and a completion of these numbers of tokens."""
         self._refuse_training()
         most = getattr(self.model.get_input_embeddings(), "num_embeddings", 3)
         few = [1 % most, 2 % most]
         if self.method == "hooks":
             self.room.within(lambda: self._check(Batch.of(few, [few[:1], few[::-1]])), self.d)
         long = Batch.of(few[:1] * prompt, [few[:1] * completion])
-        # Others may come in further blocks, between which sums are held.
-        self.room.within(lambda: self._plan(long, _SUMS + more, blocks=True), self.d)
+        self.room.within(lambda: self._plan(long), self.d)
 
-    def _run(self, prompts: Sequence[_Prompt], gram: bool) -> list[PromptScores]:
-        hooks, batch = self.method == "hooks", Batch.joined([one.batch for one in prompts])
+    def _run(self, batches: Sequence[Batch]) -> list[PromptScores]:
+        hooks, batch = self.method == "hooks", Batch.joined(batches)
         if hooks:
             self._check(batch)
-        rows = [0 if one.weights is None else len(one.weights) for one in prompts]
-        block, table = self._plan(batch, max(rows))
-        if block < batch.count and len(prompts) > 1:
-            half = len(prompts) // 2
-            return self._run(prompts[:half], gram) + self._run(prompts[half:], gram)
-        weights = None
-        if max(rows):
-            weights = torch.cat(
-                [
-                    nn.functional.pad(one.weights, (0, 0, 0, max(rows) - few))
-                    for one, few in zip(prompts, rows, strict=True)
-                    if one.weights is not None
-                ],
-                dim=1,
-            )
-        at_once = block >= batch.count
-        kept = Kept(
-            batch.groups,
-            weights,
-            self._sketch,
-            self.d,
-            self._like,
-            self.room.working,
-            at_once=at_once,
-            table=table,
-            gram=gram and hooks and at_once,
-        )
-        # The loop sees one score at a time, and its Gram matrix needs all.
-        whole = None
-        if gram and not hooks and batch.count * self.d * self._bytes_each <= self.room.memory:
-            whole = self._like.new_zeros(batch.count, self.d)
+        block = self._plan(batch)
+        if block < batch.count and len(batches) > 1:
+            half = len(batches) // 2
+            return self._run(batches[:half]) + self._run(batches[half:])
+        kept = Kept(batch.count, self._sketch, self._like, self.room.working)
         tokens = torch.zeros(3, batch.count, dtype=torch.float64, device=self.device)
         for part in slices(batch.count, block):
 
             def give(k: int, values: Tensor, part: slice = part) -> None:
                 kept.give(part, (self._first[k], values))
-                if whole is not None:
-                    whole[part, self._first[k] : self._first[k] + values.shape[1]] = values
 
             def take(k: int, uses: Uses, part: slice = part) -> None:
                 kept.take(part, self._first[k], uses)
@@ -292,26 +228,19 @@ class Scores:
                 kept.flush(part)
             else:
                 tokens[:, part] = self._streamed(batch.some(part), give)
-        grams = [dot(whole, whole)] if whole is not None else kept.grams
-        norms = torch.cat([g.diagonal() for g in kept.grams]) if kept.grams else kept.norms
-        products, sketches = ([], []) if weights is None else (kept.products(), kept.sketches())
         # Everything comes to the host at once, when all is queued.
-        norms, proxy, surprise, variance = torch.stack([norms, *tokens]).cpu().numpy()
-        result = []
-        for x, (group, back, few) in enumerate(zip(batch.groups, batch.back, rows, strict=True)):
-            result.append(
-                PromptScores(
-                    squared_norms=norms[group][back],
-                    products=products[x][:few, :few].cpu().numpy() if products else None,
-                    sketches=sketches[x][:few].cpu().numpy() if sketches else None,
-                    gram=grams[x].cpu().numpy()[np.ix_(back, back)] if grams else None,
-                    token_proxy=proxy[group][back],
-                    surprise=surprise[group][back],
-                    surprise_variance=variance[group][back],
-                    whole=at_once or table is None,
-                )
+        norms, proxy, surprise, variance = torch.stack([kept.norms, *tokens]).cpu().numpy()
+        sketches = kept.sketches[:, 0].cpu().numpy()
+        return [
+            PromptScores(
+                squared_norms=norms[group][back],
+                scores=sketches[group][back],
+                token_proxy=proxy[group][back],
+                surprise=surprise[group][back],
+                surprise_variance=variance[group][back],
             )
-        return result
+            for group, back in zip(batch.groups, batch.back, strict=True)
+        ]
 
     # Memory.
 
@@ -319,20 +248,16 @@ class Scores:
     def _bytes_each(self) -> int:
         return self.dtype.itemsize
 
-    def _plan(self, batch: Batch, sums: int, blocks: bool = False) -> tuple[int, int | None]:
-        """How many completions at once, and rows of the tables for sums that cannot be held whole.
-
-        ``blocks`` says that there may be more completions than those of the batch.
-        """
+    def _plan(self, batch: Batch) -> int:
+        """How many completions at once."""
         # With the loop, autograd manages the graph itself.
         each, most = max(self.sizes) * self._bytes_each, 1
         lengths = batch.shortest, batch.longest
         if self.method == "hooks":
             each = self.room.taken(batch.count, *lengths, lambda: self._measured(*lengths))
             most = batch.count
-        entry = sums * self._bytes_each * len(batch.groups)
-        count = batch.count + blocks
-        return self.room.plan(count, lengths, each, entry, self.d, self._sketch.numbers, most)
+        held = 0 if self._sketch is None else batch.count * self._sketch.numbers * self._bytes_each
+        return self.room.plan(lengths, each, held, most)
 
     def _measured(self, prompt: int, longest: int) -> int:
         """Bytes that a completion of some length holds until its backward pass is done."""
@@ -409,7 +334,7 @@ class Scores:
         both = slice(0, len(places))
 
         def take(k: int, uses: Uses) -> None:
-            kept = Kept([both], None, self._sketch, self.d, self._like, self.room.working)
+            kept = Kept(len(places), None, self._like, self.room.working)
             kept.take(both, 0, uses)
             kept.flush(both)
             ours[k] = float(kept.norms[-1])
@@ -431,8 +356,26 @@ class Scores:
                 f"{theirs[k]:.6g} by differentiation: this model uses the parameter in a way that "
                 f"the hooks do not see; take {argument('method', repr('loop'))}"
             )
-        # One alone shares nothing: a prompt that is read once for several is compared with two.
+        self._require_causal(pair.prompts[-1], pair.completions[-1], COARSE if narrow else CLOSE)
+        # One alone has no other beside it.
         self._checked = len(places)
+
+    def _require_causal(
+        self, prompt: Sequence[int], completion: Sequence[int], tolerance: float
+    ) -> None:
+        """Refuse a model in which a prompt sees its completion: it draws no token from these logits."""
+        rows = [torch.tensor([[*prompt, *rest]], device=self.device) for rest in ((), completion)]
+        with torch.no_grad(), self._autocast():
+            alone, followed = (
+                forward(self.model, self._accepted, ids, None, 0)[0, len(prompt) - 1].float()
+                for ids in rows
+            )
+        if not (followed - alone).abs().max() <= tolerance * alone.abs().max():
+            raise InputError(
+                "the logits after a prompt change with the completion that follows: this model is not "
+                "causal, and its completions are drawn from other logits; take method='loop' for scores "
+                "of these all the same"
+            )
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
         """Give ``sink`` every parameter's uses by completions; sums over their tokens, (3, n)."""
@@ -450,21 +393,10 @@ class Scores:
 
     def _logits(self, batch: Batch, sink: Sink) -> tuple[Tensor, Hooks]:
         """Logits at the positions that precede sampled tokens, (n, T, v), and the hooks of their pass."""
-        ids, mask = batch.inputs()
-        length, shared = ids.shape[1], 0
-        if self.device.type in _ONCE and len(ids) > 1:
-            same = (ids == ids[0]).all(dim=0) & mask.all(dim=0)
-            shared = int(same.long().cumprod(dim=0).sum())
-        hooks = Hooks(self._layers, self._number, batch.count, sink, length, shared)
-        with (
-            frozen(self.model),
-            made_once(self.model, length, shared),
-            hooks,
-            torch.enable_grad(),
-            self._autocast(),
-        ):
-            rows = ids.to(self.device), mask.to(self.device)
-            return forward(self.model, self._accepted, *rows, batch.longest), hooks
+        ids, mask = (rows.to(self.device) for rows in batch.inputs())
+        hooks = Hooks(self._layers, self._number, batch.count, sink)
+        with frozen(self.model), hooks, torch.enable_grad(), self._autocast():
+            return forward(self.model, self._accepted, ids, mask, batch.longest), hooks
 
     def _slopes(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """∂ log π / ∂ logits, and sums over tokens, a few completions at a time."""

@@ -179,9 +179,6 @@ def forward(
 
 T = TypeVar("T")
 
-_LEAST = 2**22
-"""Numbers of a sum that is not held whole, at least: its norm is off by 0.07%, one standard deviation."""
-
 _CACHED = 2**25
 """Bytes of one layer's scores at a time on a CPU: more would leave its cache without a gain."""
 
@@ -212,40 +209,21 @@ class Room:
             self.bounds[prompt, longest] = measured()
         return self.bounds[prompt, longest]
 
-    def plan(
-        self,
-        count: int,
-        lengths: tuple[int, int],
-        each: int,
-        entry: int,
-        d: int,
-        numbers: int,
-        most: int,
-    ) -> tuple[int, int | None]:
-        """How many of ``count`` completions at once, and rows of the tables for sums not held whole.
+    def plan(self, lengths: tuple[int, int], each: int, held: int, most: int) -> int:
+        """How many completions at once, ``most`` at most.
 
-        ``lengths`` are tokens of prompt and completion, ``each`` bytes of a completion's pass, ``entry``
-        those of one entry of all sums together; a sum has ``d`` entries, a sketch ``numbers``, and
-        ``most`` completions may be taken at once.
+        ``lengths`` are tokens of prompt and completion, ``each`` bytes of a completion's pass, and ``held``
+        those of all sketches.
         """
-        most = min(most, self.most or most)
-        room, taken, table = self.memory - self.working, entry * d, None
-        if count <= most and count * each + entry * numbers <= room:
-            self._tried = count
-            return count, 1
-        if taken + each > room and d > _LEAST:
-            # An eighth of the rest is enough for sums, and blocks are the larger.
-            table = max(1, max((room - each) // 8, entry * _LEAST) // (entry * numbers))
-            taken = entry * numbers * table
-        fit = max(room - taken, 0) // each
+        fit = max(self.memory - self.working - held, 0) // each
         if not fit:
             raise InputError(
                 f"memory is {self.memory} bytes: completions of {lengths[1]} tokens after a prompt "
-                f"of {lengths[0]} take {taken + each + self.working} at least; raise memory=, "
+                f"of {lengths[0]} take {held + each + self.working} at least; raise memory=, "
                 "score fewer parameters, or take shorter completions"
             )
-        self._tried = min(fit, most)
-        return self._tried, table
+        self._tried = min(fit, most, self.most or most)
+        return self._tried
 
     def within(self, run: Callable[[], T], d: int) -> T:
         """``run``, again in smaller blocks where memory runs out; ``d`` parameters are scored."""
