@@ -89,7 +89,8 @@ def practical_mse(p):
     bias, *_, variance = p["rows"][1 / 16]
     share = bias / 16**2 / variance
     assert round(4 * 64 * share) == 1
-    return f"is {share:.3f} of the variance of one group of eight. With 64 prompts in a minibatch it is a quarter"
+    group = f"is {share:.3f} of the variance of one group of eight"
+    return f"{group}. With 64 prompts in a minibatch it is a quarter"
 
 
 def arcsine(p):
