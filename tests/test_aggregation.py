@@ -48,10 +48,13 @@ WEIGHS = {
     "sequence-sum": (2, "the score of the whole output"),
     "constant:5": (2, "A constant factor on every output"),
     "token-sum": (2, "times the number of outputs"),
-    "token-mean": (2, "prompts weigh by the number of their outputs, whatever"),
-    "sequence-mean": (2 / 8, "prompts of long outputs weigh less"),
-    "prompt-mean": (1 / 8, "weight is one over the mean length of its outputs, however many"),
-    "micro-token-mean": (1 / 8, "so do prompts of long outputs"),
+    "token-mean": (2, "prompts are weighted by the number of their outputs, for any lengths"),
+    "sequence-mean": (2 / 8, "prompts with long outputs get less weight"),
+    "prompt-mean": (
+        1 / 8,
+        "weight of a prompt is one over the mean length of its outputs, for any number",
+    ),
+    "micro-token-mean": (1 / 8, "prompts with long outputs get less weight too"),
 }
 """How much more a prompt with 4 outputs of 8 tokens weighs than one with 2 of 1 token; the catalogue's words.
 A micro-batch is one of the prompts."""

@@ -246,7 +246,7 @@ def test_two_releases_in_one_file_are_refused(run):
 
 test_releases_and_options_are_refused = refusals(
     (lambda: resolve("trl==0.13.0"), "TRL 0.13.0: there was no GRPOTrainer; the earliest .* is 0.14.0"),
-    (lambda: resolve("trl-rloo==0.21.0"), "another one, with a reward model .* is 0.22.0"),
+    (lambda: resolve("trl-rloo==0.21.0"), "another trainer, with a reward model .* is 0.22.0"),
     (lambda: resolve("roll==0.2"), "no releases are recorded for ROLL: its rows hold for alibaba/ROLL@"),
     (lambda: resolve("unsloth==2026.9.1"), "no releases are recorded for Unsloth"),
     (lambda: resolve("trl==0.14.0 loss_type=grpo"), "^TRL 0.14.0 has no loss_type$"),

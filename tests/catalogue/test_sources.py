@@ -333,11 +333,11 @@ REFUSED = {
         "runs examples/run_distillation.py: it learns from a teacher"),
     "a filter of data": (
         "run.yaml", "num_generations: 8\nreward_weights: [1.0]\npass_rate_min: 0.1\n",
-        "pass_rate_min is not an option of TRL.*: a script that filters data"),
+        "pass_rate_min is not an option of TRL.*: it belongs to a script that filters data"),
     "a teacher's section": (
         "run.yaml", "adv_estimator: reinforce\nnum_return_sequences_in_group: 4\n"
         "student_train: {x: 1}\nteacher: {model_args: {model: m}}\n",
-        "teacher.model_args.model is not an option of ROLL: a distillation"),
+        "teacher.model_args.model is not an option of ROLL: it belongs to a distillation"),
     "a benchmark of generation": (
         "run.sh", "python -m open_instruct.benchmark_generators --num_samples_per_prompt_rollout 4",
         "runs open_instruct.benchmark_generators: it times generation"),
@@ -347,7 +347,7 @@ REFUSED = {
         "simulate_training is not an option of SkyRL: its training step sleeps"),
     "a teacher's advantages": (
         "run.sh", "python -m rllm.x training.group_size=4 rllm.distill.teacher_rollout_args.model=m",
-        "teacher_rollout_args.model is not an option of rLLM: a distillation"),
+        "teacher_rollout_args.model is not an option of rLLM: it belongs to a distillation"),
     "advantages of a workflow": (
         "run.sh", "python -m rllm.x training.group_size=4 rllm.algorithm.use_precomputed_advantage=true",
         "use_precomputed_advantage is 'true': its workflow"),

@@ -49,8 +49,8 @@ def test_what_one_of_them_alone_has_is_none_in_the_other():
 CISPO, LENGTH = "trl loss_type=cispo epsilon_high", "trl loss_type=dr_grpo"
 CAPPED = "capped at 0.5, by epsilon_high"
 MEAN = "sum over an output's tokens over a constant, mean over outputs, times"
-KL = "in the loss (k3×): the gradient of KL(π‖ref) of each token, prefixes held still"
-CORRECTED = f"{KL}, where k3 without its ratio has that of KL(ref‖π)"
+KL = "in the loss (k3×): the gradient of KL(π‖ref) of each token, prefixes held fixed"
+CORRECTED = f"{KL}; k3 without its ratio has the gradient of KL(ref‖π)"
 
 
 @pytest.mark.parametrize(

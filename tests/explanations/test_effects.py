@@ -204,9 +204,9 @@ def test_an_estimators_name_alone_is_an_estimator(capsys, name):
 def test_grpo_means_two_things(capsys):
     text = " ".join(str(explain("grpo", group_size=8)).split())
     assert "leave-one-out mean" in text
-    assert "divide by the group's standard deviation too: that is std-ddof1 here" in text
+    assert "also divide by the group's standard deviation: here that is std-ddof1" in text
     # What a trainer's own options mean needs no such word.
-    assert "std-ddof1 here" not in out_of(capsys, "explain", "trl-rloo")
+    assert "here that is std-ddof1" not in out_of(capsys, "explain", "trl-rloo")
 
 
 def test_a_name_is_a_frameworks_or_an_estimators_before_it_is_a_files(tmp_path, monkeypatch):

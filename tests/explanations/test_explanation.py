@@ -88,7 +88,10 @@ def test_moments_of_pass_rates():
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("trl num_generations=1", "A group of one output: not trained: groups have at least 2."),
+        (
+            "trl num_generations=1",
+            "A group of one output: none, because groups have at least 2 outputs.",
+        ),
         ("verl adv_estimator=grpo_passk n=4", "Here it is multiplied by 1/sqrt(G) = 0.5."),
         ("verl adv_estimator=grpo_passk norm_adv_by_std_in_grpo=false n=4", "1/G = 0.25."),
         ("trl", "0.0001 is added to the divisor"),

@@ -63,7 +63,7 @@ def optimality(p):
 
 def group_size(p):
     off = max(abs(enumerated / predicted - 1) for *_, enumerated, predicted in p["rows"])
-    return f"lie within {math.ceil(1000 * off) / 10:.1f}% of the predicted curve"
+    return f"agree with the predicted curve within {math.ceil(1000 * off) / 10:.1f}%"
 
 
 def epochs(p):
@@ -74,25 +74,26 @@ def epochs(p):
 def normalised(p):
     graded = p["table"].loc["limit"]
     own, known = graded["group's deviation"], graded["true deviation"]
-    return f"it is ${own:.3f}/G$ against ${known:.3f}/G$"
+    return f"it is ${own:.3f}/G$ instead of ${known:.3f}/G$"
 
 
 def deviation(p):
     moments, limit = p["moments"], p["table"].loc["limit"]
     known = (moments.norm_squared_advantage - moments.gradient_sq)[0] / moments.reward_variance[0]
-    return f"the error is ${limit['G × error']:.2f}/G$ in large groups, against ${known:.3f}/G$"
+    return f"the error is ${limit['G × error']:.2f}/G$ in large groups, and ${known:.3f}/G$"
 
 
 def practical_mse(p):
     bias, *_, variance = p["rows"][1 / 16]
     share = bias / 16**2 / variance
     assert round(4 * 64 * share) == 1
-    return f"it is {share:.3f} of the variance of one group of eight, and a quarter with 64 prompts"
+    group = f"is {share:.3f} of the variance of one group of eight"
+    return f"{group}. With 64 prompts in a minibatch it is a quarter"
 
 
 def arcsine(p):
     low, here, high = (p["ends"][each] for each in ("expected reward", "std, G = 8", "arcsine"))
-    return f"at 8 by {(here - low) / (high - low):.2f} of the way from the expected reward's"
+    return f"At $G = 8$ it has moved {(here - low) / (high - low):.2f} of the way from the optimum"
 
 
 def best_baseline(p):
@@ -110,7 +111,7 @@ def suboptimality(p):
 
 
 def limit_law(p):
-    return f"with $t_0 = 4$ in place of 80 the law is {p['distance'](p['gap'], p['own']):.2f} away"
+    return f"with $t_0 = 4$ instead of 80 the distance to the law is {p['distance'](p['gap'], p['own']):.2f}"
 
 
 def oracle_policy(p):
