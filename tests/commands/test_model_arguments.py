@@ -40,9 +40,7 @@ TAKEN = {
     ("advise", "rollouts"): ADVICE | MODEL | LOG | {"out", "until"},
     ("advise", "scored"): ADVICE | {"scored", "off-policy"},
     ("mse", "model"): MODEL | DRAWN | {"group-sizes", "out", "json"},
-    ("mse", "rollouts"): MODEL
-    | LOG
-    | {"group-sizes", "out", "json", "ratio", "clip", "truncate"},
+    ("mse", "rollouts"): MODEL | LOG | {"group-sizes", "out", "json", "ratio", "clip", "truncate"},
     ("mse", "scored"): {"scored", "off-policy", "group-sizes", "out", "json"},
 }
 """The options of each command by subject."""

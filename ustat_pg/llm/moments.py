@@ -18,10 +18,8 @@ from scipy.special import gammaln
 from scipy.stats import beta, binom
 
 from ..jackknife import ERRORS, Means, means, shape_of, student
-from ..validation import InputError, finite_array, integer
+from ..validation import Array, InputError, finite_array, integer
 from .pool import ScoredPool, averaged, leave_one_out
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,6 @@ and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import hypergeom
 
 from ..jackknife import Means, beside, pairs, ratio_interval
@@ -20,12 +19,10 @@ from ..moments import Moments
 from ..predictions import AdaptiveAdvice, known_rates_bound
 from ..predictions.adaptive import two_stage_plans
 from ..sampling import Plan
-from ..validation import InputError, number
+from ..validation import Array, InputError, number
 from .moments import gradients, over_prompts, prompt_moments
 from .pool import ScoredPool
 from .tables import _Counts
-
-Array = NDArray[np.float64]
 
 _CLASSES = 8
 """Classes of pass rates whose moments are pooled for the bound: single prompts' are too noisy."""

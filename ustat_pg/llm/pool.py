@@ -34,10 +34,8 @@ from numpy.typing import ArrayLike, NDArray
 from ..estimators import RATIOS, clipped_weights, importance_weights
 from ..memory import slices
 from ..reading import json_value, read_arrays
-from ..validation import InputError, finite_array, frozen, integer, number, one_of
+from ..validation import Array, InputError, finite_array, frozen, integer, number, one_of
 from ..whole_files import whole_file
-
-Array = NDArray[np.float64]
 
 LEAST_ROLLOUTS = 4
 """Rollouts a prompt must have: an error takes a jackknife of statistics of order three."""

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..digests import source_digest
 from ..estimators import KL_KINDS, kl_values
@@ -32,8 +31,6 @@ from .pool import LEAST_ROLLOUTS, ScoredPool, TokenWeights, write_arrays
 from .prompts import Task
 from .rollouts import Progress, Rollouts, same_prompts
 from .scores import Asked, Scores
-
-Array = NDArray[np.float64]
 
 
 def check_memory(language_model: LanguageModel, task: Task, **options: Any) -> Scores:

@@ -23,7 +23,7 @@ from ..moments import Moments
 from ..noise.completions import beside, coefficients
 from ..predictions import CountTable, best_table, count_table
 from ..registry import ALIASES, ESTIMATORS, parse
-from ..validation import InputError
+from ..validation import Array, InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
 from .pool import ScoredPool, address
 from .weighted import (
@@ -35,8 +35,6 @@ from .weighted import (
     too_large,
     too_small,
 )
-
-Array = NDArray[np.float64]
 
 _PARTS = 10
 """Parts of the prompts, by their names; each is judged by the table that the others teach."""

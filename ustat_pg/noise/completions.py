@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 
 from ..estimate import Estimate
 from ..jackknife import log_ratio, means
-from ..validation import InputError, integer
+from ..validation import Array, InputError, integer
 from .estimate import OF_SHARES, Law, NoiseEstimate, estimate_noise, noise_and_signal
 from .shares import two_valued
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,10 @@ from ..registry import parse, require_group
 from ..rounding import SUM
 from ..sampling import Plan
 from ..shown import Shown, rows
-from ..validation import InputError, integer, nearest, number, one_of, shares
+from ..validation import Array, InputError, integer, nearest, number, one_of, shares
 from .count_tables import count_table, require_binary
 from .mse import about, gradient_mse
 
-Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Scale = Callable[[Array, Counts], Array]
 

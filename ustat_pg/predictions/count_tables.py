@@ -27,7 +27,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_banded
 
 from ..memory import slices
@@ -36,6 +36,7 @@ from ..registry import parse, require_group
 from ..rounding import DERIVED, GIVEN, SUM
 from ..shown import Shown
 from ..validation import (
+    Array,
     InputError,
     field,
     finite_array,
@@ -45,8 +46,6 @@ from ..validation import (
     record,
     shares,
 )
-
-Array = NDArray[np.float64]
 
 MOST = 10**6
 """The largest group that has a table."""

@@ -19,14 +19,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..moments import WeightedOutcomes
 from ..shown import Shown
-from ..validation import integer
+from ..validation import Array, integer
 from .count_tables import CountTable, binomial, count_table
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

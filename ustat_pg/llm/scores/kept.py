@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...noise.sketch import Sketch
+from ...validation import Array
 from .layers import Uses
 from .sums import pieces, squares
-
-Array = NDArray[np.float64]
 
 _SHORT = 2**16
 """Numbers below which the start of an operation takes longer than the operation."""

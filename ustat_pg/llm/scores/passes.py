@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ...memory import slices
 from ...noise.sketch import Sketch
-from ...validation import InputError, argument, integer, one_of
+from ...validation import Array, InputError, argument, integer, one_of
 from .kept import Kept, PromptScores
 from .layers import CLOSE, COARSE, TOLERANCE, Hooks, Sink, Uses, frozen, layers, selected
 from .sums import squares
 from .tokens import Batch, Room, forward, of_tokens
-
-Array = NDArray[np.float64]
 
 SKETCH = 2**12
 """Numbers of a sketch, unless given: an inner product is off by 2% of the product of both norms."""
