@@ -22,8 +22,7 @@ from scipy.stats import t as student_law
 from tabulate import tabulate
 
 from ustat_pg.engines import enumerate_turns
-from ustat_pg.episodes import Episodes
-from ustat_pg.llm.estimates import (
+from ustat_pg.llm.pool.estimates import (
     constants,
     curves,
     direction,
@@ -32,8 +31,9 @@ from ustat_pg.llm.estimates import (
     oracle_ratio,
     summary,
 )
-from ustat_pg.llm.pool import ScoredPool
-from ustat_pg.moments import Moments
+from ustat_pg.llm.pool.scored import ScoredPool
+from ustat_pg.moments.episodes import Episodes
+from ustat_pg.moments.record import Moments
 from ustat_pg.noise import EpisodePool, turns_of_pool
 from ustat_pg.noise.estimate import estimate_noise, step_sums
 from ustat_pg.predictions import critical_budget, gradient_mse, mse_constants

@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from ustat_pg import ModelPool, advise
-from ustat_pg.llm.constants import ConstantsEstimate
-from ustat_pg.llm.tasks import settings
+from ustat_pg.llm.pool.constants import ConstantsEstimate
+from ustat_pg.llm.tasks.named import settings
 
 PROMPTS, SAMPLES, BUDGET = 24, 24, 256
 COLUMNS = ("setting", "pass rate", "c1", "c2", "c3", "G*", "critical budget")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from statsmodels.stats.proportion import proportion_confint
 from tabulate import tabulate
 
-from ustat_pg.whole_files import versions
+from ustat_pg.files.whole import versions
 
 THREADS = 2
 """Threads that programs may use."""

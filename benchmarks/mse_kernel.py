@@ -32,10 +32,10 @@ from benchmarks.measuring import (
     same,
     show,
 )
-from ustat_pg import rng
 from ustat_pg.engines import Estimator, GradientCell, MomentSums, SquaredError
 from ustat_pg.predictions import gradient_mse
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.sampling import rng
 
 SIZES = ((10, 16), (100, 64), (1000, 64))
 BATCHES = (256, 1024, 4096, 16_384, 65_536)

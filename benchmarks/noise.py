@@ -35,10 +35,10 @@ from transformers import (
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from ustat_pg.llm import NoiseMonitor
-from ustat_pg.llm.models import LanguageModel, load_model
+from ustat_pg.llm.models.loading import LanguageModel, load_model
 from ustat_pg.llm.prompts import Prompt, Task
-from ustat_pg.llm.tasks import load_task
-from ustat_pg.llm.training import PLAIN, dataset
+from ustat_pg.llm.tasks.named import load_task
+from ustat_pg.llm.trl.training import PLAIN, dataset
 
 PROMPT, GROUP, MICRO_BATCH, MICRO_BATCHES = 32, 8, 8, 2
 

@@ -2,7 +2,7 @@
 
 Each is measured at temperature 1 on prompts that are drawn as ``--limit`` and ``--seed 0`` of the commands
 draw them, and printed as a row of Markdown. ``--write`` puts them into the table that ships with the library,
-``ustat_pg/llm/settings.toml``.
+``ustat_pg/llm/tasks/settings.toml``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.llm.models import load_model
-from ustat_pg.llm.rollouts import sample
-from ustat_pg.llm.tasks import SETTINGS, drawn, load_task, settings
+from ustat_pg.llm.models.loading import load_model
+from ustat_pg.llm.rollouts.stored import sample
+from ustat_pg.llm.tasks.named import SETTINGS, drawn, load_task, settings
 from ustat_pg.validation import one_of
 
 PROMPTS, SAMPLES = 16, 16

@@ -17,9 +17,9 @@ import numpy as np
 from tabulate import tabulate
 
 from benchmarks.coverage import drawn, problem
-from ustat_pg.llm.advise import decide
-from ustat_pg.llm.constants import constants
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.advice.advise import decide
+from ustat_pg.llm.pool.constants import constants
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.predictions import MseConstants, group_size_advice, mse_constants
 
 PROBLEMS = ("rare", "usual", "heavy", "dominated", "unseen", "iris", "uneven")

@@ -34,7 +34,7 @@ from simulations.evidence.planted import run_controls
 from simulations.evidence.store import Memory
 from simulations.evidence.work import bar
 from simulations.processes import designs
-from ustat_pg.digests import source_digest
+from ustat_pg.files.digests import source_digest
 from ustat_pg.validation import InputError, integer
 
 FOLDER = Path("results/seeds")

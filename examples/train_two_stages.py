@@ -151,7 +151,7 @@ def networks(runs: list[Run]) -> list[dict[str, float]]:
 
 def language_model(run: Run, folder: Path) -> dict[str, float]:
     """The same of one run of a language model, whose return is the mean reward of held-out prompts."""
-    from ustat_pg.llm.training import FINISHED, main
+    from ustat_pg.llm.trl.training import FINISHED, main
 
     words = run.method.split()
     kind = "rloo" if words[0] == "fixed" else "-".join(["two-stage", *words[1:]])

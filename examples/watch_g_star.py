@@ -13,7 +13,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from ustat_pg.llm.models import load_model
+from ustat_pg.llm.models.loading import load_model
 from ustat_pg.validation import needed
 
 with needed("this example", "llm"):

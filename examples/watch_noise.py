@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ustat_pg.llm.models import load_model
-from ustat_pg.llm.tasks import load_task
-from ustat_pg.llm.training import dataset
+from ustat_pg.llm.models.loading import load_model
+from ustat_pg.llm.tasks.named import load_task
+from ustat_pg.llm.trl.training import dataset
 from ustat_pg.validation import needed
 
 with needed("this example", "llm"):

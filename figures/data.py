@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simulations.evidence.results import CURVES_FILE, load_curves
-from ustat_pg.reading import read_text
+from ustat_pg.files.reading import read_text
 from ustat_pg.validation import InputError
 
 if TYPE_CHECKING:

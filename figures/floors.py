@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("floors.svg")
 WIDTH, HEIGHT, GAP, LETTER = 760, 24, 6, 6.7
 """Pixels: of the picture, of a box, between boxes, and of a letter."""
 
-COLOURS = {"simulations": "#fdf0d5", "ustat_pg": "#dcebf7"}
+COLOURS = {"simulations": "#fdf0d5", "ustat_pg": "#dcebf7", "ustat_pg.llm": "#e6f2e2"}
 CLAIMS_ABOVE = "shared"
 """Claims stand on what they share."""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustat_pg.cli import Parser, guarded
-from ustat_pg.shown import RIVALS, VERDICTS, coloured
+from ustat_pg.display.shown import RIVALS, VERDICTS, coloured
 from ustat_pg.validation import MOST_WORKERS, InputError, integer
 
 from . import KINDS, ON_A_MODEL, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves

@@ -32,7 +32,7 @@ from ustat_pg.predictions import (
     plan_weight,
     sized_mse,
 )
-from ustat_pg.sampling import Plan
+from ustat_pg.sampling.plans import Plan
 from ustat_pg.validation import Array
 
 from .engines import SizedCell

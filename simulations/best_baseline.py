@@ -22,7 +22,7 @@ from dataclasses import replace
 import numpy as np
 
 from ustat_pg.engines import Estimator, GradientCell
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import CountTable, best_shrinkage, best_table, count_table, gradient_mse
 from ustat_pg.validation import changed
 

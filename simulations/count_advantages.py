@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed, SquaredProjection
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import (
     count_table,
     frac_reward_zero_std,

@@ -21,7 +21,7 @@ import numpy as np
 
 from ustat_pg.engines import Estimator, GradientCell
 from ustat_pg.estimators import token_weights
-from ustat_pg.moments import LengthMoments
+from ustat_pg.moments.record import LengthMoments
 from ustat_pg.predictions import (
     aggregated_mean,
     gradient_mse,

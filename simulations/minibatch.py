@@ -20,7 +20,7 @@ import numpy as np
 
 from ustat_pg.engines import Estimator, GradientCell, Projection, SquaredProjection
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import covariance_parts, gradient_mse, mse_constants
 
 from .evidence import Check, Linear, equal, mean_of

@@ -24,7 +24,7 @@ import numpy as np
 from ustat_pg.engines import Distance, Estimator, GradientCell, Mixed
 from ustat_pg.engines.gradients.bounds import largest_norm
 from ustat_pg.engines.gradients.cell import direction
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import explicit_bound, gradient_mse
 from ustat_pg.problems import SoftmaxBandit
 

@@ -111,8 +111,8 @@ def test_its_table_follows_the_results():
 
 
 def test_the_examples_of_files_are_read(tmp_path):
-    from ustat_pg.llm.files import load_rewards
-    from ustat_pg.llm.tasks import jsonl_task
+    from ustat_pg.llm.rollouts.files import load_rewards
+    from ustat_pg.llm.tasks.named import jsonl_task
     from ustat_pg.problems import load_episodes, load_problem
 
     problem, critic, turns, *others = blocks("theory/files.md", "json")

@@ -3,9 +3,9 @@ from .advice import advise as advise
 from .comparison import compare as compare
 from .comparison import compare_turns as compare_turns
 from .explanations import explain as explain
-from .llm.model_pool import ModelPool as ModelPool
-from .llm.pool import ScoredPool as ScoredPool
-from .moments import Moments as Moments
+from .llm.advice.model_pool import ModelPool as ModelPool
+from .llm.pool.scored import ScoredPool as ScoredPool
+from .moments.record import Moments as Moments
 from .predictions import gradient_covariance as gradient_covariance
 from .predictions import gradient_mse as gradient_mse
 from .predictions import group_size_advice as group_size_advice

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import ZipFile, is_zipfile
 
 from .catalogue.choice import Choice, Ratio, choose
-from .moments import Moments, moments_of
+from .moments.record import Moments, moments_of
 from .predictions import (
     AdaptiveAdvice,
     MseConstants,
@@ -26,8 +26,8 @@ from .problems import load_problem
 from .validation import InputError, argument, number
 
 if TYPE_CHECKING:
-    from .llm.advise import PoolAdvice
-    from .llm.rollouts import Progress
+    from .llm.advice.advise import PoolAdvice
+    from .llm.rollouts.stored import Progress
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ def advise(
 
     Arguments:
         what: a problem, its moments, its file or named arrays, or ``ustat:NAME``; a
-            :class:`~ustat_pg.llm.pool.ScoredPool` or its file; or a
-            :class:`~ustat_pg.llm.model_pool.ModelPool`, a language model with prompts or rollouts, which is
-            then sampled and scored. Rewards need scores: ``ScoredPool.from_scores(rewards, scores)``.
+            :class:`~ustat_pg.llm.pool.scored.ScoredPool` or its file; or a
+            :class:`~ustat_pg.llm.advice.model_pool.ModelPool`, a language model with prompts or rollouts, which
+            is then sampled and scored. Rewards need scores: ``ScoredPool.from_scores(rewards, scores)``.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
@@ -136,9 +136,9 @@ def advise(
     if hasattr(what, "moments") or isinstance(what, Moments):
         refuse("a problem")
         return _of_moments(what, budget, **known)
-    from .llm.advise import advise_model, advise_pool
-    from .llm.model_pool import ModelPool
-    from .llm.pool import ScoredPool
+    from .llm.advice.advise import advise_model, advise_pool
+    from .llm.advice.model_pool import ModelPool
+    from .llm.pool.scored import ScoredPool
 
     if isinstance(what, ModelPool):
         refuse("a model", "until", "progress")

@@ -12,7 +12,6 @@ from importlib import import_module
 from io import TextIOWrapper
 from typing import IO, Any, cast
 
-from . import shown
 from ._version import __version__
 from .commands import clone
 from .commands.arguments import add_explain, add_predict, add_problems
@@ -24,8 +23,9 @@ from .commands.model_arguments import (
     mse_arguments,
 )
 from .commands.parser import Parser
-from .llm.sweep import sweep_arguments
-from .reading import printable
+from .display import shown
+from .files.reading import printable
+from .llm.trl.sweep import sweep_arguments
 from .validation import InputError, typed
 
 OVERVIEW = f"""\

@@ -22,8 +22,8 @@ from .engines import (
     enumerate_mse,
     enumerate_turns,
 )
-from .episodes import Episodes
 from .estimators import TURN_SCHEMES
+from .moments.episodes import Episodes
 from .predictions import turn_mean
 from .problems import EpisodeProblem, SoftmaxBandit, load_episodes, load_problem
 from .rounding import DERIVED

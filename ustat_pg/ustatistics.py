@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ustat_pg.shown import Shown
+from ustat_pg.display.shown import Shown
 from ustat_pg.validation import InputError, finite_array, integer
 from ustat_pg.validation import probabilities as checked_probabilities
 

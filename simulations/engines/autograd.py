@@ -37,7 +37,7 @@ from ustat_pg.engines.gradients.cell import (
     estimators_of,
 )
 from ustat_pg.estimators.arrays import trusted
-from ustat_pg.memory import BYTES, allowance, at_once, in_slices, slices
+from ustat_pg.execution.memory import BYTES, allowance, at_once, in_slices, slices
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import InputError
 

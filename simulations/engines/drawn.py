@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ustat_pg import rng
 from ustat_pg.engines.gradients.cell import GradientCell
 from ustat_pg.policies.models import Model
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.sampling import rng
 
 APART = 2**33
 """How far the words of one prompt's outcomes stand from those of the next: beyond the largest word."""

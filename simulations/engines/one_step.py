@@ -12,7 +12,6 @@ from functools import cached_property
 
 import numpy as np
 
-from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
     Cell,
     Draws,
@@ -26,6 +25,7 @@ from ustat_pg.engines.gradients.cell import GradientCell
 from ustat_pg.engines.gradients.exact import minibatches, require
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import gradient
+from ustat_pg.files.digests import digest
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.validation import Array, InputError
 

@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
     Cell,
     Draws,
@@ -35,6 +34,7 @@ from ustat_pg.engines.gradients.cell import GradientCell
 from ustat_pg.engines.gradients.exact import minibatches, size
 from ustat_pg.engines.gradients.reference import draw
 from ustat_pg.estimators import clipped_weights, importance_weights, kl_coefficients
+from ustat_pg.files.digests import digest
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.problems import SoftmaxBandit, token_outcomes
 from ustat_pg.rounding import DERIVED

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ustat_pg.digests import digest
 from ustat_pg.engines.base import Draws, Estimator
 from ustat_pg.engines.gradients.adaptive import OrderedCell
 from ustat_pg.estimators import advantages
+from ustat_pg.files.digests import digest
 from ustat_pg.validation import Array
 
 

@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from ustat_pg.digests import digest
 from ustat_pg.engines.base import Draws, Estimator, MomentSums, Quantity, Replications
 from ustat_pg.engines.gradients.cell import (
     Distance,
@@ -18,6 +17,7 @@ from ustat_pg.engines.gradients.cell import (
     Projection,
 )
 from ustat_pg.estimators import token_weights
+from ustat_pg.files.digests import digest
 from ustat_pg.validation import Array
 
 

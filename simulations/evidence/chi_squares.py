@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import erf, ndtri
 
-from ustat_pg import rng
 from ustat_pg.engines import Cell, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
+from ustat_pg.sampling import rng
 from ustat_pg.validation import Array
 
 _NODES = 128

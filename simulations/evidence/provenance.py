@@ -6,7 +6,7 @@ import platform
 from os import cpu_count
 
 from ustat_pg._version import __version__
-from ustat_pg.whole_files import versions
+from ustat_pg.files.whole import versions
 
 from ..paper import PAPER
 from .options import Options

@@ -16,7 +16,7 @@ from typing import Any
 from attrs import frozen
 from tabulate import tabulate
 
-from ustat_pg.shown import width
+from ustat_pg.display.shown import width
 
 from ..paper import RESULTS
 from .findings import KINDS, ORIGINS, CheckResult, Findings

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from attrs import asdict, evolve, frozen, has
 
-from ustat_pg.reading import read_json, read_text
+from ustat_pg.files.reading import read_json, read_text
 from ustat_pg.validation import InputError
 
 from ..paper import RESULTS

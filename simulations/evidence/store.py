@@ -17,10 +17,10 @@ import numba
 import numpy as np
 
 from ustat_pg._version import __version__
-from ustat_pg.digests import digest, source_digest, sources_of
-from ustat_pg.reading import read_json
+from ustat_pg.files.digests import digest, source_digest, sources_of
+from ustat_pg.files.reading import read_json
+from ustat_pg.files.whole import versions, whole_file
 from ustat_pg.validation import InputError
-from ustat_pg.whole_files import versions, whole_file
 
 from ..engines import ON_TORCH
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from threadpoolctl import threadpool_limits
 
+from ustat_pg.display.progress import bar
 from ustat_pg.engines import MomentSums
-from ustat_pg.progress import bar
 
 from .blocks import Block, record_of, run_task, sums_of
 from .executors import Cluster, LostWorkers, loss, run_there

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import optimize
 
-from ustat_pg.memory import slices
+from ustat_pg.execution.memory import slices
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
 from ustat_pg.rounding import DERIVED, SUM
 from ustat_pg.validation import Array, InputError, finite_array, frozen

@@ -34,17 +34,17 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.digests import source_digest
 from ustat_pg.engines import Cell, Estimator, InfeasibleError, MomentSums, Quantity
 from ustat_pg.engines.base import Replications
 from ustat_pg.estimators import advantages
+from ustat_pg.files.digests import source_digest
 from ustat_pg.validation import Array, InputError
 
 from .passes import LOADING, model_of
 
 if TYPE_CHECKING:
     from ustat_pg.llm.prompts import Task
-    from ustat_pg.llm.rollouts import Rollouts
+    from ustat_pg.llm.rollouts.stored import Rollouts
 
 
 BASELINES = ("vanilla", "grpo", "oracle")
@@ -107,7 +107,7 @@ def drawn(member: str, what: str, group_size: int) -> LmQuantity:
 
 @lru_cache
 def _task(name: str) -> Task:
-    from ustat_pg.llm.tasks import load_task
+    from ustat_pg.llm.tasks.named import load_task
 
     return load_task(name)
 
@@ -115,7 +115,7 @@ def _task(name: str) -> Task:
 @lru_cache
 def _digest(name: str) -> str:
     """A digest of a model's weights and prompts, and of the files and libraries that make a replication."""
-    from ustat_pg.llm.models import load_model, weights_digest
+    from ustat_pg.llm.models.loading import load_model, weights_digest
 
     with LOADING:
         weights = weights_digest(load_model(name).model)
@@ -251,10 +251,10 @@ Values = dict[tuple[str, int], float]
 @lru_cache(maxsize=2**14)
 def _replication(member: str, sizes: Sizes, seed: int, number: int) -> dict[str, float]:
     """All quantities of one model in one replication, by label; claims and cells share them."""
-    from ustat_pg.llm.generation import transformers_draw
-    from ustat_pg.llm.models import tokenise
+    from ustat_pg.llm.models.generation import transformers_draw
+    from ustat_pg.llm.models.loading import tokenise
     from ustat_pg.llm.prompts import Prompt
-    from ustat_pg.llm.rollouts import Rollouts, decoded
+    from ustat_pg.llm.rollouts.stored import Rollouts, decoded
 
     group_sizes, values, groups, prompts = sizes
     task, model = _task(member), model_of(member)
@@ -338,9 +338,9 @@ def _scores(model: Any, sides: Sequence[_Side]) -> list[Any]:
 
 
 def _pool_values(model: Any, sides: Sequence[_Side], group_sizes: Sequence[int]) -> Values:
-    from ustat_pg.llm.estimates import constants, curves, noise_to_signal
+    from ustat_pg.llm.pool.estimates import constants, curves, noise_to_signal
     from ustat_pg.llm.scores import Scores
-    from ustat_pg.llm.scoring import pool_of_scores
+    from ustat_pg.llm.scores.scoring import pool_of_scores
 
     # Sketches of that many numbers are the scores: what is compared is without their error.
     exact = Scores(model, sketch=sum(p.numel() for p in model.parameters()))

@@ -25,9 +25,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ustat_pg.llm.estimates import OF_POOLS as CURVES
-from ustat_pg.llm.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
-from ustat_pg.llm.estimates import curves as errors_of
+from ustat_pg.llm.pool.estimates import OF_POOLS as CURVES
+from ustat_pg.llm.pool.estimates import TABLES, noise_to_signal, oracle_ratio, ordering
+from ustat_pg.llm.pool.estimates import curves as errors_of
 
 from ..evidence import Check, Linear, Point, Ratio, equal, mean_of
 from ..problems import Suite

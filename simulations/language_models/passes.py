@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ustat_pg.digests import source_digest
 from ustat_pg.estimators import advantages
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.files.digests import source_digest
+from ustat_pg.files.whole import versions
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.validation import Array, InputError
-from ustat_pg.whole_files import versions
 
 if TYPE_CHECKING:
-    from ustat_pg.llm.models import LanguageModel
+    from ustat_pg.llm.models.loading import LanguageModel
     from ustat_pg.llm.prompts import Task
 
 
@@ -42,7 +42,7 @@ def model_of(name: str, **how: str) -> LanguageModel:
     """
     import torch
 
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models.loading import load_model
 
     if not hasattr(_THREAD, "models"):
         _THREAD.models = {}
@@ -58,7 +58,7 @@ def model_of(name: str, **how: str) -> LanguageModel:
 @lru_cache
 def task_of(name: str, prompts: int) -> Task:
     """The first prompts of a task."""
-    from ustat_pg.llm.tasks import load_task
+    from ustat_pg.llm.tasks.named import load_task
 
     return load_task(name, limit=prompts)
 
@@ -68,9 +68,9 @@ class Source:
     """A model and the same prompts of a task, of which a replication takes rollouts.
 
     Arguments:
-        model: the model, as :func:`~ustat_pg.llm.models.load_model` takes it.
+        model: the model, as :func:`~ustat_pg.llm.models.loading.load_model` takes it.
         weights: a digest of its weights.
-        task: the task, as :func:`~ustat_pg.llm.tasks.load_task` takes it.
+        task: the task, as :func:`~ustat_pg.llm.tasks.named.load_task` takes it.
         prompts: number of its prompts.
         group_sizes: sizes of the groups that are differentiated, two of each size.
         rollouts: number at each prompt that are scored, at least twice the largest size.
@@ -117,10 +117,10 @@ class Source:
         return pool
 
     def _made(self, seed: int, number: int) -> ScoredPool:
-        from ustat_pg.llm.generation import transformers_draw
-        from ustat_pg.llm.models import tokenise
-        from ustat_pg.llm.rollouts import Rollouts, decoded
-        from ustat_pg.llm.scoring import pool_of_scores
+        from ustat_pg.llm.models.generation import transformers_draw
+        from ustat_pg.llm.models.loading import tokenise
+        from ustat_pg.llm.rollouts.stored import Rollouts, decoded
+        from ustat_pg.llm.scores.scoring import pool_of_scores
 
         model = model_of(self.model, device=self.device, dtype="float32")
         task = task_of(self.task, self.prompts)
@@ -240,7 +240,7 @@ def require_packed(language_model: LanguageModel, task: Task) -> None:
     """
     import torch
 
-    from ustat_pg.llm.models import tokenise
+    from ustat_pg.llm.models.loading import tokenise
 
     ids = tokenise(language_model, task.prompts[0])
     answers = [ids[-2:], ids[:3], ids[-1:]]

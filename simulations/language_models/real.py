@@ -19,9 +19,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from ustat_pg.llm.estimates import curves as errors_of
-from ustat_pg.llm.estimates import prompt_moments
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool.estimates import curves as errors_of
+from ustat_pg.llm.pool.estimates import prompt_moments
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.validation import Array, InputError
 
 from ..evidence import Check, Linear, Point, Ratio, Statement, equal, positive
@@ -185,9 +185,9 @@ def strengths(suite: Suite) -> list[Strength]:
 
 @cache
 def _strengths(name: str, size: str, seed: int, device: str, folder: Path | None) -> list[Strength]:
-    from ustat_pg.llm.models import load_model, tokenise, weights_digest
-    from ustat_pg.llm.rollouts import sample
-    from ustat_pg.llm.scoring import score_pool
+    from ustat_pg.llm.models.loading import load_model, tokenise, weights_digest
+    from ustat_pg.llm.rollouts.stored import sample
+    from ustat_pg.llm.scores.scoring import score_pool
 
     how, model = SIZES[size], load_model(name, device=device, dtype="float32")
     weights = weights_digest(model.model)

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ustat_pg.digests import source_digest
+from ustat_pg.files.digests import source_digest
 
 from .cells import BASELINES, LmQuantity, ModelCell, Values, drawn, errors_of_groups, pooled
 from .passes import Source, task_of
@@ -106,7 +106,7 @@ class GroupCell(ModelCell):
 
     def _replication(self, seed: int, number: int) -> dict[str, float]:
         """The mean error over prompts of each baseline in groups of each size, by label."""
-        from ustat_pg.llm.estimates import curves
+        from ustat_pg.llm.pool.estimates import curves
 
         pool, task = self.source.replication(seed, number, self.folder), self.source.task
         found = {

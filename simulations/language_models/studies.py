@@ -17,8 +17,8 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ustat_pg.llm.estimates import ConstantsEstimate, constants, curves
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool.estimates import ConstantsEstimate, constants, curves
+from ustat_pg.llm.pool.scored import ScoredPool
 
 from ..evidence import Check, Linear, Ratio, Statement, equal, mean_of, positive
 from ..evidence.functionals import Functional
@@ -126,10 +126,10 @@ def study(member: str, suite: Suite) -> Study:
 
 @cache
 def _study(member: str, size: str, seed: int, folder: Path | None) -> Study:
-    from ustat_pg.llm.models import load_model
-    from ustat_pg.llm.rollouts import sample
-    from ustat_pg.llm.scoring import score_pool
-    from ustat_pg.llm.tasks import load_task
+    from ustat_pg.llm.models.loading import load_model
+    from ustat_pg.llm.rollouts.stored import sample
+    from ustat_pg.llm.scores.scoring import score_pool
+    from ustat_pg.llm.tasks.named import load_task
 
     how = SIZES[size]
     model, task = load_model(member), load_task(member, limit=how.prompts)

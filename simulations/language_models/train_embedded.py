@@ -2,7 +2,7 @@
 
     python -m simulations.language_models.train_embedded --out DIR [--only NAME]
 
-Every step draws new documents (see :mod:`~ustat_pg.llm.embedded`). First come single questions in
+Every step draws new documents (see :mod:`~ustat_pg.llm.models.embedded`). First come single questions in
 one style, without a scratch-pad but with the positions that it would give to the answer: they teach
 the arithmetic at little cost. Then come whole documents, in all styles, with worked examples and
 scratch-pads. The loss is the cross-entropy of what a model may be asked to write.
@@ -22,7 +22,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
-from ustat_pg.llm import embedded
+from ustat_pg.llm.models import embedded
 
 SHIPPED = embedded.folder("strong")
 """The folder with the shape of all models and their tokenizer."""

@@ -18,7 +18,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from ustat_pg._version import __version__
-from ustat_pg.reading import read_json
+from ustat_pg.files.reading import read_json
 from ustat_pg.validation import MOST_WORKERS, InputError, integer, one_of
 
 from .errors import ENGINES, RECORDS, ROOT, SUITE, PlantedError, errors, pattern

@@ -40,11 +40,11 @@ SUITE = "test"
 
 EVIDENCE = "tests/simulations/evidence"
 TESTS = {
-    "ustat_pg/rng": "tests/test_rng.py",
+    "ustat_pg/sampling/rng": "tests/sampling/test_rng.py",
     "ustat_pg/engines/base": (
         f"tests/engines/test_base.py {EVIDENCE}/test_planted.py tests/agreement/test_gradients.py"
     ),
-    "ustat_pg/engines/draws": "tests/test_rng.py tests/agreement/test_gradients.py",
+    "ustat_pg/engines/draws": "tests/sampling/test_rng.py tests/agreement/test_gradients.py",
     "ustat_pg/engines": "tests/engines/gradients/test_cpu.py tests/agreement/test_gradients.py",
     "ustat_pg/distributions": "tests/distributions/test_weighted_chi2.py",
     "simulations/engines/runs": (
@@ -63,7 +63,7 @@ ROOMS = ("engines", "evidence", "interior_problems")
 """Rooms of the experiments that are not claims."""
 
 SIMULATED = (
-    "ustat_pg/rng",
+    "ustat_pg/sampling/rng",
     "ustat_pg/engines/draws",
     "ustat_pg/engines/gradients/lanes",
     "ustat_pg/engines/gradients/scalar",

@@ -116,10 +116,10 @@ def ask(
 @cache
 def _bodies() -> tuple[Path, ...]:
     """The files that hold compiled bodies, and all that these import."""
-    from ustat_pg.digests import imported, sources_of
+    from ustat_pg.files.digests import imported, sources_of
 
     files = [*ROOT.glob("ustat_pg/**/*.py"), *ROOT.glob("simulations/**/*.py")]
-    compiled = ROOT / "ustat_pg/compiled.py"
+    compiled = ROOT / "ustat_pg/execution/compiled.py"
     return sources_of(*(file for file in files if compiled in imported(file)))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ustat_pg.moments import TokenOutcomes
+from ustat_pg.moments.record import TokenOutcomes
 from ustat_pg.policies import SoftmaxPolicy
 from ustat_pg.predictions import practical_mse
 from ustat_pg.problems import SoftmaxBandit, modular_sum, token_outcomes

@@ -30,8 +30,8 @@ class Suite(Bandits):
         on: the kind of problem, one of ``KINDS``.
         dense: whether networks keep the scores of all their parameters.
         folder: folder of the pools of language models; none is kept unless given.
-        model: a language model of one's own, as :func:`~ustat_pg.llm.models.load_model` takes it; those
-            that ship with the library unless given.
+        model: a language model of one's own, as :func:`~ustat_pg.llm.models.loading.load_model` takes it;
+            those that ship with the library unless given.
         device: where its pools are scored.
     """
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ustat_pg.distributions import WeightedChi2, sup_distance
 from ustat_pg.engines import Estimator
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import (
     covariance_parts,
     epoch_gap,

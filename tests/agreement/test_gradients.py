@@ -22,10 +22,11 @@ from tests.support.problems import (
     vanishing,
 )
 from tests.support.refusals import refuses
-from ustat_pg import estimators, registry, rng
+from ustat_pg import estimators, registry
 from ustat_pg.engines import Distance, Estimator, GradientCell, SquaredError, base
 from ustat_pg.engines.gradients import exact, reference
 from ustat_pg.problems import SoftmaxBandit, digits_problem, random_problem
+from ustat_pg.sampling import rng
 
 BASELINES = ("vanilla", "group-mean", "oracle", "minimum-variance", "grpo")
 

@@ -47,7 +47,7 @@ def test_it_holds_the_library_and_nothing_else(wheel):
     data = {"ustat_pg/catalogue/catalogue.toml", "ustat_pg/catalogue/frameworks/verl.toml"}
     assert {"ustat_pg/py.typed"} | data <= set(names)
     assert {"ustat_pg/__init__.pyi", "ustat_pg/predictions/__init__.pyi"} <= set(names)
-    assert {f"ustat_pg/llm/presets/{name}.yaml" for name in ("figure5", "table2")} <= set(names)
+    assert {f"ustat_pg/llm/trl/presets/{name}.yaml" for name in ("figure5", "table2")} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 

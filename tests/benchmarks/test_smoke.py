@@ -160,7 +160,7 @@ def test_the_record_is_of_today_s_results_and_of_one_code():
 def test_noise(monkeypatch, capsys):
     pytest.importorskip("trl")
     from benchmarks import noise
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models.loading import load_model
 
     monkeypatch.setattr(noise, "language_model", lambda: load_model("embedded:strong"))
     noise.main(["--pairs", "2", "--tokens", "4"])
@@ -197,7 +197,7 @@ def test_pass_rates(monkeypatch, capsys, tmp_path):
     """The embedded model has a known rate; the table that ships is as it would be written."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models.loading import load_model
 
     shipped = pass_rates.settings()
     assert pass_rates.written(shipped) == pass_rates.SETTINGS.read_text()

@@ -83,7 +83,7 @@ test_options_without_a_closed_form_are_refused = refusals(
 def test_a_pools_choice_pairs_its_groups(capsys, tmp_path):
     pytest.importorskip("torch")
     from tests.support.listed_pools import many_contexts, sampled
-    from ustat_pg.llm.estimates import compared, noise_to_signal
+    from ustat_pg.llm.pool.estimates import compared, noise_to_signal
 
     bandit = many_contexts()
     pool = replace(sampled(bandit, 200, 6, 0), gram=None)

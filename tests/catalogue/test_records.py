@@ -17,8 +17,8 @@ from ustat_pg.catalogue import catalogue, resolve, short_name
 from ustat_pg.catalogue.records import bare
 from ustat_pg.estimators import advantages
 from ustat_pg.explanations import explain
+from ustat_pg.files.reading import read_pickle
 from ustat_pg.predictions import count_table
-from ustat_pg.reading import read_pickle
 from ustat_pg.registry import ESTIMATORS, parse
 
 FRAMEWORKS = list(catalogue().frameworks.values())

@@ -194,7 +194,7 @@ def test_text_that_is_no_unicode_and_numbers_that_no_float_holds(capsys, tmp_pat
 
 
 def test_pairs_of_surrogates_and_long_runs_of_digits_are_text(tmp_path):
-    from ustat_pg.reading import read_json
+    from ustat_pg.files.reading import read_json
 
     file = tmp_path / "a.json"
     file.write_text(json.dumps(["\U0001f600", "7" * 5000, 10**300]), "utf-8")

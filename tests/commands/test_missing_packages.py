@@ -22,7 +22,7 @@ MORE = {
     "ustat-pg llm sweep --config embedded --out sweep": "llm",
     "ustat-pg advise ustat:uneven --budget 64 --plot out.png": "figures",
     "ustat-pg explain std --group-size 4 --pass-rate .2 --plot out.png": "figures",
-    "python -m ustat_pg.llm.training --config run.yaml": "llm",
+    "python -m ustat_pg.llm.trl.training --config run.yaml": "llm",
     "python -m simulations verify mse --size smoke --engine autograd": "torch",
     "python -m simulations verify mse --size smoke --on transformer": "torch",
     "python -m simulations verify --size smoke --on transformer": "torch",

@@ -7,7 +7,7 @@ import pytest
 from ustat_pg.cli import main
 from ustat_pg.predictions import plan_mse
 from ustat_pg.problems import load_problem
-from ustat_pg.sampling import SCHEMES
+from ustat_pg.sampling.plans import SCHEMES
 
 
 def answer(capsys, *words):

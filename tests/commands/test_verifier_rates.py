@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ustat_pg.cli import main
-from ustat_pg.llm.advise import _wrong_norms, decide
-from ustat_pg.llm.constants import constants
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.advice.advise import _wrong_norms, decide
+from ustat_pg.llm.pool.constants import constants
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.predictions import group_size_advice, verifier_effect
 from ustat_pg.predictions.advice import ERRS
 from ustat_pg.problems import load_problem

@@ -10,8 +10,8 @@ from ustat_pg import ScoredPool, advise, explain, gradient_mse, load_problem
 from ustat_pg.cli import main
 from ustat_pg.engines import enumerate_mse
 from ustat_pg.explanations import Differences, explain_scheme
-from ustat_pg.llm.commands import errors_of_pool
-from ustat_pg.llm.rewards import summarise_rewards
+from ustat_pg.llm.advice.commands import errors_of_pool
+from ustat_pg.llm.rollouts.rewards import summarise_rewards
 from ustat_pg.predictions import count_table, limit_law, mse_constants, plan_mse
 
 POOL, LOG = "tests/data/pools/scored.npz", "tests/data/pools/rollouts.jsonl"

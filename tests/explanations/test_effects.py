@@ -20,7 +20,7 @@ from ustat_pg.problems import (
     save_problem,
 )
 from ustat_pg.registry import ALIASES
-from ustat_pg.sampling import SCHEMES, Plan
+from ustat_pg.sampling.plans import SCHEMES, Plan
 
 KEYS = {
     *("estimator", "unbiased", "weight", "scale", "frac_reward_zero_std"),

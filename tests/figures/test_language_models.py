@@ -165,7 +165,7 @@ def test_a_damaged_table_is_refused(tmp_path):
 
 def test_the_tables_of_a_sweep_are_what_is_read(sweep_folder):
     """The columns are those that the sweep's own functions give."""
-    sweep = pytest.importorskip("ustat_pg.llm.results")
+    sweep = pytest.importorskip("ustat_pg.llm.trl.results")
     rows = [
         {"trainer": "rloo", "K": 1024, "G": size, "seed": seed, "step": step, "final": step == 40,
          "model": "Qwen2.5-Math-7B", "task": "math",

@@ -28,7 +28,7 @@ def tiny_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny(tiny_folder):
     """The same model, loaded."""
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models.loading import load_model
 
     return load_model(str(tiny_folder))
 
@@ -36,7 +36,7 @@ def tiny(tiny_folder):
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
     """A model of 18 symbols, so that the end token is sampled often and lengths differ."""
-    from ustat_pg.llm.models import load_model
+    from ustat_pg.llm.models.loading import load_model
 
     folder = tmp_path_factory.mktemp("models") / "few"
     return load_model(str(save_tiny(folder, characters="0123456789+=abcd")))
@@ -55,7 +55,7 @@ def task():
 @pytest.fixture
 def rows(monkeypatch):
     """The completions that are drawn: (prompt's id, which of its completions)."""
-    from ustat_pg.llm import generation
+    from ustat_pg.llm.models import generation
 
     seen, original = [], generation._generate
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.refusals import refuses
-from ustat_pg.jackknife import means
+from ustat_pg.inference import means
 from ustat_pg.noise import NoiseMeter
 from ustat_pg.noise.completions import alternatives, coefficients, group_blocks
 from ustat_pg.noise.estimate import estimate_noise

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from ustat_pg.estimate import Estimate
-from ustat_pg.jackknife import Means, ratio
+from ustat_pg.inference import Means, ratio
+from ustat_pg.inference.estimate import Estimate
 from ustat_pg.noise.estimate import Law, estimate_noise, noise_and_signal, step_sums
 from ustat_pg.predictions import group_size_advice, mse_constants
 from ustat_pg.problems import load_problem

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks.lags import window
-from ustat_pg.jackknife import Means
+from ustat_pg.inference import Means
 from ustat_pg.noise import NoiseMeter
 from ustat_pg.noise.lags import LAGS, Lagged, Trail, combined, line_sums
 

@@ -12,7 +12,7 @@ from tests.support import independent_turns as ind
 from tests.support.refusals import refusals
 from ustat_pg.engines import enumerate_turns
 from ustat_pg.estimators import TURN_SCHEMES, turns
-from ustat_pg.jackknife import Means, log_ratio, norm_interval, product_interval, ratio
+from ustat_pg.inference import Means, log_ratio, norm_interval, product_interval, ratio
 from ustat_pg.noise import EpisodePool, turns_of_pool
 from ustat_pg.problems import episode_problem, load_episodes
 

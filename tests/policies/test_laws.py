@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.policies import FORMS, LINEAR, dense, policy_of
-from ustat_pg import memory as limits
+from ustat_pg.execution import memory as limits
 from ustat_pg.policies import ArmLinearSoftmax, TabularSoftmax, TabulatedPolicy
 
 MOVING = [name for name in FORMS if not name.startswith("tables")]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.refusals import refusals, refuses
-from ustat_pg import memory as limits
+from ustat_pg.execution import memory as limits
 from ustat_pg.policies import OutputSpace
 from ustat_pg.problems import bracket_matching, modular_sum
 from ustat_pg.validation import InputError

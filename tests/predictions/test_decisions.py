@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from tests.llm.test_advice_words import made
-from ustat_pg.llm.advise import decide
-from ustat_pg.llm.constants import constants
-from ustat_pg.llm.pool import ScoredPool
+
+from ustat_pg.llm.advice.advise import decide
+from ustat_pg.llm.pool.constants import constants
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.predictions import (
     MseConstants,
     decision,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulations.interior_problems.location_bandit import LocationBandit
 from tests.support.refusals import refusals, refuses
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import (
     MseConstants,
     covariance_parts,

@@ -10,8 +10,8 @@ import pytest
 from tests.support import independent_turns as ind
 from tests.support.refusals import refusals
 from ustat_pg.engines import enumerate_turns
-from ustat_pg.episodes import Episodes
 from ustat_pg.estimators import TURN_SCHEMES
+from ustat_pg.moments.episodes import Episodes
 from ustat_pg.predictions import turn_mean, turn_noise
 from ustat_pg.problems import episode_problem, load_episodes
 

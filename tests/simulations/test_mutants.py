@@ -14,7 +14,7 @@ from tests.support.refusals import refuses
 from ustat_pg.validation import InputError
 
 
-def an_error(file="ustat_pg/moments.py", equivalent="", silent=""):
+def an_error(file="ustat_pg/moments/record.py", equivalent="", silent=""):
     return PlantedError("an error", file, "old", "new", ("mse",), equivalent, silent)
 
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ustat_pg.engines import GradientCell, SquaredError
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.problems import SoftmaxBandit, modular_sum
 from ustat_pg.validation import changed

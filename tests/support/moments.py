@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 
 
 def record(**changes):

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 from simulations.paper import stem_of
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool.scored import ScoredPool
 from ustat_pg.problems import example_problem
 from ustat_pg.validation import one_of
 
@@ -43,7 +43,7 @@ SHORT = {
 """Commands whose program a page may leave out."""
 
 NAMED = re.compile(
-    r"(ustat-pg (?:advise|explain|predict|llm mse)|python -m ustat_pg.llm.training)"
+    r"(ustat-pg (?:advise|explain|predict|llm mse)|python -m ustat_pg.llm.trl.training)"
     r'(?: (--[a-z-]+)(?: FILE| ".*")?)?'
 )
 """A command without what it needs, and perhaps an option of it."""

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from ustat_pg.llm.pool import ScoredPool
+from ustat_pg.llm.pool.scored import ScoredPool
 
 ARRAYS = tuple(f.name for f in fields(ScoredPool) if f.name not in ("prompts", "config"))
 

@@ -11,7 +11,7 @@ from trl import GRPOConfig
 from tests.support.models import fresh, output_by_hand
 from ustat_pg import estimators
 from ustat_pg.llm import EstimatorTrainer
-from ustat_pg.llm.training import PLAIN, dataset, trainer_class
+from ustat_pg.llm.trl.training import PLAIN, dataset, trainer_class
 
 LONGEST = 6
 
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 def trl_trainer(model, task, folder, name="rloo", *, budget=16, callbacks=(), **settings):
-    """The trainer of a name, of :func:`ustat_pg.llm.training.trainer_class`, ``dr-grpo`` or
+    """The trainer of a name, of :func:`ustat_pg.llm.trl.training.trainer_class`, ``dr-grpo`` or
     ``grpo-stock``; by default one step of 4 prompts with 4 completions each.
 
     Arguments:

@@ -62,7 +62,7 @@ def test_the_reference_begins_with_what_a_user_imports():
 
 def test_every_number_that_is_logged_is_explained():
     pytest.importorskip("trl")
-    from ustat_pg.llm.monitor import NoiseEstimate
+    from ustat_pg.llm.trl.monitor import NoiseEstimate
 
     text = (SOURCE / "metrics.md").read_text("utf-8")
     names = [*NoiseEstimate.__annotations__, "budget_over_critical"]

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.support.site import ROOT
-from ustat_pg.moments import Moments
+from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import MseConstants, gradient_mse, optimal_group_size
 
 FORMULAS = ROOT / "theory" / "_static" / "closed_forms.js"

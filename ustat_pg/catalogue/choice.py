@@ -8,9 +8,9 @@ from itertools import product
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from ..display.shown import Shown, plain
 from ..predictions import count_table
 from ..registry import ESTIMATORS
-from ..shown import Shown, plain
 from ..validation import InputError
 from .framework import Row
 from .meaning import Meaning

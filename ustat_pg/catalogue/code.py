@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from pathlib import Path
 
-from ..reading import json_value, read_text
+from ..files.reading import json_value, read_text
 from ..validation import InputError
 from .records import catalogue
 from .sources import MOST_CODE, Source, of_sections

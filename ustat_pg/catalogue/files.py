@@ -12,7 +12,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_json, read_pickle, read_text
+from ..files.reading import read_json, read_pickle, read_text
 from ..validation import InputError
 from .code import of_notebook, of_python
 from .parts import of_yaml

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..reading import read_text, read_yaml
+from ..files.reading import read_text, read_yaml
 from ..validation import InputError, needed
 from .options import as_text
 from .sources import ABOVE, YAML, Source, of_sections

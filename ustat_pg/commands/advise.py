@@ -12,7 +12,7 @@ from .following import follow
 from .plots import refuse_plot, save
 
 if TYPE_CHECKING:
-    from ..llm.advise import PoolAdvice
+    from ..llm.advice.advise import PoolAdvice
 
 
 def run(options: argparse.Namespace) -> None:
@@ -35,8 +35,8 @@ def run(options: argparse.Namespace) -> None:
 def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
     if "problem" in given:
         return advise(given.pop("problem"), **given)
-    from ..llm.model_pool import ModelPool
-    from ..llm.pool import ScoredPool
+    from ..llm.advice.model_pool import ModelPool
+    from ..llm.pool.scored import ScoredPool
     from .language_models import shown_progress
 
     if "scored" in given:
@@ -49,7 +49,7 @@ def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
 
 def rewards(options: argparse.Namespace) -> None:
     """Print pass rates, and groups without signal, of a file of rewards."""
-    from ..llm.rewards import summarise_rewards
+    from ..llm.rollouts.rewards import summarise_rewards
 
     def show() -> None:
         summary = summarise_rewards(

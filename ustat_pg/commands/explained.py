@@ -17,9 +17,9 @@ from ..explanations import (
     explain_rewards,
     explain_scheme,
 )
+from ..files.reading import read_json
 from ..problems import load_problem
-from ..reading import read_json
-from ..sampling import SCHEMES
+from ..sampling.plans import SCHEMES
 from ..validation import InputError
 from .plots import refuse_plot, save
 
@@ -104,7 +104,7 @@ def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
         if not numbers:
             raise InputError(f"{path}: it must hold one list of numbers")
         return numbers
-    from ..llm.rewards import summarise_rewards
+    from ..llm.rollouts.rewards import summarise_rewards
 
     summary = summarise_rewards(path, group_by=options.group_by, reward=options.reward)
     return [*summary.pass_rates.values()]

@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from ..llm.commands import errors_of_pool
-from ..llm.model_pool import ModelPool, refuse_another_policy
-from ..llm.pool import ScoredPool, TokenWeights
-from ..progress import bar
+from ..display.progress import bar
+from ..llm.advice.commands import errors_of_pool
+from ..llm.advice.model_pool import ModelPool, refuse_another_policy
+from ..llm.pool.scored import ScoredPool, TokenWeights
 from ..validation import InputError, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..llm.rollouts import Progress
+    from ..llm.rollouts.stored import Progress
 
 
 class _Lines(logging.Handler):

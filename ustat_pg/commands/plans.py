@@ -6,12 +6,12 @@ import argparse
 import json
 from typing import Any
 
+from ..display.shown import rows
 from ..engines import GroupSize, PlanCell, enumerate_mse, of_plan
 from ..predictions import plan_mse
 from ..predictions.adaptive import ROWS, unbiased_plan
 from ..problems import SoftmaxBandit
-from ..sampling import SCHEMES, Plan
-from ..shown import rows
+from ..sampling.plans import SCHEMES, Plan
 from ..validation import InputError
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..moments import Moments
+from ..files.reading import read_json
+from ..moments.record import Moments
 from ..predictions import MsePrediction, best_table, gradient_covariance, gradient_mse
 from ..predictions.count_tables import centred, is_binary
 from ..problems import SoftmaxBandit, holds_turns, load_problem
-from ..reading import read_json
 from ..registry import parse
 from ..validation import InputError
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compiled import body
+from ..execution.compiled import body
 
 AGREE = 3e-10
 """How far the sums at a step and at its double may differ, of the tail and of the density.

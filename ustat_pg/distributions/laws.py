@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..shown import Shown
+from ..display.shown import Shown
 from ..validation import Array, InputError
 from .weighted_chi2 import WeightedChi2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compiled import body
+from ..execution.compiled import body
 from .bodies import AGREE, LANES, ROWS, STEPS, on_one_path
 
 DEGREE = 23

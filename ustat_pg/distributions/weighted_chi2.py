@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..shown import Shown
+from ..display.shown import Shown
 from ..validation import InputError, finite_array, frozen, integer
 
 FloatArray: TypeAlias = NDArray[np.float64]

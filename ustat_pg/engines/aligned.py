@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..compiled import body
+from ..execution.compiled import body
 
 LINE = 8
 """Numbers in a cache line."""

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import registry
-from ..digests import digest
 from ..estimators import advantages
+from ..files.digests import digest
 from ..problems import SoftmaxBandit
 from ..problems.minibatch import expected_reward, optimal_baseline
 from ..registry import ESTIMATORS, Record

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .. import rng
-from ..compiled import body
+from ..execution.compiled import body
+from ..sampling import rng
 
 MASK = rng.MASK
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..display.shown import Shown
 from ..problems import SoftmaxBandit
 from ..problems.minibatch import expected_reward
 from ..rounding import DERIVED, SQUARE
-from ..shown import Shown
 from .base import Array, Estimator, Replications
 from .gradients.cell import GradientCell, SquaredError
 from .gradients.exact import measure, minibatches, prompts_of
@@ -68,7 +68,7 @@ def enumerate_mse(
             your own, a constant or a critic.
         group_size: G >= 1; more where the estimator leaves an output out.
         batch_size: B >= 1.
-        design: one of :data:`~ustat_pg.designs.DESIGNS`.
+        design: one of :data:`~ustat_pg.sampling.designs.DESIGNS`.
 
     Raises:
         InputError: any of these is not as said.

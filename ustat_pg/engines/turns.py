@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..episodes import Episodes, HasEpisodes, episodes_of
 from ..estimators.episodes import turns
-from ..memory import slices
+from ..execution.memory import slices
+from ..moments.episodes import Episodes, HasEpisodes, episodes_of
 from ..validation import integer, record
 from .base import Array, InfeasibleError
 from .gradients.exact import LIMIT, groups_of

@@ -23,7 +23,7 @@ import numpy as np
 from array_api_compat import device, to_device
 from numpy.typing import NDArray
 
-from ..sampling import Plan
+from ..sampling.plans import Plan
 from ..validation import InputError, integer, one_of
 from .arrays import Array, rewards_of
 
@@ -93,7 +93,7 @@ def sequential(rewards: Array, *, plan: str | Plan | Trigger) -> Array:
     """Unbiased advantages under any plan of sampling: the kernel of the first two outputs, averaged over
     all orders in which the plan would have stopped where it did.
 
-    Rewards 0 and 1 under a :class:`~ustat_pg.sampling.Plan` need numbers of paths alone: m(t) = paths
+    Rewards 0 and 1 under a :class:`~ustat_pg.sampling.plans.Plan` need numbers of paths alone: m(t) = paths
     that begin with a success and a failure over all, ĝ = m(t) (mean score of successes - of failures).
 
     Arguments:

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from ..catalogue import Meaning
-from ..shown import Shown
+from ..display.shown import Shown
 from ..validation import InputError
 from .explanation import Explanation, passed, wrapped
 

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..catalogue import Meaning, named, resolve
-from ..moments import HasMoments, Moments, moments_of
+from ..moments.record import HasMoments, Moments, moments_of
 from ..predictions import CountTable, best_table, count_table, frac_reward_zero_std, gradient_mse
 from ..predictions.count_tables import centred
 from ..registry import parse
-from ..sampling import SCHEMES
+from ..sampling.plans import SCHEMES
 from ..validation import InputError, argument, integer, shares
 from .explanation import Explanation
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import shown
 from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
+from ..display import shown
 from ..validation import InputError, nearest
 
 if TYPE_CHECKING:

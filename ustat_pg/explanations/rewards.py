@@ -28,10 +28,10 @@ import numpy as np
 from scipy.stats import multinomial
 
 from ..catalogue import Meaning, named, resolve
+from ..display.shown import Shown
 from ..estimators import advantages
-from ..reading import read_json
+from ..files.reading import read_json
 from ..rounding import DERIVED
-from ..shown import Shown
 from ..validation import Array, InputError, argument, integer, number
 from .effects import group_size_of
 from .explanation import wrapped

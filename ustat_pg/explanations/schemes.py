@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..display.shown import Shown
 from ..predictions import plan_mse, plan_weight
 from ..predictions.adaptive import unbiased_plan
-from ..sampling import SCHEMES, Plan, Scheme
-from ..shown import Shown
+from ..sampling.plans import SCHEMES, Plan, Scheme
 from ..validation import one_of
 from .effects import GRID, PASS_RATES, moments_of_pass_rates
 from .explanation import curve, plot_weight, wrapped
@@ -25,7 +25,7 @@ class SchemeExplanation(Shown):
     """The effect of a published way of sampling on rewards 0 and 1.
 
     Arguments:
-        name: its name in :data:`~ustat_pg.sampling.SCHEMES`.
+        name: its name in :data:`~ustat_pg.sampling.plans.SCHEMES`.
         scheme: plan, estimator, source.
         weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient.
         pass_rates, mean_factor: the prompts and w at each.
@@ -87,7 +87,7 @@ def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExpl
     """Explain what a published way of sampling climbs, and what it costs (adaptive_groups).
 
     Arguments:
-        name: one of :data:`~ustat_pg.sampling.SCHEMES`.
+        name: one of :data:`~ustat_pg.sampling.plans.SCHEMES`.
         pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
 
     Raises:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from ..validation import needed
 
 if TYPE_CHECKING:
-    from .monitor import NoiseMonitor
-    from .trl_trainers import EstimatorTrainer
-    from .two_stage_trainer import TwoStageTrainer
+    from .trl.monitor import NoiseMonitor
+    from .trl.trainers import EstimatorTrainer
+    from .trl.two_stage_trainer import TwoStageTrainer
 
 _HOME = {
     "EstimatorTrainer": "trl_trainers",

@@ -4,7 +4,7 @@ A verifier has the signature of TRL's reward functions: it is called with keywor
 ``prompts``, ``completions``, ``completion_ids`` where they are known, and every column of the prompt
 as a list with one entry for each completion, and returns one number for each. So one function serves
 here and in a TRL trainer. Verifiers are found by name, and distinguished by the source of the function.
-Tasks are loaded by :func:`ustat_pg.llm.tasks.load_task`.
+Tasks are loaded by :func:`ustat_pg.llm.tasks.named.load_task`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..memory import refused
+from ..execution.memory import refused
 from ..validation import InputError, frozen, integer
 
 Text = str | list[dict[str, str]]

@@ -4,8 +4,8 @@ With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by i
 Aᵢ uᵢ, so uᵢ is its gradient over Aᵢ, and all groups of G' among the N of a group tell what another table
 would have made of them. How many successes stand beside one or two of its completions is hypergeometric, so
 their mean takes no drawing: it is linear in sums over its successes and over its failures (those of
-:mod:`ustat_pg.llm.tables`, without a centre, since u may be weighted by length). A group of advantages 0 has
-no uᵢ, and needs none where tables give equal rewards nothing.
+:mod:`ustat_pg.llm.pool.tables`, without a centre, since u may be weighted by length). A group of advantages 0
+has no uᵢ, and needs none where tables give equal rewards nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..estimate import Estimate
-from ..jackknife import log_ratio, means
+from ..inference import log_ratio, means
+from ..inference.estimate import Estimate
 from ..validation import Array, InputError, integer
 from .estimate import OF_SHARES, Law, NoiseEstimate, estimate_noise, noise_and_signal
 from .shares import two_valued

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..estimate import Estimate
-from ..estimation import Estimates, constant_estimates, constants_from
-from ..jackknife import SQUARE, Means, beside, means, ratio
+from ..inference import SQUARE, Means, beside, means, ratio
+from ..inference.constants import Estimates, constant_estimates, constants_from
+from ..inference.estimate import Estimate
 from ..validation import Array, InputError
 from .lags import LINE, Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of
@@ -88,7 +88,7 @@ class Sums(NamedTuple):
 class NoiseEstimate(Estimates):
     """The noise of one step from the steps of a window, with standard errors and 95% intervals.
 
-    Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.jackknife`: gradients have
+    Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.inference`: gradients have
     skewed and heavy tails. A ratio whose denominator is not distinguishable from 0 has no upper end, nor has
     what two or three steps of the window carry. Constants are NaN unless advantages are leave-one-out.
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..jackknife import Means
+from ..inference import Means
 from ..validation import Array
 
 LAGS = 10

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..compiled import body
+from ..execution.compiled import body
 
 
 def by_loops(table: Tensor, values: Tensor, start: int, draws: tuple[Tensor, ...]) -> None:

@@ -25,11 +25,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import rng
-from ..estimate import Estimate
-from ..estimation import Estimates
+from ..display.shown import Shown
 from ..estimators import TURN_SCHEMES, turns
-from ..jackknife import (
+from ..inference import (
     LIKELY,
     SQUARE,
     Means,
@@ -43,7 +41,9 @@ from ..jackknife import (
     ratio,
     within,
 )
-from ..shown import Shown
+from ..inference.constants import Estimates
+from ..inference.estimate import Estimate
+from ..sampling import rng
 from ..validation import Array, InputError, finite_array, integer, record
 
 if TYPE_CHECKING:

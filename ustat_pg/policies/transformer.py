@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from .. import memory as limits
-from ..memory import at_once, slices
+from ..execution import memory as limits
+from ..execution.memory import at_once, slices
 from ..validation import Array, InputError, changed, field, finite_array, frozen, integer, record
 from .network import CausalTransformer, TransformerShape, blank, device_of
 from .outputs import PAD, OutputSpace, require_prompts

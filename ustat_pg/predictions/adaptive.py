@@ -29,11 +29,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 
-from ..moments import HasMoments, Moments, takes_problems
+from ..display.shown import Shown, rows
+from ..moments.record import HasMoments, Moments, takes_problems
 from ..registry import parse, require_group
 from ..rounding import SUM
-from ..sampling import Plan
-from ..shown import Shown, rows
+from ..sampling.plans import Plan
 from ..validation import Array, InputError, integer, nearest, number, one_of, shares
 from .count_tables import count_table, require_binary
 from .mse import about, gradient_mse

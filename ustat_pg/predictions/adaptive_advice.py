@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from ..moments import Moments, takes_problems
-from ..shown import Shown
+from ..display.shown import Shown
+from ..moments.record import Moments, takes_problems
 from ..validation import InputError, integer
 from .adaptive import best_two_stage, known_rates_bound, plan_mse
 from .group_size import mse_constants

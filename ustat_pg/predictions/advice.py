@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..shown import Shown, axes_or_new
+from ..display.shown import Shown, axes_or_new
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -30,11 +30,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import solve_banded
 
-from ..memory import slices
-from ..moments import ContextMatrices, HasMoments, Moments, takes_problems
+from ..display.shown import Shown
+from ..execution.memory import slices
+from ..moments.record import ContextMatrices, HasMoments, Moments, takes_problems
 from ..registry import parse, require_group
 from ..rounding import DERIVED, GIVEN, SUM
-from ..shown import Shown
 from ..validation import (
     Array,
     InputError,

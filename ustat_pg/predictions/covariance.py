@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments import Moments, takes_problems
+from ..moments.record import Moments, takes_problems
 from ..rounding import SUM
 from ..validation import Array, InputError, integer
 from .count_tables import CountTable, count_table, require_binary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments import Moments, takes_problems
+from ..moments.record import Moments, takes_problems
 from ..registry import record_of
 from ..validation import Array, InputError, finite_array, integer, number
 from .mse import baseline_values

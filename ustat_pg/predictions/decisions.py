@@ -10,9 +10,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..estimate import Estimate
-from ..jackknife import Interval, student
-from ..shown import Shown
+from ..display.shown import Shown
+from ..inference import Interval, student
+from ..inference.estimate import Estimate
 from .advice import GroupSizeAdvice
 from .budget import robust_group_size
 from .group_size import MseConstants
@@ -83,7 +83,7 @@ def decision(
     estimate: it hardly differs between prompts, as the lengths of their scores cancel.
 
     Arguments:
-        found: estimates of a pool (:func:`~ustat_pg.llm.constants.constants`) or of a training
+        found: estimates of a pool (:func:`~ustat_pg.llm.pool.constants.constants`) or of a training
             (:class:`~ustat_pg.noise.NoiseEstimate`).
         sizes: the feasible designs, of :func:`~ustat_pg.predictions.group_size_advice`.
         population: N, where prompts are drawn without replacement.

@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..estimation import least_noise, paired
-from ..moments import HasMoments, Moments, moments_of, takes_problems
+from ..display.shown import Shown
+from ..inference.constants import least_noise, paired
+from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
-from ..shown import Shown
 from ..validation import Array, InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
 from .count_tables import is_binary

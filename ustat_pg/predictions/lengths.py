@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.fft import dct
 
-from ..moments import LengthMoments
+from ..moments.record import LengthMoments
 from ..registry import ESTIMATORS
 from ..validation import Array, integer, one_of
 

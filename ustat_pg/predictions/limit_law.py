@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..distributions import WeightedChi2
-from ..memory import slices
-from ..moments import Moments, takes_problems
+from ..execution.memory import slices
+from ..moments.record import Moments, takes_problems
 from ..validation import Array, InputError, finite_array
 
 _ROUNDING = 1e-10

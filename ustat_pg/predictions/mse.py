@@ -19,11 +19,11 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..designs import require_design
-from ..moments import HasMoments, Moments, moments_of, takes_problems
+from ..display.shown import Shown, rows
+from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import LARGEST, Record, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
-from ..shown import Shown, rows
+from ..sampling.designs import require_design
 from ..validation import Array, InputError, finite_array, integer
 from .count_tables import CountTable, count_table, require_binary
 
@@ -270,7 +270,8 @@ def gradient_mse(
             0 and 1 every table by counts too, such as std, maxrl, pass-at-k:2, bayes:1,1 or best.
         group_size: G >= 1; grpo needs 2. One, or an array of them.
         batch_size: B >= 1. One, or an array of them: the two broadcast.
-        design: one of :data:`~ustat_pg.designs.DESIGNS`; the last two need uniform context probabilities.
+        design: one of :data:`~ustat_pg.sampling.designs.DESIGNS`; the last two need uniform context
+            probabilities.
         constant: the number subtracted, for the estimator constant only.
         critic: V_φ(x) for every context, (X,), for the estimator critic only.
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import gammaln, xlogy
 
-from ..moments import Moments, takes_problems
+from ..moments.record import Moments, takes_problems
 from ..validation import Array, InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 

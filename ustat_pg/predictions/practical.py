@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..moments import TokenOutcomes, WeightedOutcomes
+from ..moments.record import TokenOutcomes, WeightedOutcomes
 from ..validation import Array, InputError, integer, number, one_of
 from .count_tables import CountTable, count_table
 from .weighted import WeightedPrediction, weighted_mse

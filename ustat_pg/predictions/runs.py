@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments import Moments, takes_problems
+from ..moments.record import Moments, takes_problems
 from ..rounding import DERIVED
 from ..validation import Array, InputError, finite_array, integer
 from .covariance import covariance_parts, gradient_covariance

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from ..moments import SurvivorMoments
+from ..display.shown import Shown
+from ..moments.record import SurvivorMoments
 from ..rounding import SQUARE
-from ..shown import Shown
 from ..validation import Array, integer, one_of
 from .mse import about
 

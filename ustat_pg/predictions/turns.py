@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
-from ..episodes import Episodes, HasEpisodes, episodes_of
+from ..moments.episodes import Episodes, HasEpisodes, episodes_of
 from ..rounding import SQUARE
 from ..validation import Array, integer, number, one_of, record
 

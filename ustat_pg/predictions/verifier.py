@@ -23,8 +23,8 @@ from math import isfinite
 
 import numpy as np
 
-from ..moments import ContextMatrices, Moments, takes_problems
-from ..shown import Shown
+from ..display.shown import Shown
+from ..moments.record import ContextMatrices, Moments, takes_problems
 from ..validation import Array, changed, number
 from .count_tables import require_binary
 from .group_size import mse_constants, optimal_group_size

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..moments import WeightedOutcomes
-from ..shown import Shown
+from ..display.shown import Shown
+from ..moments.record import WeightedOutcomes
 from ..validation import Array, integer
 from .count_tables import CountTable, binomial, count_table
 

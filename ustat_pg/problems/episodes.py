@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..episodes import Episodes as Episodes
-from ..episodes import episodes_of as episodes_of
-from ..reading import read_json
+from ..files.reading import read_json
+from ..moments.episodes import Episodes as Episodes
+from ..moments.episodes import episodes_of as episodes_of
 from ..validation import (
     Array,
     InputError,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..reading import read_arrays, read_json
+from ..files.reading import read_arrays, read_json
 from ..validation import InputError
 from .episodes import holds_turns
 from .mappings import problem_from_mapping

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..display.shown import Shown
 from ..registry import record_of
-from ..shown import Shown
 from ..validation import Array, InputError, finite_array, integer, number, record
 
 _GIVEN = {

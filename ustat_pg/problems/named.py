@@ -34,7 +34,7 @@ class NamedProblem:
         source: where it comes from, in words.
         licence: of the file.
         problem: the problem itself.
-        moments: its exact moments by the names of :class:`~ustat_pg.moments.Moments`: arrays (X,), and
+        moments: its exact moments by the names of :class:`~ustat_pg.moments.record.Moments`: arrays (X,), and
             mean_gradient_sq.
         constants: c1, c2, c3 and vanilla of :class:`~ustat_pg.predictions.MseConstants`.
         objective: J, the expected reward.

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..digests import digest
-from ..moments import ContextMatrices, LengthMoments, Moments
+from ..files.digests import digest
+from ..moments.record import ContextMatrices, LengthMoments, Moments
 from ..policies import ArmLinearSoftmax, SharedLinearSoftmax, SoftmaxPolicy, TabularSoftmax
 from ..rounding import GIVEN
 from ..validation import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments import Moments, SurvivorMoments
+from ..moments.record import Moments, SurvivorMoments
 from ..validation import InputError, shares
 from .softmax_bandit import SoftmaxBandit
 

@@ -13,7 +13,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments import ContextMatrices, TokenOutcomes
+from ..moments.record import ContextMatrices, TokenOutcomes
 from ..policies import OutputSpace, SoftmaxPolicy
 from ..policies.outputs import PAD, require_prompts
 from ..validation import (

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_softmax
 
-from ..moments import Moments, WeightedOutcomes
+from ..moments.record import Moments, WeightedOutcomes
 from ..policies import WeightedScores
 from ..validation import Array, InputError, field, finite_array, frozen, record
 from .softmax_bandit import SoftmaxBandit

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..sampling import Plan
+from ..sampling.plans import Plan
 from ..validation import InputError
 from .function import Violation, _numpy
 

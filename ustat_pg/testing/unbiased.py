@@ -11,7 +11,7 @@ import numpy as np
 from ..engines import enumerate_mean, enumerate_weights
 from ..problems import SoftmaxBandit
 from ..rounding import DERIVED
-from ..sampling import Plan
+from ..sampling.plans import Plan
 from ..validation import InputError
 from .function import (
     SINGLE_PRECISION,

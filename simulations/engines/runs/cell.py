@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ustat_pg.digests import digest
 from ustat_pg.engines.base import (
     Cell,
     Estimator,
@@ -28,6 +27,7 @@ from ustat_pg.engines.base import (
     Quantity,
     Replications,
 )
+from ustat_pg.files.digests import digest
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.rounding import GIVEN
 from ustat_pg.validation import Array, InputError, integer

@@ -24,7 +24,7 @@ from ustat_pg.engines.base import Draws, InfeasibleError, Integers, Replications
 from ustat_pg.engines.gradients.cell import GradientCell
 from ustat_pg.engines.gradients.exact import minibatches, size
 from ustat_pg.estimators import gradient
-from ustat_pg.memory import slices
+from ustat_pg.execution.memory import slices
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
 from ustat_pg.rounding import GIVEN

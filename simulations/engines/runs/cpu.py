@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg import rng
 from ustat_pg.engines import kinds
 from ustat_pg.engines.base import Replications
 from ustat_pg.rounding import SUM
+from ustat_pg.sampling import rng
 from ustat_pg.validation import Array, InputError
 
 from .lanes import plan as bodies

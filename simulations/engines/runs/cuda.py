@@ -13,7 +13,6 @@ from math import ceil
 import numpy as np
 from numba import cuda
 
-from ustat_pg import rng
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.device import (
     MOST_THREADS,
@@ -24,7 +23,8 @@ from ustat_pg.engines.device import (
     stream,
     upload,
 )
-from ustat_pg.memory import in_slices
+from ustat_pg.execution.memory import in_slices
+from ustat_pg.sampling import rng
 from ustat_pg.validation import Array
 
 from . import scalar

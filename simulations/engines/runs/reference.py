@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from ustat_pg import rng
 from ustat_pg.engines.base import Integers, Replications
 from ustat_pg.estimators import gradient
-from ustat_pg.memory import slices
+from ustat_pg.execution.memory import slices
 from ustat_pg.problems.minibatch import expected_reward, optimal_baseline
+from ustat_pg.sampling import rng
 from ustat_pg.validation import Array
 
 from .trajectory import Trajectory, starts

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda, float64, int32
 
-from ustat_pg.compiled import body
 from ustat_pg.engines.device import device_function, index
 from ustat_pg.engines.draws import words_of_32
 from ustat_pg.engines.kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, VALUE
-from ustat_pg.rng import CONTEXT_SLOT, MOST_PROMPTS
+from ustat_pg.execution.compiled import body
+from ustat_pg.sampling.rng import CONTEXT_SLOT, MOST_PROMPTS
 
 from .lanes.plan import IID, UNIT
 from .lanes.softmax import LEAST_EXPONENT, LN2_HIGH, LN2_LOW, LOG2_E

@@ -13,7 +13,7 @@ from math import copysign, log, sqrt
 import numpy as np
 from scipy.linalg.lapack import dgbtrf, dgbtrs
 
-from ustat_pg.compiled import body
+from ustat_pg.execution.compiled import body
 from ustat_pg.validation import Array
 
 _WIDTH = 6

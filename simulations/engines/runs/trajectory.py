@@ -11,7 +11,7 @@ is asked. The policy is a softmax, its logits linear in θ or bent,
 
 whose scores are those of the features φ(x, k) - ψ(x, k) θ.
 
-Draws are addressed, see :mod:`ustat_pg.rng`, by the key of (seed, :attr:`Trajectory.name`) and:
+Draws are addressed, see :mod:`ustat_pg.sampling.rng`, by the key of (seed, :attr:`Trajectory.name`) and:
 
 - prompts: slot CONTEXT_SLOT, word n chooses prompt n = (t - 1) B + b of the whole run;
 - outputs of prompt b at step t: slot ``step_slots(t, b)``, where words 2i and 2i + 1 choose arm
@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
-from ustat_pg import rng
 from ustat_pg.engines.base import Estimator, Replications, block_of
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.sampling import rng
 from ustat_pg.validation import Array, InputError, finite_array, frozen, integer, one_of
 
 from .regions import Ball

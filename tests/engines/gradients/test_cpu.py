@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.support import laws
-from ustat_pg import rng
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -14,6 +13,7 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.gradients import cpu, scalar
 from ustat_pg.problems import KINDS, SoftmaxBandit, random_problem
+from ustat_pg.sampling import rng
 
 FAR = 2**32 - 40  # the words of a replication's number carry inside a block
 

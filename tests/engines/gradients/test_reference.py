@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from ustat_pg import rng
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -18,6 +17,7 @@ from ustat_pg.engines import (
 from ustat_pg.engines.gradients import reference
 from ustat_pg.engines.gradients.cell import direction
 from ustat_pg.problems import random_problem
+from ustat_pg.sampling import rng
 
 EVEN = random_problem(0, "uniform-contexts", contexts=4)
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from ustat_pg import memory
 from ustat_pg.engines import (
     Distance,
     Estimator,
@@ -14,6 +13,7 @@ from ustat_pg.engines import (
 )
 from ustat_pg.engines.base import Replications
 from ustat_pg.engines.gradients import reference
+from ustat_pg.execution import memory
 from ustat_pg.policies import TabularSoftmax
 from ustat_pg.problems import SoftmaxBandit, bracket_matching, random_problem
 from ustat_pg.validation import InputError, changed

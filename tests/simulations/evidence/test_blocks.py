@@ -17,8 +17,8 @@ from simulations.evidence.store import program
 from simulations.problems.landscapes import triple
 from simulations.shared.runs import ball
 from tests.support.commands import python
-from ustat_pg import whole_files
 from ustat_pg.engines import Estimator, GradientCell, SquaredError
+from ustat_pg.files import whole as whole_files
 from ustat_pg.policies import PrefixSoftmax
 from ustat_pg.problems import modular_sum, random_problem
 

@@ -11,7 +11,7 @@ from simulations.evidence.provenance import document
 from simulations.evidence.report import exit_code, html, markdown, remarks, verdict_table
 from simulations.evidence.results import load_run
 from tests.support.claims import claim_of_runs, small_claim
-from ustat_pg import rng
+from ustat_pg.sampling import rng
 
 CLAIMS = (small_claim(), claim_of_runs())
 OPTIONS = Options("smoke")

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 from simulations.language_models import cells
 from simulations.language_models.cells import BATCH, NOISE, SIGNAL, LmCell, drawn, pooled
 from tests.support.models import OUTPUTS, every_output, save_tiny
-from ustat_pg.llm import estimates
-from ustat_pg.llm.models import load_model, tokenise
+from ustat_pg.llm.models.loading import load_model, tokenise
+from ustat_pg.llm.pool import estimates
 from ustat_pg.llm.prompts import Prompt, Task
 
 SIZES = (2, 3)

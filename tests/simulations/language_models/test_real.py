@@ -18,10 +18,10 @@ from simulations.evidence.plan import alpha_of, looks_of
 from simulations.language_models import passes, real
 from tests.support.commands import refusal_of
 from tests.support.refusals import refuses
-from ustat_pg.digests import sources_of
-from ustat_pg.llm import tables
-from ustat_pg.llm.models import load_model, tokenise
-from ustat_pg.llm.tasks import load_task
+from ustat_pg.files.digests import sources_of
+from ustat_pg.llm.models.loading import load_model, tokenise
+from ustat_pg.llm.pool import tables
+from ustat_pg.llm.tasks.named import load_task
 
 MEMBER = "embedded:strong"
 

@@ -11,9 +11,9 @@ pytest.importorskip("transformers")
 
 from simulations.language_models import train_embedded  # noqa: E402
 from simulations.language_models.train_embedded import RECIPES  # noqa: E402
-from ustat_pg.llm import embedded  # noqa: E402
-from ustat_pg.llm.models import load_model  # noqa: E402
-from ustat_pg.llm.rollouts import sample  # noqa: E402
+from ustat_pg.llm.models import embedded  # noqa: E402
+from ustat_pg.llm.models.loading import load_model  # noqa: E402
+from ustat_pg.llm.rollouts.stored import sample  # noqa: E402
 
 ACCURACIES = {
     "base": (0.30, 0.45),

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...digests import digest
 from ...estimators import advantages, balanced, sequential, two_stage
-from ...memory import slices
+from ...execution.memory import slices
+from ...files.digests import digest
 from ...problems import SoftmaxBandit
 from ...rounding import DERIVED
-from ...sampling import Plan
+from ...sampling.plans import Plan
 from ...validation import InputError
 from ..base import (
     Array,

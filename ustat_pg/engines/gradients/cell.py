@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...designs import require_design
 from ...problems import SoftmaxBandit, WeightedBandit
 from ...rounding import DERIVED
+from ...sampling.designs import require_design
 from ...validation import InputError, integer, one_of
 from ..base import ENGINES, Array, Cell, Draws, Estimator, MomentSums, Replications
 from .bounds import largest_along, largest_norm, reward_rounding

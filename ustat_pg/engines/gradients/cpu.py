@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import rng
 from ...policies import SharedLinearSoftmax, TabularSoftmax
 from ...problems import SoftmaxBandit
+from ...sampling import rng
 from ...validation import InputError
 from .. import kinds
 from ..base import Array, Estimator, MomentSums, Replications

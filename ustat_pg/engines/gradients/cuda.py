@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from ... import rng
 from ...problems import SoftmaxBandit
+from ...sampling import rng
 from .. import kinds
 from ..base import Array, MomentSums, Replications
 from ..device import SHARED_BYTES, power_of_2, require_device, stream, upload

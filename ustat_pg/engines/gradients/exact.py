@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...memory import slices
+from ...execution.memory import slices
 from ...rounding import GIVEN
 from ..base import Array, Draws, InfeasibleError, Integers, MomentSums, Replications
 from .cell import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...compiled import body, fma
-from ...rng import CONTEXT_SLOT
+from ...execution.compiled import body, fma
+from ...sampling.rng import CONTEXT_SLOT
 from ..aligned import empty_lines
 from ..draws import other_place, words_at
 from ..kinds import BY_COUNT, PROMPT_ONLY

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ... import rng
 from ...estimators import gradient
-from ...memory import slices
+from ...execution.memory import slices
+from ...sampling import rng
 from ..base import Array, Draws, Integers, MomentSums, Replications
 from .cell import (
     GradientCell,

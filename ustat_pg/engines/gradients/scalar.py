@@ -23,8 +23,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...compiled import body
-from ...rng import CONTEXT_SLOT
+from ...execution.compiled import body
+from ...sampling.rng import CONTEXT_SLOT
 from ..draws import MASK, swap, words_at
 from ..kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...memory import slices
+from ...execution.memory import slices
 from ...noise.sketch import Sketch
 from ...validation import Array, InputError, argument, integer, one_of
 from .kept import Kept, PromptScores

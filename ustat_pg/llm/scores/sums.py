@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...memory import slices
+from ...execution.memory import slices
 from ...noise.uses import Use
 from .layers import Uses
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ...memory import ChunkWarning, free_memory, out_of_memory
+from ...execution.memory import ChunkWarning, free_memory, out_of_memory
 from ...validation import InputError, integer
 
 _LEAST_LOG = -1e4

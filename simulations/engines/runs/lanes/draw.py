@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg.compiled import body
 from ustat_pg.engines.draws import swap, words_at
+from ustat_pg.execution.compiled import body
 
 from .plan import BITS_OF_ONE, FEW_CONTEXTS, LANES, row_at
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ustat_pg.compiled import body
 from ustat_pg.engines.aligned import empty_lines
 from ustat_pg.engines.draws import MASK
+from ustat_pg.execution.compiled import body
 
 IID, EPOCHS = 0, 1
 FREE, BALL = 0, 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg.compiled import body, fma
 from ustat_pg.engines.kinds import BY_COUNT, GRPO, PROMPT_ONLY, VALUE
+from ustat_pg.execution.compiled import body, fma
 
 from .plan import LANES, row_at
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ustat_pg.compiled import body, fma
+from ustat_pg.execution.compiled import body, fma
 
 from .plan import BITS_OF_ONE, FAR, LANES, row_at
 

@@ -6,9 +6,9 @@ from math import sqrt
 
 import numpy as np
 
-from ustat_pg.compiled import body, fma
 from ustat_pg.engines.kinds import GROUP_MEAN, GRPO, VALUE
-from ustat_pg.rng import CONTEXT_SLOT, MOST_PROMPTS
+from ustat_pg.execution.compiled import body, fma
+from ustat_pg.sampling.rng import CONTEXT_SLOT, MOST_PROMPTS
 
 from . import draw, push, softmax
 from .plan import BENT, EPOCHS, FREE, IID, LANES, SHARED, SPACED, empty_rows, row_at

@@ -17,10 +17,10 @@ from simulations.interior_problems.bent_bandit import BentBandit
 from tests.support.bends import with_bends
 from tests.support.problems import RUN_ESTIMATORS
 from tests.support.refusals import refusals, refuses
-from ustat_pg import rng
 from ustat_pg.engines import Estimator
 from ustat_pg.predictions import gradient_covariance
 from ustat_pg.problems import SoftmaxBandit
+from ustat_pg.sampling import rng
 from ustat_pg.validation import changed
 
 FAR = 2**40 + 3

@@ -6,7 +6,7 @@ from math import sqrt
 
 import numpy as np
 
-from ....rng import CONTEXT_SLOT
+from ....sampling.rng import CONTEXT_SLOT
 from ...device import add, device_function, index, meet, total
 from ...draws import words_of_32
 from ...kinds import BY_COUNT, GROUP_MEAN, GRPO, PROMPT_ONLY, STANDARDISED

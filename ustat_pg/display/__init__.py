@@ -1,0 +1,1 @@
+"""The views of a record for people and programs, and how far work is."""

@@ -1,0 +1,1 @@
+"""How work runs: compiled once, and in pieces that memory holds."""

@@ -1,0 +1,110 @@
+"""Estimates of c1, c2, c3, the best group size and the critical budget, from means of independent parts.
+
+A pool averages over prompts, the meter over the steps of a training. Both call these functions, so that one
+quantity has one name, one error and one interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..display.shown import Shown
+from ..validation import Array
+from . import Interval, Means, ratio
+from .estimate import Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Estimates(Shown):
+    """A record of estimates."""
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """All that has an error and an interval, by name."""
+        return {name: each for name, each in vars(self).items() if isinstance(each, Estimate)}
+
+    @property
+    def not_known(self) -> dict[str, str]:
+        """Why an interval has an end that is not known, for the estimates of which it has one."""
+        return {name: each.reason for name, each in self.estimates.items() if each.reason}
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each estimate: name, value, se, low, high, and the reason why an end is not known."""
+        import pandas as pd
+
+        rows = [{"name": name} | vars(each) for name, each in self.estimates.items()]
+        return pd.DataFrame(rows)
+
+
+def constant_estimates(parts: Means, skewness: float = -math.inf) -> dict[str, Estimate]:
+    """c1, c2, c3 and G* by name.
+
+    Arguments:
+        parts: means whose first columns are c1, c2 and c3.
+        skewness: of c1's parts at least, as :meth:`~ustat_pg.inference.Means.interval` takes it.
+    """
+    return {
+        "c1": parts.estimate(0, skewness),
+        "c2": parts.estimate(1),
+        "c3": parts.estimate(2),
+        "g_star": best_group_size(parts),
+    }
+
+
+def best_group_size(parts: Means) -> Estimate:
+    """G* = 1 + √(c3/c1), infinite where c1 is not positive.
+
+    Where the interval of c1 reaches 0 no ratio is too large, and the upper end is infinite.
+    """
+    found = ratio(parts.apply(lambda columns: columns[..., [2, 0]]))
+    size = max(found.value, 0.0) if math.isfinite(found.value) else found.value
+    se = found.se / (2 * math.sqrt(size)) if size > 0 else math.nan
+    low, high = (1 + math.sqrt(end) for end in found.interval)
+    return Estimate(1 + math.sqrt(size), se, low, high)
+
+
+def least_budget(parts: Means, signal: Interval | None = None) -> Estimate:
+    """K_crit at the best group size, (c1 + c2 + 2 √(c1 c3))/‖g‖², infinite where ‖g‖² is not positive.
+
+    Negative constants count as 0 in the estimate; its interval is that of their ratio as they are.
+
+    Arguments:
+        parts: means whose first columns are c1, c2 and c3, and the last ‖g‖².
+        signal: the interval of ‖g‖²; that of a mean unless given.
+    """
+
+    def noise_and_signal(columns: Array) -> Array:
+        noise = least_noise(*(columns[..., place] for place in range(3)))
+        return np.stack([noise, columns[..., -1]], axis=-1)
+
+    found, strength = ratio(parts.apply(noise_and_signal), signal), float(parts.full[-1])
+    noise = least_noise(*np.maximum(parts.full[:3], 0.0))
+    return replace(found, value=float(noise) / strength) if strength > 0 else found
+
+
+def least_noise(c1: Any, c2: Any, c3: Any) -> Any:
+    """c1 + c2 + 2 √(c1 c3), the noise of one output at the best group size, of numbers or arrays.
+
+    Under the root negative estimates count as 0.
+    """
+    return c1 + c2 + 2 * np.sqrt(np.maximum(c1, 0.0)) * np.sqrt(np.maximum(c3, 0.0))
+
+
+def constants_from(tau: Any, phi: Any, spread: Any, signal: Any) -> tuple[Any, Any, Any]:
+    """c1, c2 and c3 from E τ, E φ, E‖g(X)‖² and ‖g‖², numbers or arrays."""
+    return spread - signal, tau - spread, phi + spread
+
+
+def paired(
+    alpha: Any, beta: Any, gamma: Any, others: float, phi_over_tau: Any
+) -> tuple[Any, Any, Any]:
+    """c1, c2 and c3 from α, β and γ (:func:`~ustat_pg.predictions.paired_constants`); ``others`` is G - 1."""
+    tau = alpha / (1 + np.asarray(phi_over_tau) / others)
+    return constants_from(tau, phi_over_tau * tau, beta / (1 + 1 / others**2), gamma)

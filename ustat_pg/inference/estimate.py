@@ -1,0 +1,52 @@
+"""A number that was estimated, with its error and its interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..display.shown import Shown
+
+
+@dataclass(frozen=True)
+class Estimate(Shown):
+    """A number that was estimated, with its standard error and its 95% interval.
+
+    Arguments:
+        value: NaN where it is not known, as are the others.
+        se: its standard error.
+        low, high: the ends of its interval; one that is not known is infinite.
+        reason: why an end is not known, in words; None where both are, or where none was found.
+
+    >>> print(Estimate(3.0, 0.13, 2.8, 3.3), Estimate(3.0, 0.13, 2.8, math.inf), sep="; ")
+    3 [2.8, 3.3]; 3 [2.8, not known]
+    """
+
+    value: float = math.nan
+    se: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    reason: str | None = None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
+    def __str__(self) -> str:
+        value, low, high = (
+            f"{number:.3g}" if math.isfinite(number) else "not known"
+            for number in (self.value, *self.interval)
+        )
+        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
+
+    def __truediv__(self, number: float) -> Estimate:
+        """The estimate over a positive number that is known."""
+        low, high = (end / number for end in self.interval)
+        return Estimate(self.value / number, self.se / number, low, high, self.reason)
+
+    def inverse(self) -> Estimate:
+        """1 over an estimate whose interval is not below 0; its error is that of the delta method."""
+        value, low, high = (1 / end if end else math.inf for end in (self.value, *self.interval))
+        se = value * self.se / self.value if self.value else math.nan
+        return Estimate(value, se, high, low, self.reason)

@@ -1,0 +1,1 @@
+"""From a model or a log to a pool, and from the pool to advice."""

@@ -1,0 +1,445 @@
+"""Which group size for a language model, and how sure that is."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...catalogue.choice import Choice, choose, in_use
+from ...display.shown import plain
+from ...predictions import (
+    Decision,
+    MseConstants,
+    decision,
+    group_size_advice,
+    near_budget,
+    prompts_to_settle,
+)
+from ...predictions.advice import Advice
+from ...validation import InputError, number
+from ..pool.constants import constants
+from ..pool.moments import frac_reward_zero_std, gradients, prompt_moments
+from ..pool.printing import ends, facts, finite, reasons
+from ..pool.scored import ScoredPool
+from ..pool.tables import group_moments
+from .model_pool import ModelPool, look_sizes, refuse_another_policy
+
+if TYPE_CHECKING:
+    from ...predictions import AdaptiveAdvice
+    from ..pool.constants import ConstantsEstimate
+    from ..pool.estimates import Dominant
+    from ..rollouts.stored import Progress
+
+
+_ENOUGH = 0.05
+"""How far above the least error the advised G may be before a model that samples stops."""
+
+_LOG = logging.getLogger("ustat_pg.llm")
+
+
+@dataclass(frozen=True)
+class PoolAdvice(Advice):
+    """The advice of a scored pool.
+
+    Arguments:
+        pool: of the scores.
+        constants: c1, c2, c3 and G*, with intervals.
+        sizes: the table of group sizes, at the estimates of the constants.
+        decision: the advised G, what it may lose, and the G that are not ruled out.
+        settled_by: about how many prompts in all would settle it; None where it is settled, or where that
+            cannot be said.
+        budget: outputs of a step, or with costs what a step may cost.
+        better_budget: the nearest budget that a good group size divides, and that size; None with costs or
+            a population.
+        looks: the numbers at each look at a growing pool; empty where it did not grow.
+        adaptive: groups in two stages beside fixed ones, if requested.
+        choice: group size and estimator together, beside a trainer's options, where these are named.
+    """
+
+    pool: ScoredPool
+    constants: ConstantsEstimate
+    decision: Decision
+    settled_by: int | None
+    budget: float
+    better_budget: tuple[int, int] | None
+    looks: tuple[dict[str, Any], ...] = ()
+    adaptive: AdaptiveAdvice | None = None
+    choice: Choice | None = None
+
+    @property
+    def group_size(self) -> int:
+        """The advised G."""
+        return self.decision.group_size
+
+    def _answer(self) -> dict[str, Any]:
+        """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
+        return {
+            "g_star": finite(self.constants.g_star.value),
+            "g_star_interval": plain(self.constants.g_star.interval),
+            "g_interval": list(self.sizes.g_interval),
+            "group_size": self.group_size,
+            "worst_ratio": finite(self.decision.worst),
+            "ends_known": self.decision.known,
+            "not_ruled_out": list(self.decision.not_ruled_out),
+            "settled_by": self.settled_by,
+        }
+
+    def line(self) -> str:
+        """The same in one line."""
+        star, (least, most) = self.constants.g_star, self.sizes.g_interval
+        head = f"G* {star.value:.3g}" if math.isfinite(star.value) else "G* unknown"
+        loss = f"at most {self.decision.worst - 1:.1%}"
+        if not self.decision.known:
+            loss += " if c2/c3 is as estimated; ends of intervals are not known"
+        return (
+            f"{head} (95%: {ends(*star.interval)}), G from {least} to {most} within 5%, loss of "
+            f"G = {self.group_size} {loss}"
+        )
+
+    @cached_property
+    def dominant(self) -> Dominant | None:
+        """The prompt that makes most of E‖g(X)‖², if one does."""
+        from ..pool.estimates import dominant
+
+        return dominant(self.pool)
+
+    @cached_property
+    def critic_cost(self) -> dict[str, Any]:
+        """The error of grpo over that of the oracle at one prompt, with its interval."""
+        from ..pool.estimates import oracle_ratio
+
+        ratio = oracle_ratio(self.pool, [self.group_size]).iloc[0]
+        low, value, high = (finite(ratio[name]) for name in ("low", "predicted", "high"))
+        return {"group_size": self.group_size, "mse_over_oracle": value, "low": low, "high": high}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The advice as JSON has it."""
+        from ..pool.estimates import summary
+
+        estimates, pool = self.constants, self.pool
+        better = self.better_budget
+        return {
+            **self.sizes.to_dict(),
+            **{name: estimates.estimates[name].value for name in ("c1", "c2", "c3")},
+            "gradient_sq": estimates.signal.value,
+            "k_crit": finite(estimates.k_crit.value),
+            "k_crit_interval": plain(estimates.k_crit.interval),
+            **self._answer(),
+            "group_size_at_estimates": self.sizes.group_size,
+            "looks": list(self.looks) or None,
+            "better_budget": None if better is None or better[0] == self.budget else list(better),
+            "on_policy_z": None if pool.on_policy_z is None else finite(pool.on_policy_z),
+            "critic_cost": self.critic_cost,
+            "dominant": None if self.dominant is None else self.dominant.to_dict(),
+            **estimates.to_dict(),
+            "pool": {
+                "prompts": pool.distinct,
+                "groups": pool.size,
+                "rollouts": pool.rollouts,
+                "dtype": pool.config.get("dtype"),
+                "autocast": pool.config.get("autocast_bf16"),
+                "summary": plain(summary(pool)),
+            },
+            "taken_as_zero": list(estimates.clipped),
+            **({} if self.adaptive is None else {"adaptive": self.adaptive.to_dict()}),
+            **({} if self.choice is None else {"choice": self.choice.to_dict()}),
+        }
+
+    def __str__(self) -> str:
+        from ..pool.estimates import summary
+
+        estimates, pool, size = self.constants, self.pool, self.group_size
+        low, high = estimates.g_star.interval
+        lines = [facts(pool, summary(pool))]
+        if "c1" in estimates.clipped:
+            lines.append(
+                "The estimate of c1, the spread of prompts' gradients, is below 0 and taken as 0 in the "
+                f"table. This pool only shows that G* is at least {low:.3g}.\n"
+            )
+        lines.append(str(replace(self.sizes, advised=self._advised())))
+        if math.isfinite(crit := estimates.k_crit.value):
+            lines.append(
+                f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs a step "
+                f"(95%: {ends(*estimates.k_crit.interval)})."
+            )
+        if self.better_budget is not None:
+            lines.append(
+                f"95% interval of the best real G: {ends(low, high)} ({pool.distinct} prompts)."
+            )
+        if self.dominant is not None:
+            lines.append(str(self.dominant))
+        if estimates.unbounded:
+            lines.append(
+                "The spread of prompts' gradients, c1, is not distinguishable from 0 in this pool: a larger "
+                "group may be as good; score more prompts to know."
+            )
+        lines += reasons(estimates.not_known)
+        (batch,) = (row.batch_size for row in self.sizes.table if row.group_size == size)
+        lines.append(
+            f"In TRL: num_generations = {size}, {batch * size} completions a step "
+            "(per-device batch x processes x steps per generation)."
+        )
+        lines.append(self._critic_sentence())
+        if self.looks and not self.looks[-1]["settled"]:
+            lines.append(
+                "All prompts are used, and the advice is still too uncertain: give more prompts."
+            )
+        lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
+        return "\n".join(lines)
+
+    def _advised(self) -> str:
+        """The advice in words."""
+        near, best, text = self.better_budget, self.sizes.group_size, f"Use {self.decision}"
+        if near is not None and near[0] != self.budget:
+            text = (
+                "No group size that fits this budget is within 5% of the least error: take a budget of "
+                f"{near[0]} with G = {near[1]}, or here {self.decision}"
+            )
+        if best != self.group_size:
+            text += f" G = {best}, the best at the estimates, risks more."
+        if self.settled_by is not None:
+            text += f" About {self.settled_by} prompts in all would settle it."
+        return text
+
+    def _critic_sentence(self) -> str:
+        cost, low, high = (self.critic_cost[name] for name in ("mse_over_oracle", "low", "high"))
+        what = f"with G = {self.group_size}"
+        if cost is None:
+            return f"This pool cannot say what not knowing the value costs {what}."
+        bounded = high is not None and low is not None and low > 0
+        ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if bounded else "its error is not known"
+        return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt {what} ({ends})."
+
+
+def advise_pool(
+    pool: ScoredPool | str | Path,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+    off_policy: bool = False,
+    adaptive: bool = False,
+    stage_cost: float = 0.0,
+    estimator: Any = None,
+) -> PoolAdvice:
+    """Which group size a scored pool advises, and how sure that is.
+
+    Arguments:
+        pool: a scored pool, or its file.
+        budget, prompt_cost, output_cost, population: those of
+            :func:`~ustat_pg.predictions.group_size_advice`.
+        off_policy: go on with rollouts that another policy seems to have drawn.
+        adaptive: whether to compare groups in two stages; rewards 0 and 1.
+        stage_cost: what a second stage costs, in outputs.
+        estimator: the one in use, as a trainer's options: others and their group sizes are compared with it.
+
+    Raises:
+        InputError: as that function says, rollouts of another policy, or no group with a signal.
+    """
+    if not isinstance(pool, ScoredPool):
+        pool = ScoredPool.load(pool)
+    refuse_another_policy(pool, off_policy)
+    advice = decide(
+        pool, budget, prompt_cost=prompt_cost, output_cost=output_cost, population=population
+    )
+    return _completed(advice, stage_cost if adaptive else None, estimator)
+
+
+def advise_model(
+    source: ModelPool,
+    budget: float,
+    *,
+    until: str | float | None = None,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+    adaptive: bool = False,
+    stage_cost: float = 0.0,
+    estimator: Any = None,
+    progress: Progress | None = None,
+) -> PoolAdvice:
+    """Which group size for a language model and its prompts: samples, scores and asks the pool.
+
+    Arguments:
+        source: model, prompts and how they are sampled or read.
+        budget, prompt_cost, output_cost, population: those of
+            :func:`~ustat_pg.predictions.group_size_advice`.
+        until: take more and more prompts until the advised G costs at most this share over the least error,
+            or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts`` say how many.
+        adaptive, stage_cost, estimator: as for :func:`advise_pool`.
+        progress: called after each prompt.
+
+    Raises:
+        InputError: as these say.
+    """
+    # What no pool could answer is refused before anything is sampled.
+    number("cost of a stage", stage_cost, minimum=0.0)
+    group_size_advice(
+        MseConstants(1.0, 1.0, 1.0),
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+    )
+    if source.rollouts is None:
+        _refuse_unanswerable(estimator, np.arange(2.0 * source.samples).reshape(2, -1) % 2)
+    if until is None and source.limit is None and source.rollouts is None:
+        until = _ENOUGH
+    share = None if until is None or until == "all" else float(until)
+    looks: list[dict[str, Any]] = []
+    _announce(source, share)
+    known = partial(_refuse_unanswerable, estimator)
+    with closing(source.pools(progress, looks=share is not None, known=known)) as pools:
+        for grown in pools:
+            advice = decide(
+                grown,
+                budget,
+                prompt_cost=prompt_cost,
+                output_cost=output_cost,
+                population=population,
+                **({} if share is None else {"share": share}),
+            )
+            if share is None:
+                break
+            settled = advice is not None and advice.decision.settles(share)
+            record = {} if advice is None else advice._answer()
+            looks.append({"prompts": grown.distinct, **record, "settled": settled})
+            so = "going on" if len(looks) < grown.looks else "there are no more"
+            _LOG.info(
+                "look %d of %d: %d prompts, %s: %s",
+                *(len(looks), grown.looks, grown.distinct),
+                *(
+                    advice.line() if advice else "no group has a signal",
+                    "enough" if settled else so,
+                ),
+            )
+            if settled:
+                break
+    advice = _completed(advice, stage_cost if adaptive else None, estimator)
+    return replace(advice, looks=tuple(looks))
+
+
+def _refuse_unanswerable(
+    estimator: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
+) -> None:
+    """Refuse now what no scores of rollouts with these rewards, (P, N), of these prompts could answer."""
+    # A pool of made-up scores is asked, so that nothing here can differ from what the real one refuses.
+    scores = np.random.default_rng(0).normal(size=(*rewards.shape, 1))
+    pool = ScoredPool.from_scores(rewards, scores)
+    pool = replace(pool, clusters=None if prompts is None else np.array(prompts))
+    gradients(pool)
+    if not np.ptp(rewards, axis=1).any():
+        raise _no_signal()
+    if estimator is None:
+        return
+    meaning = in_use(estimator)
+    assert meaning.estimator is not None
+    assert meaning.group_size is not None
+    group_moments(pool, prompt_moments(pool), [meaning.estimator], [meaning.group_size])
+    if drawn := [name for names in meaning.drawn().values() for name in names]:
+        _LOG.warning(
+            "warning: %s: scores here are of the model as it is, and rollouts that were drawn otherwise are "
+            "another policy's; the on-policy test refuses those that are far from it",
+            ", ".join(drawn),
+        )
+
+
+def _no_signal() -> InputError:
+    return InputError(
+        "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
+        "can be said of the group size; take other prompts or more rollouts"
+    )
+
+
+def _announce(source: ModelPool, until: float | None) -> None:
+    """Say what is to be done, before it is."""
+    _, task = source.parts
+    if source.rollouts is not None or task is None or until is None:
+        return
+    if len(sizes := look_sizes(len(task.prompts))) > 1:
+        _LOG.info(
+            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known",
+            *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
+        )
+
+
+def decide(
+    pool: ScoredPool,
+    budget: float,
+    *,
+    prompt_cost: float = 0.0,
+    output_cost: float | None = None,
+    population: int | None = None,
+    share: float = _ENOUGH,
+) -> PoolAdvice | None:
+    """The advice of a pool of at least two prompts; None where no group of it has a signal.
+
+    It is settled where it costs at most ``share`` over the least error.
+    """
+    estimates = constants(pool, population)
+    if not np.ptp(pool.rewards, axis=1).any():
+        return None
+    values = estimates.predictions()
+    sizes = group_size_advice(
+        values,
+        budget,
+        prompt_cost=prompt_cost,
+        output_cost=output_cost,
+        population=population,
+        frac_reward_zero_std=lambda size: finite(
+            frac_reward_zero_std(pool, [size])["frac_reward_zero_std"].iloc[0]
+        ),
+        wrong_norms=_wrong_norms(pool),
+    )
+    found = decision(estimates, sizes, population)
+    better = None
+    if output_cost is None and not prompt_cost and population is None:
+        # What no interval bounds is no reason for another budget.
+        better = (
+            near_budget(values, int(budget)) if found.known else (int(budget), found.group_size)
+        )
+    more = None
+    if not found.settles(share):
+        more = prompts_to_settle(estimates, pool.distinct, sizes, share, population)
+    return PoolAdvice(sizes, pool, estimates, found, more, budget, better)
+
+
+def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
+    """Estimates of E[‖s‖² (1-z)] and E[(1-V) tr F]; None where rewards are not 0 and 1."""
+    if not np.isin(pool.rewards, (0.0, 1.0)).all():
+        return None
+    known = prompt_moments(pool).by_prompt(pool)
+    single = known.fisher_trace - known.norm_reward
+    # V tr F = E[‖s‖² z] - E[‖s‖² a].
+    return float(single.mean()), float((single + known.norm_advantage).mean())
+
+
+def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: Any) -> PoolAdvice:
+    """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
+    if advice is None:
+        raise _no_signal()
+    pool = advice.pool
+    if stage_cost is not None:
+        from ..pool.plans import adaptive_pool_advice
+
+        advice = replace(advice, adaptive=adaptive_pool_advice(pool, stage_cost=stage_cost))
+    if estimator is None:
+        return advice
+    from ..pool.estimates import compared, direction
+
+    sizes = [row.group_size for row in advice.sizes.table if row.group_size <= pool.rollouts]
+    choice = choose(estimator, advice.budget, sizes, partial(compared, pool))
+    current = choice.candidates[0]
+    if not current.unbiased:
+        bias = direction(pool, current.estimator, current.group_size)
+        choice = replace(choice, direction=bias)
+    return replace(advice, choice=choice)

@@ -1,0 +1,1 @@
+"""Language models: where they come from, and how they write."""

@@ -1,0 +1,1 @@
+"""A scored pool, and what it says about every group size."""

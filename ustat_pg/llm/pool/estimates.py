@@ -1,0 +1,479 @@
+"""What a scored pool says about every group size: error curves of estimators, their order, noise over signal.
+
+Every conditional MSE of Theorem 2 (mse) is linear in moments of one prompt,
+
+    MSE_b(G)    = (E[‖s‖² (z-b)²] - ‖g‖²) / G                      vanilla, oracle, any constant
+    MSE_grpo(G) = (τ - ‖g‖²) / G + (φ + ‖g‖²) / (G (G-1)),
+
+with τ = E[‖s‖² a²], φ = σ² tr F. Each moment is unbiased however few rollouts there are, and so is the whole
+curve; moments and errors are those of :mod:`ustat_pg.llm.pool.moments`. Advantages that go by the number of
+successes (std, MaxRL, the best table), weighted baselines and the best constant are not linear:
+:mod:`ustat_pg.llm.pool.tables` has them. Ratios of unbiased estimates are biased by a term of order 1/P, P
+the number of prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ...catalogue.choice import Direction, Ratio
+from ...display.shown import Shown, plain
+from ...inference import (
+    FEW,
+    LIKELY,
+    Interval,
+    Means,
+    alignment,
+    beside,
+    log_ratio,
+    means,
+    norm_interval,
+    pairs,
+    ratio,
+)
+from ...inference.estimate import Estimate
+from ...rounding import DERIVED
+from ...validation import Array, InputError, integer, one_of
+from .constants import ConstantsEstimate, constants, hidden_gradients, hidden_prompts
+from .moments import (
+    GroupMoments,
+    PromptMoments,
+    frac_reward_zero_std,
+    gradients,
+    over_prompts,
+    prompt_moments,
+    reward_tail,
+    share_interval,
+    sizes_of,
+)
+from .printing import ends, finite
+from .scored import ScoredPool
+from .tables import (
+    OF_POOLS,
+    ONE_MORE,
+    TABLES,
+    WEIGHTED,
+    binary,
+    group_moments,
+    names_of,
+    raw_group_moments,
+    too_large,
+)
+
+__all__ = [
+    "OF_POOLS",
+    "TABLES",
+    "WEIGHTED",
+    "ConstantsEstimate",
+    "PromptMoments",
+    "constants",
+    "curves",
+    "frac_reward_zero_std",
+    "noise_to_signal",
+    "oracle_ratio",
+    "ordering",
+    "prompt_moments",
+    "summary",
+]
+
+
+_MOST = 0.5
+"""The share of E‖g(X)‖² beyond which one prompt is named."""
+
+_PAPER = ("vanilla", "grpo", "oracle")
+"""The paper's reading of Figure 4, the largest error first."""
+
+
+def curves(
+    pool: ScoredPool,
+    group_sizes: Sequence[int],
+    estimators: Sequence[str] = ("vanilla", "grpo", "oracle", "minimum-variance"),
+) -> pd.DataFrame:
+    """The gradient MSE of every estimator at every group size, with 95% intervals.
+
+    It is the mean over prompts of the error of one group's gradient given the prompt (Figure 4, times the
+    number of prompts).
+
+    Arguments:
+        pool: of N rollouts a prompt.
+        group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines; to N for tables by
+            counts, to N-1 for biased ones.
+        estimators: of :data:`OF_POOLS`, and tables by counts, such as :data:`TABLES`. The error of a
+            biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
+
+    Returns:
+        a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, own_se,
+        the part of se that random groups make, 0 where all groups are taken.
+        Estimates are unbiased where ``biased`` is false, so they may be negative. Intervals regard
+        the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
+
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> curves(pool, [2, 4], ["grpo"])[["estimator", "group_size", "mse"]].round(4).values.tolist()
+    [['grpo', 2, 0.25], ['grpo', 4, 0.0903]]
+    """
+    names, sizes = names_of(estimators), sizes_of(group_sizes)
+    moments = prompt_moments(pool)
+    groups = [group for row in group_moments(pool, moments, names, sizes) for group in row]
+    averages = beside(*(_error(pool, moments, group) for group in groups))
+    low, high = averages.interval()
+    if hidden_prompts(pool) is not None:
+        high[:] = math.inf
+    return pd.DataFrame(
+        {
+            "estimator": np.repeat(names, len(sizes)),
+            "group_size": np.tile(sizes, len(names)),
+            "mse": averages.full,
+            "low": low,
+            "high": high,
+            "se": averages.se,
+            "biased": np.repeat([name == "minimum-variance" for name in names], len(sizes)),
+            "own_se": [
+                0.0 if group.own is None else np.linalg.norm(group.own) / pool.size
+                for group in groups
+            ],
+        }
+    )
+
+
+def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Means:
+    """E‖ĝ - g‖² given the prompt."""
+    if np.isnan(group.cross).any():
+        raise too_large(pool.rollouts, pool, ONE_MORE)
+    error = group.second - 2 * group.cross + moments.gradient_sq
+    return over_prompts(pool, error[:, None])
+
+
+def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAPER) -> pd.DataFrame:
+    """Which of some unbiased estimators has the larger MSE at a group size, by paired differences.
+
+    The spread between prompts cancels, so the answer is the same in every design. For biased tables it
+    would not be: their bias does not fall with the batch size.
+
+    Returns:
+        a row for each pair: first, second, difference (of the mean errors given the prompt, first
+        less second), low, high, se, larger (the name, tie or open), paper (the larger by the paper's
+        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
+
+    >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
+    >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
+    ['vanilla', 'grpo', 'open', 'vanilla']
+    """
+    names = names_of(estimators)
+    if len(set(names)) < max(2, len(names)):
+        raise InputError(f"estimators are {names}: at least two different ones are needed")
+    rows = group_moments(pool, prompt_moments(pool), names, [integer("group size", group_size)])
+    errors = {}
+    for name, (group,) in zip(names, rows, strict=True):
+        if (group.factor != 1).any():
+            raise InputError(
+                f"{name} is biased, and its error falls with the batch size to that bias: there is no one "
+                "order; compare its noise over its signal (noise_to_signal)"
+            )
+        # ‖g‖² cancels in the differences.
+        errors[name] = group.second - 2 * group.cross
+    both = list(combinations(names, 2))
+    apart = np.stack([errors[first] - errors[second] for first, second in both], axis=1)
+    averages = over_prompts(pool, apart)
+    frame = pd.DataFrame(both, columns=["first", "second"])
+    frame["difference"] = averages.full
+    frame["low"], frame["high"] = averages.interval()
+    if hidden_gradients(pool) is not None:
+        # grpo less oracle is (φ + ‖g‖²)/(G (G-1)).
+        for first, second, end, far in (
+            ("grpo", "oracle", "high", math.inf),
+            ("oracle", "grpo", "low", -math.inf),
+        ):
+            frame.loc[(frame["first"] == first) & (frame["second"] == second), end] = far
+    frame["se"] = averages.se
+    frame["larger"] = np.select(
+        [(frame["difference"] == 0) & (frame["se"] == 0), frame["low"] > 0, frame["high"] < 0],
+        ["tie", frame["first"], frame["second"]],
+        "open",
+    )
+    # The one of two that comes first in the paper's reading, where the paper orders them.
+    frame["paper"] = [min(two, key=_PAPER.index) if {*two} <= {*_PAPER} else "none" for two in both]
+    frame["reading"] = np.select(
+        [
+            frame["paper"] == "none",
+            frame["larger"].isin(["open", "tie"]),
+            frame["larger"] == frame["paper"],
+        ],
+        ["none", frame["larger"], "holds"],
+        "fails",
+    )
+    return frame
+
+
+@dataclass(frozen=True)
+class Dominant(Shown):
+    """A prompt that makes most of E‖g(X)‖², and the constants of all others.
+
+    Arguments:
+        prompt: its name, in a log that of its first group.
+        share: of the sum of ‖g(x)‖², each 0 at least.
+        others: the constants without it.
+    """
+
+    prompt: str
+    share: float
+    others: ConstantsEstimate
+
+    def __str__(self) -> str:
+        star = self.others.g_star
+        value = f"{star.value:.3g}" if math.isfinite(star.value) else "not known"
+        return (
+            f"One prompt, {self.prompt!r}, makes {self.share:.0%} of E‖g(X)‖², on which c1 and G* rest: of "
+            f"the others alone G* is {value} (95%: {ends(*star.interval)})."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        return {
+            "prompt": self.prompt,
+            "share": self.share,
+            "g_star": finite(self.others.g_star.value),
+            "g_star_interval": plain(self.others.g_star.interval),
+        }
+
+
+def dominant(pool: ScoredPool) -> Dominant | None:
+    """The prompt that makes more than half of E‖g(X)‖²; None where there is none, or of few prompts."""
+    if pool.distinct <= FEW:
+        return None
+    parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
+    largest = int(parts.argmax())
+    share = float(parts[largest] / parts.sum()) if parts.any() else 0.0
+    if share <= _MOST:
+        return None
+    own = pool.places == largest
+    others = pool.select_prompts(np.flatnonzero(~own).tolist())
+    return Dominant(pool.prompts[int(own.argmax())], share, constants(others))
+
+
+def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
+    """MSE of grpo over MSE of the oracle at one prompt (Corollary 4, oracle), from moments.
+
+    1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)): a ratio of unbiased estimates, so biased by a term of order 1/P.
+    A row for each group size: group_size, predicted, low, high.
+    """
+    sizes, moments = sizes_of(group_sizes), prompt_moments(pool)
+    both = group_moments(pool, moments, ["grpo", "oracle"], sizes)
+    rows, seen = [], hidden_gradients(pool) is None
+    for size, top, below in zip(sizes, *both, strict=True):
+        pair = beside(_error(pool, moments, top), _error(pool, moments, below))
+        value, low, high = _known(ratio(pair))
+        rows.append((size, value, low, high if seen else math.inf))
+    return pd.DataFrame(rows, columns=["group_size", "predicted", "low", "high"])
+
+
+def noise_to_signal(
+    pool: ScoredPool,
+    group_sizes: Sequence[int],
+    estimators: Sequence[str] = ("grpo", "std", "maxrl", "bayes:1,1", "oracle"),
+    *,
+    aggregation: str = "sequence-sum",
+) -> pd.DataFrame:
+    """tr Cov ĝ / ‖E ĝ‖² of every estimator at every group size, which no rescaled learning rate changes.
+
+    The error about the estimator's own mean, in units of that mean: where advantages are divided by the
+    standard deviation, or by the mean as in MaxRL, ĝ has another length and direction than g, and its MSE
+    for g says little. tr Cov ĝ and ‖E ĝ‖² are unbiased, from different prompts and groups
+    (:func:`ustat_pg.llm.pool.tables.table_moments`); the ratio is biased by a term of order 1/P.
+
+    Prompts are drawn anew: the noise is E‖ĝ‖² - ‖E ĝ‖² of one group's ĝ, to be divided by the prompts of a
+    step.
+
+    Arguments:
+        pool: of at least two prompts.
+        group_sizes, estimators: as for :func:`curves`; the first is the one that others
+            are compared with.
+        aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
+            ``loss_type="grpo"``, of tables by counts. In a pool weighted by token
+            (:mod:`ustat_pg.llm.pool.scored`) either is of the weighted scores, of tables by counts too.
+
+    Returns:
+        a row for each estimator and group size: estimator, group_size; noise, signal, noise_se, signal_se;
+        ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
+        first estimator's at that group size by paired differences of logarithms. Ratios are NaN where signal,
+        or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0, those of
+        relative where an 83% interval of either signal has 0.
+
+    >>> pool = ScoredPool.from_scores(
+    ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
+    ...     [[[1.0], [-1.0], [2.0], [0.0]], [[2.0], [-1.0], [1.0], [-1.0]]],
+    ... )
+    >>> frame = noise_to_signal(pool, [3], ["grpo", "dr-grpo", "std"])
+    >>> frame[["estimator", "noise", "signal", "ratio"]].round(4).values.tolist()
+    [['grpo', 0.0972, 0.3889, 0.25], ['group-mean', 0.0432, 0.1728, 0.25], ['std', 0.1944, 0.7778, 0.25]]
+    """
+    names, sizes = names_of(estimators), sizes_of(group_sizes)
+    one_of("aggregation", aggregation, ("sequence-sum", "sequence-mean"))
+    by_length = aggregation == "sequence-mean"
+    gradients(pool)
+    rows, first = [], dict[int, Noise]()
+    if pool.weighted or by_length:
+        groups = raw_group_moments(pool, names, sizes, by_length)
+    else:
+        groups = group_moments(pool, prompt_moments(pool), names, sizes)
+    for name, row in zip(names, groups, strict=True):
+        for size, group in zip(sizes, row, strict=True):
+            noise = _noise(pool, group)
+            both, relative = noise.both, _over(noise, first.setdefault(size, noise))
+            known = *_known(ratio(both, noise.signal)), *relative
+            rows.append((name, size, *both.full, *both.se, *known))
+    columns = ["estimator", "group_size", "noise", "signal", "noise_se", "signal_se", "ratio"]
+    columns += ["low", "high", "relative", "relative_low", "relative_high"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
+    """Noise over signal times G of estimators at group sizes, and over the first's, with 95% intervals."""
+    gradients(pool)
+    moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
+    for name, size in pairs:
+        try:
+            ((group,),) = group_moments(pool, moments, [name], [size])
+        except InputError:
+            # What is in use must be known; what is not is no rival.
+            if not noises:
+                raise
+            continue
+        noises[name, size] = _noise(pool, group, size)
+    first, missing = noises[pairs[0]], (np.nan,) * 4
+
+    def row(noise: Noise) -> Ratio:
+        return _known(ratio(noise.both))[0], *_over(noise, first)
+
+    return [row(noises[pair]) if pair in noises else missing for pair in pairs]
+
+
+def direction(pool: ScoredPool, estimator: str, size: int) -> Direction:
+    """The bias of an estimator at a group size: E ĝ beside g, both over prompts.
+
+    ⟨E ĝ, E g⟩, ‖E ĝ‖² and ‖E g‖² are means over pairs of different prompts, so that groups of all rollouts
+    of a prompt will do; the cosine is biased by a term of order 1/P.
+    """
+    ((group,),) = group_moments(pool, prompt_moments(pool), [estimator], [size])
+    mean, gradient = _vectors(pool, group), pool.by_prompt(gradients(pool))
+    if not all(norm_interval(each, pool.looks)[0] > 0 for each in (mean, gradient)):
+        return Direction(None, None, -1.0, 1.0)
+    both = (mean, mean), (mean, gradient), (gradient, gradient)
+    three = beside(*(pairs(*two, looks=pool.looks) for two in both))
+    scale, cosine = alignment(three, True, True)
+    return Direction(scale.value, cosine.value, *cosine.interval)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """tr Cov ĝ, times some number, and ‖E ĝ‖²; the interval of the latter, and whether it is likely there."""
+
+    both: Means
+    signal: Interval
+    likely: bool
+
+
+def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
+    """The noise of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
+    vectors = _vectors(pool, group)
+    square = over_prompts(pool, group.second[:, None])
+    both = beside(square, pairs(vectors, looks=pool.looks)).apply(
+        lambda both: np.stack([times * (both[..., 0] - both[..., 1]), both[..., 1]], axis=-1)
+    )
+    shown = hidden_gradients(pool) is None
+    likely = shown and norm_interval(vectors, pool.looks * LIKELY)[0] > 0
+    return Noise(both, norm_interval(vectors, pool.looks), likely)
+
+
+def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
+    """Sketches unbiased for E ĝ of each different prompt, (D, k)."""
+    if group.vectors is not None:
+        return pool.by_prompt(group.vectors)
+    return pool.by_prompt(gradients(pool) * group.factor[:, None])
+
+
+def _known(found: Estimate) -> tuple[float, float, float]:
+    """A ratio, NaN where its denominator is not positive, and its interval."""
+    return found.value if math.isfinite(found.value) else math.nan, *found.interval
+
+
+def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
+    """A ratio of noise over signal to another of the same prompts; ends are known where signals are likely:
+    their errors are nearly the same, and leave the ratio.
+    """
+    found = log_ratio(one.both, other.both)
+    # Multiples of one another have their ratio whatever the signal.
+    known = (one.likely and other.likely) or found.low == found.high
+    return found.value, *(found.interval if known else (0.0, math.inf))
+
+
+def summary(pool: ScoredPool) -> pd.DataFrame:
+    """The pool in a few numbers, with 95% intervals.
+
+    pass_rate E V; reward_variance E σ²; fisher_trace E tr F; gradient_sq E‖g(X)‖²; correlation of ‖s‖²
+    and z within prompts, E cov / √(E var E var); optimal_baseline, E[‖s‖² z]/E tr F, the best constant of
+    all prompts; best_less_value, E[‖s‖² a]/E tr F, that less the value so weighted (0 under
+    Assumption 2); mixed, the share of prompts whose rewards are not all equal; oracle_beats_vanilla, the
+    share of the mixed prompts where an unbiased estimate says so, drawn towards a half by sampling errors.
+    """
+    moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
+    apart = norms - norms.mean(axis=1, keepdims=True)
+    apart = np.where(np.abs(apart) > DERIVED * norms, apart, 0.0)
+    gain = moments.norm_squared_reward - moments.norm_squared_advantage
+    mixed = np.ptp(pool.rewards, axis=1) > 0
+    columns = np.column_stack(
+        [
+            moments.value,
+            moments.reward_variance,
+            moments.fisher_trace,
+            moments.gradient_sq,
+            moments.norm_reward,
+            mixed & (gain > DERIVED * np.abs(moments.norm_squared_reward)),
+            mixed,
+            moments.norm_advantage,
+            (apart**2).sum(axis=1) / (count - 1),
+        ]
+    )
+
+    def quantities(averages: Array) -> Array:
+        parts = np.moveaxis(averages, -1, 0)
+        value, variance, trace, gradient, reward, better, varied, product, spread = parts
+        width = np.sqrt(np.maximum(spread * variance, 0.0))
+        wide, moving = width > 0, trace > 0
+        correlation = np.where(wide, product / np.where(wide, width, 1.0), np.nan)
+        below = np.where(moving, trace, 1.0)
+        best, gap = np.where(moving, reward / below, value), np.where(moving, product / below, 0.0)
+        share = np.where(varied > 0, better / np.where(varied > 0, varied, 1.0), np.nan)
+        columns = [value, variance, trace, gradient, correlation, best, gap, varied, share]
+        return np.stack(columns, axis=-1)
+
+    biased = {"correlation", "optimal_baseline", "best_less_value", "oracle_beats_vanilla"}
+    names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
+    names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
+    whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
+    # Of squares of rewards, and of products of two.
+    parts = {"reward_variance": 1.0, "gradient_sq": 0.5}
+    tail = reward_tail(pool.rewards) * np.array([parts.get(name, 0.0) for name in names])
+    averages = means(pool.by_prompt(columns), pool.looks).apply(quantities, tail)
+    low, high = averages.interval()
+    shares = share_interval(averages)
+    if hidden_gradients(pool) is not None or hidden_prompts(pool) is not None:
+        high[names.index("gradient_sq")] = math.inf
+    for place in map(names.index, whole):
+        low[place], high[place] = shares[0][place], shares[1][place]
+    return pd.DataFrame(
+        {
+            "name": names,
+            "value": averages.full,
+            "low": low,
+            "high": high,
+            "se": averages.se,
+            "biased": [name in biased for name in names],
+        }
+    )

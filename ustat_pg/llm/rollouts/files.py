@@ -1,0 +1,372 @@
+"""Rollouts and rewards of others: own files, and the logs of trainers (:mod:`ustat_pg.llm.rollouts.logs`)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...files.reading import kind, read_json
+from ...validation import InputError
+from ..models.loading import LanguageModel, check_lengths, tokenise, weights_digest
+from ..pool.scored import LEAST_ROLLOUTS
+from ..prompts import Prompt, Task, check_rewards
+from .logs import groups_of_log, is_log
+from .stored import NONE, Rollouts, RolloutsList, decoded, lines, read_store, verify, warn_of
+
+_ROUNDING = 1e-3
+"""How far above 0 half precision may put a log-probability."""
+
+_OWN = {"id", "prompt", "prompt_ids", "completions", "completion_ids", "rewards", "finished"}
+_OWN |= {"log_probs", "parts"}
+"""Names of a line that are not columns of its prompt."""
+
+
+def load_rollouts(
+    path: str | Path,
+    language_model: LanguageModel | None = None,
+    task: Task | None = None,
+    *,
+    group_by: Sequence[str] = (),
+    reward: str | None = None,
+    stale: bool = False,
+) -> RolloutsList:
+    """Rollouts from a store of :func:`~ustat_pg.llm.rollouts.stored.sample`, a trainer's log, or a file.
+
+    Your own file is JSONL, one prompt a line: ``prompt`` (text or messages), ``completions`` (texts)
+    or ``completion_ids`` (tokens), and perhaps ``rewards``, ``id``, ``prompt_ids``, ``finished``,
+    ``log_probs`` (of each token of each completion) and columns for the verifier. A text gets the end-of-text
+    token behind it, unless ``finished`` (a list of true and false) says that it was cut off.
+
+    Arguments:
+        path: the file; of a log also a folder of files.
+        language_model: the model that drew them; needed where tokens or texts are missing, and then
+            a store of another model is refused.
+        task: its verifier rewards the completions that have no rewards in the file; prompts with the
+            same id take its columns.
+        group_by: columns of a log whose values a group's completions share; prompt and step unless
+            given.
+        reward: column of a log's rewards, or a sum of several, ``correct+0.5*format``; needed where it has
+            several.
+        stale: another policy may have drawn them, whose log-probabilities are in the file.
+
+    Returns:
+        the rollouts in the order of the file, without those whose verifier raised, and without groups of
+        another size than most in a log; a warning names or counts them. Groups of a log whose prompt is the
+        same are of one prompt in a scored pool.
+    """
+    path = Path(path)
+    rows = _rows(path, group_by, reward)
+    prompts = {} if task is None else {prompt.id: prompt for prompt in task.prompts}
+    if _is_store(rows):
+        header, pools = read_store(path)
+        drawn = header["config"]["weights"]
+        # Scores would be of another policy.
+        if language_model and not stale and drawn != weights_digest(language_model.model):
+            raise InputError(
+                f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
+                f"{language_model.name} has other weights: score them with the model that drew them"
+            )
+    else:
+        pools = {
+            name: _user_rollouts(place, name, row, language_model, prompts)
+            for place, name, row in _named(rows)
+        }
+    result, logged = RolloutsList(), _logged(path, group_by, reward)
+    for name, rollouts in pools.items():
+        _refuse_few(path, name, len(rollouts.completion_ids))
+        if language_model is not None:
+            longest = max(map(len, rollouts.completion_ids))
+            check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
+        if stale and rollouts.log_probs is None:
+            raise InputError(
+                f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
+                "policy that drew it is needed; the stores that `ustat-pg llm mse` writes have them"
+            )
+        if not len(rollouts.rewards):
+            if task is None:
+                raise InputError(
+                    f"prompt {name!r} of {path} has no rewards: give them in the file, or a task "
+                    "whose verifier rewards the completions"
+                )
+            rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
+            rollouts = verify(task, rollouts, result.failed)
+        if name not in result.failed:
+            result.append(replace(rollouts, logged=logged))
+    warn_of(result.failed, len(pools))
+    return result
+
+
+def _rows(
+    path: Path, group_by: Sequence[str], reward: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """The prompts of a file with their places: its lines, or the groups of a log."""
+    if _logged(path, group_by, reward):
+        return groups_of_log(path, group_by, reward)
+    _refuse_columns(path, group_by, reward)
+    rows = list(lines(path))
+    if not rows:
+        raise InputError(f"{path} is empty: it must hold one prompt a line")
+    return rows
+
+
+def _logged(path: Path, group_by: Sequence[str], reward: str | None) -> bool:
+    """Whether a file is a log, by the columns that are named too."""
+    return is_log(path, (*group_by, *(reward or "").split("+")))
+
+
+def _refuse_columns(path: Path, group_by: Sequence[str], reward: str | None) -> None:
+    if group_by or reward is not None:
+        raise InputError(
+            f"{path} is not a log with a row for each completion: leave out group_by and reward, which "
+            "name its columns"
+        )
+
+
+def _is_store(rows: list[tuple[str, dict[str, Any]]]) -> bool:
+    return str(rows[0][1].get("format", "")).startswith("ustat_pg rollouts")
+
+
+def _refuse_few(path: Path, name: str, rollouts: int) -> None:
+    if rollouts < LEAST_ROLLOUTS:
+        raise InputError(
+            f"prompt {name!r} of {path} has {rollouts} rollouts: it must have at least {LEAST_ROLLOUTS}"
+        )
+
+
+def _user_rollouts(
+    place: str,
+    name: str,
+    row: dict[str, Any],
+    language_model: LanguageModel | None,
+    prompts: dict[str, Prompt],
+) -> Rollouts:
+    """One line of a user's file; a prompt that it does not hold is one of those given."""
+    if "prompt" in row:
+        columns = {key: value for key, value in row.items() if key not in _OWN}
+        prompt = Prompt(name, row["prompt"], columns)
+    elif name in prompts:
+        prompt = prompts[name]
+    else:
+        raise InputError(
+            f"{place}, has no prompt: it must be an object like "
+            '{"prompt": "...", "completions": ["...", ...], "rewards": [1, 0, ...]}'
+        )
+    texts: Any = row.get("completions")
+    tokens: Any = row.get("completion_ids")
+    prompt_ids: Any = row.get("prompt_ids")
+    fault = None
+    if texts is None and tokens is None:
+        fault = "neither completions nor completion_ids"
+    elif texts is not None and not _all(texts, str):
+        fault = "completions that are not a list of texts"
+    elif tokens is not None and not (_all(tokens, list) and all(_all(t, int) for t in tokens)):
+        fault = "completion_ids that are not lists of whole numbers"
+    elif None not in (texts, tokens) and len(texts) != len(tokens):
+        fault = f"{len(texts)} completions and {len(tokens)} completion_ids"
+    elif prompt_ids is not None and not _all(prompt_ids, int):
+        fault = "prompt_ids that are not a list of whole numbers"
+    elif language_model is None and None in (texts, tokens, prompt_ids):
+        fault = (
+            "texts without tokens or tokens without texts: give the model that drew them, whose "
+            "tokenizer knows the other"
+        )
+    if fault is not None:
+        raise InputError(f"{place}, has {fault}")
+    if language_model is not None:
+        if prompt_ids is None:
+            prompt_ids = tokenise(language_model, prompt)
+        if tokens is None:
+            tokens = _tokens(language_model, place, texts, row.get("finished"))
+        most = language_model.model.get_input_embeddings().weight.shape[0]
+        for token in (token for ids in (prompt_ids, *tokens) for token in ids):
+            if not 0 <= token < most:
+                raise InputError(
+                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
+                    f"{most - 1}"
+                )
+        if texts is None:
+            texts = decoded(language_model, tokens)
+    if not all(tokens):
+        raise InputError(f"{place}, has a completion without tokens: it must have at least one")
+    ids = tuple(prompt_ids), tuple(map(tuple, tokens))
+    logs, rewards = row.get("log_probs"), row.get("rewards")
+    return Rollouts(
+        prompt,
+        *ids,
+        tuple(texts),
+        log_probs=None if logs is None else _log_probs(place, logs, tokens),
+        rewards=NONE if rewards is None else check_rewards(place, name, rewards, len(tokens)),
+    )
+
+
+def _named(rows: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Rows with their places and the ids of their prompts, the position unless given."""
+    names = set()
+    for position, (place, row) in enumerate(rows):
+        name = str(row.get("id", position))
+        if name in names:
+            raise InputError(
+                f"{place}: a prompt with the id {name!r} stood before; put all completions of a prompt "
+                "on one line"
+            )
+        names.add(name)
+        yield place, name, row
+
+
+def _all(value: Any, kind: type | tuple[type, ...]) -> bool:
+    """Whether a value is a list of things of a kind; true and false are not whole numbers."""
+    return isinstance(value, list) and all(
+        isinstance(item, kind) and not isinstance(item, bool) for item in value
+    )
+
+
+def _tokens(
+    language_model: LanguageModel, place: str, texts: Sequence[str], finished: Any
+) -> list[list[int]]:
+    """Completions as tokens, with the end-of-text token where they were finished."""
+    flags = [True] * len(texts) if finished is None else _flags(place, finished, len(texts))
+    end = language_model.tokenizer.eos_token_id
+    rows = [language_model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    return [
+        [*row, end] if flag and end is not None else list(row)
+        for row, flag in zip(rows, flags, strict=True)
+    ]
+
+
+def _flags(place: str, finished: Any, count: int) -> list[bool]:
+    """Whether each completion was finished."""
+    if not isinstance(finished, list) or [type(flag) for flag in finished] != [bool] * count:
+        raise InputError(
+            f"{place}, has finished = {finished!r}: it must be true or false for each completion"
+        )
+    return finished
+
+
+def _log_probs(
+    place: str, value: Any, completions: Sequence[Sequence[int]]
+) -> tuple[tuple[float, ...], ...]:
+    lengths = [*map(len, completions)]
+    sound = _all(value, list) and [*map(len, value)] == lengths
+    if not sound or not all(_all([x], (int, float)) for row in value for x in row):
+        raise InputError(
+            f"{place}, has other log_probs than one list for each of {len(lengths)} completions, with one "
+            "number for each of its tokens"
+        )
+    for log in (log for row in value for log in row):
+        if not -math.inf < log <= _ROUNDING:
+            raise InputError(
+                f"{place}, has the log-probability {log!r}: each must be a finite number, at most 0"
+            )
+    return tuple(tuple(map(float, row)) for row in value)
+
+
+@dataclass(frozen=True, eq=False)
+class LoggedRewards:
+    """Rewards alone, with what a file says beside them.
+
+    Attributes:
+        names: the prompts' ids, (P,).
+        rewards: (P, N).
+        finished: whether each completion was finished and not cut off, (P, N); None where it does not say.
+        parts: what rewards are the sum of, by name, (P, N) each; none unless several were named.
+        prompts: the number of each row's prompt, (P,), which returns in a log.
+    """
+
+    names: tuple[str, ...]
+    rewards: NDArray[np.float64]
+    finished: NDArray[np.bool_] | None = None
+    parts: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    prompts: NDArray[np.intp] | None = None
+
+
+def load_rewards(
+    path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
+) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """The prompts' ids, (P,), and the rewards, (P, N), of :func:`logged_rewards`."""
+    found = logged_rewards(path, group_by=group_by, reward=reward)
+    return found.names, found.rewards
+
+
+def logged_rewards(
+    path: str | Path, *, group_by: Sequence[str] = (), reward: str | None = None
+) -> LoggedRewards:
+    """Rewards alone, which need no model: the share of groups without signal, and pass rates.
+
+    Arguments:
+        path: JSON like ``{"rewards": [[1, 0, ...], ...]}``, with ``ids`` perhaps; JSONL with
+            ``rewards`` and perhaps ``id`` on each line; or any file of :func:`load_rollouts`, a trainer's
+            log above all. Prompts of a store whose verifier raised are left out.
+        group_by, reward: those of :func:`load_rollouts`.
+    """
+    path = Path(path)
+    table: dict[str, NDArray[np.float64]] = {}
+    flags: list[list[bool] | None] = []
+    parts: list[dict[str, list[float]]] = []
+    # Prompts of one's own file differ, whatever they say.
+    logged, seen = _logged(path, group_by, reward), dict[str, int]()
+    prompts: list[int] = []
+    for place, name, row in _named(_reward_rows(path, group_by, reward)):
+        if row.get("rewards") is None:
+            raise InputError(f"{place}, has no rewards: it has {sorted(row)}")
+        table[name] = check_rewards(place, name, row["rewards"], None)
+        first, count = next(iter(table)), len(table[name])
+        _refuse_few(path, name, count)
+        if count != len(table[first]):
+            raise InputError(
+                f"prompt {name!r} of {path} has {count} rewards and prompt {first!r} has "
+                f"{len(table[first])}: all prompts must have the same number"
+            )
+        finished = row.get("finished")
+        flags.append(None if finished is None else _flags(place, finished, count))
+        parts.append(row.get("parts", {}))
+        words = json.dumps(row["prompt"]) if logged and "prompt" in row else name
+        prompts.append(seen.setdefault(words, len(seen)))
+    if not table:
+        raise InputError(f"{path} has no rewards")
+    return LoggedRewards(
+        tuple(table),
+        np.stack(list(table.values())),
+        None if None in flags else np.array(flags),
+        {name: np.array([each[name] for each in parts]) for name in parts[0]},
+        np.array(prompts),
+    )
+
+
+def _reward_rows(
+    path: Path, group_by: Sequence[str], reward: str | None
+) -> list[tuple[str, dict[str, Any]]]:
+    """The prompts of a file of rewards, which one object of JSON may hold together."""
+    if kind(path) == ".json" and not path.is_dir() and not is_log(path):
+        _refuse_columns(path, group_by, reward)
+        whole = read_json(path)
+        if not isinstance(whole, dict) or not isinstance(whole.get("rewards"), list):
+            raise InputError(f'{path} must be an object like {{"rewards": [[1, 0, 1, 1], ...]}}')
+        ids = whole.get("ids", list(range(len(whole["rewards"]))))
+        if not isinstance(ids, list) or len(ids) != len(whole["rewards"]):
+            raise InputError(f"{path} must have one id for each of its lists of rewards")
+        pairs = zip(ids, whole["rewards"], strict=True)
+        return [(str(path), {"id": name, "rewards": rewards}) for name, rewards in pairs]
+    rows = _rows(path, group_by, reward)
+    if not _is_store(rows):
+        return rows
+    header, pools = read_store(path)
+    ends = set(header["config"]["end_tokens"])
+    return [
+        (
+            str(path),
+            {
+                "id": name,
+                "rewards": pool.rewards,
+                "finished": [bool(ids) and ids[-1] in ends for ids in pool.completion_ids],
+            },
+        )
+        for name, pool in pools.items()
+        if len(pool.rewards)
+    ]

@@ -1,0 +1,269 @@
+"""``ustat-pg rewards``: why a loss is 0 or a reward flat, and pass rates, from rewards without a model."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...display.shown import Shown, plain
+from ...noise.alarms import LEVELS, NEAR, ROUNDING
+from ...validation import InputError
+from ..pool.moments import frac_reward_zero_std
+from ..pool.printing import percent
+from .files import LoggedRewards, logged_rewards
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from ...validation import Array
+
+_CUT_OFF = 0.1
+"""The share of truncated outputs up to which there is no fault."""
+_ADDED = 1e-4
+"""The most that a trainer of the catalogue adds to a group's deviation before it divides."""
+_WIDTH = 100
+"""Characters of a line."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A reason why a loss is 0 or a reward flat, with its evidence.
+
+    Attributes:
+        cause: ``"silent"``, ``"cut off"``, ``"constant part"`` or ``"nearly equal"``.
+        count, of: groups, or outputs that are cut off, and of how many.
+        says: it in words.
+    """
+
+    cause: str
+    count: int
+    of: int
+    says: str
+
+
+@dataclass(frozen=True, eq=False)
+class RewardSummary(Shown):
+    """Pass rates, shares of groups with equal rewards, and what they say of a loss of 0 or a flat reward.
+
+    Arguments:
+        rewards: of each prompt, a row under its id.
+        frac_reward_zero_std: :func:`~ustat_pg.llm.pool.moments.frac_reward_zero_std` of the rewards.
+        finished: whether each output ended and was not cut off, (P, N); None where that is not known.
+        parts: what rewards are the sum of, by name, (P, N) each.
+    """
+
+    rewards: pd.DataFrame
+    frac_reward_zero_std: pd.DataFrame
+    finished: NDArray[np.bool_] | None = None
+    parts: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Reasons why the loss is 0 or the reward flat, the most telling first; none of a sound log."""
+        values = self.rewards.to_numpy(dtype=np.float64)
+        equal = _equal(values)
+        finished = np.ones(values.shape, bool) if self.finished is None else self.finished
+        found = [*_silent(values, equal, finished), *_cut_off(values, equal, finished)]
+        return [*found, *_constant(self.parts, equal), *_nearly_equal(values, equal)]
+
+    @property
+    def pass_rates(self) -> dict[str, float]:
+        """The share of each prompt's rewards that are the higher of two values, by its id.
+
+        Raises:
+            InputError: rewards have more than two values.
+        """
+        values = self.rewards.to_numpy()
+        levels = np.unique(values)
+        if len(levels) > 2:
+            raise InputError(
+                f"rewards have {len(levels)} values, {levels[0]:g} to {levels[-1]:g}: a pass rate takes two. "
+                "Write a success of your own as 0 or 1, or ask advise, with the model that wrote the "
+                "outputs, which takes rewards as they are"
+            )
+        # With one value, above 0, all succeed.
+        success = levels[-1] if len(levels) == 2 or levels[-1] > 0 else np.inf
+        rates = (values == success).mean(axis=1)
+        return {
+            str(name): float(rate) for name, rate in zip(self.rewards.index, rates, strict=True)
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, and the shares of prompts whose rewards all are the lowest, or the highest, as JSON.
+
+        Pass rates are None where rewards have more than two values.
+        """
+        values = self.rewards.to_numpy()
+        rates = self.pass_rates if len(np.unique(values)) <= 2 else None
+        return {
+            "prompts": len(values),
+            "rollouts": values.shape[1],
+            "mean_reward": float(values.mean()),
+            "pass_rate": None if rates is None else float(np.mean([*rates.values()])),
+            "all_lowest": float((values == values.min()).all(axis=1).mean()),
+            "all_highest": float((values == values.max()).all(axis=1).mean()),
+            "pass_rates": rates,
+            **plain({"frac_reward_zero_std": self.frac_reward_zero_std, "findings": self.findings}),
+        }
+
+    def to_frame(self) -> pd.DataFrame:
+        """The shares of groups with equal rewards, a row for each group size."""
+        return self.frac_reward_zero_std
+
+    def __str__(self) -> str:
+        from tabulate import tabulate
+
+        record, values = self.to_dict(), self.rewards.to_numpy()
+        lowest, highest, rollouts = values.min(), values.max(), record["rollouts"]
+        known = f"mean reward {record['mean_reward']:.3f}"
+        if record["pass_rate"] not in (None, record["mean_reward"]):
+            known += f", pass rate {record['pass_rate']:.3f}"
+        spread = (
+            f"all rewards {lowest:g} on {record['all_lowest']:.1%} of prompts, all {highest:g} on "
+        )
+        spread += f"{record['all_highest']:.1%}"
+        rows = [
+            [
+                int(row["group_size"]),
+                percent(row["frac_reward_zero_std"]),
+                f"{row['low']:.1%} to {row['high']:.1%}",
+                f"at most the share at {rollouts}, the rollouts there are" if row["biased"] else "",
+            ]
+            for row in self.frac_reward_zero_std.to_dict("records")
+        ]
+        header = ["G", "groups with equal rewards", "95%", "note"]
+        align = ("right",) * 3 + ("left",)
+        found = [textwrap.fill(each.says, _WIDTH) for each in self.findings]
+        said = "".join(f"{words}\n" for words in found) + "\n" * bool(found)
+        return (
+            f"{record['prompts']} prompts, {rollouts} rollouts of each; {known}; "
+            f"{f'all rewards are {highest:g}' if highest == lowest else spread}\n\n{said}"
+            f"{tabulate(rows, header, disable_numparse=True, colalign=align)}\n\n"
+            "A group size takes the scores of these rollouts: ask advise, with the model that wrote them."
+        )
+
+
+def summarise_rewards(
+    file: str | Path,
+    group_sizes: Sequence[int] | None = None,
+    *,
+    group_by: Sequence[str] = (),
+    reward: str | None = None,
+) -> RewardSummary:
+    """Pass rates, shares of groups with equal rewards, and reasons for a loss of 0 or a flat reward.
+
+    Arguments:
+        file: of rewards, or a trainer's log, as :func:`~ustat_pg.llm.rollouts.files.logged_rewards` reads it.
+        group_sizes: each at least 2; the powers of 2 up to the rollouts of a prompt unless given.
+        group_by, reward: those of that function.
+    """
+    import pandas as pd
+
+    from ...validation import integer
+
+    log: LoggedRewards = logged_rewards(file, group_by=group_by, reward=reward)
+    sizes = group_sizes or [2**power for power in range(1, log.rewards.shape[1].bit_length())]
+    return RewardSummary(
+        pd.DataFrame(log.rewards, index=list(log.names)),
+        frac_reward_zero_std(
+            log.rewards, [integer("group size", size, 2) for size in sizes], log.prompts
+        ),
+        log.finished,
+        log.parts,
+    )
+
+
+def _equal(values: Array) -> NDArray[np.bool_]:
+    """Whether all values of a group are equal, up to the rounding of single precision, (P,)."""
+    low, high = values.min(axis=1), values.max(axis=1)
+    return np.asarray(high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high)))
+
+
+def _share(count: int, of: int) -> str:
+    """A count with its share: ``412 of 512 groups`` has 80%."""
+    return f"({count / of:.0%})"
+
+
+def _silent(
+    values: Array, equal: NDArray[np.bool_], finished: NDArray[np.bool_]
+) -> Iterator[Finding]:
+    count, of = int(equal.sum()), len(equal)
+    if count < LEVELS["silent"] * of:
+        return
+    low, high = values.min(), values.max()
+    lost, won = (int((values[equal] == end).all(axis=1).sum()) for end in (low, high))
+    says = f"{count} of {of} groups {_share(count, of)} have equal rewards: their gradient is 0."
+    ends = {f"{low:g}": lost, f"{high:g}": won}
+    shown = " and ".join(f"{end} in {many} of them" for end, many in ends.items() if many)
+    if shown:
+        why = ": prompts are too easy, or the verifier lets wrong answers pass"
+        if lost > won or (lost == won and low <= 0):
+            why = ": prompts are too hard, or the verifier turns right answers down"
+        # Outputs that were cut off say nothing about prompts.
+        explained = 2 * _wholly_cut_off(equal, finished) >= count
+        says += f" All rewards are {shown}{'' if explained else why}."
+    yield Finding("silent", count, of, says)
+
+
+def _wholly_cut_off(equal: NDArray[np.bool_], finished: NDArray[np.bool_]) -> int:
+    """The groups of equal rewards of which no output ended."""
+    return int((equal & ~finished.any(axis=1)).sum())
+
+
+def _cut_off(
+    values: Array, equal: NDArray[np.bool_], finished: NDArray[np.bool_]
+) -> Iterator[Finding]:
+    """Outputs that are cut off, where these have lower rewards than the others."""
+    count, of = int((~finished).sum()), finished.size
+    if count <= _CUT_OFF * of:
+        return
+    cut, rest = float(values[~finished].mean()), ""
+    if count < of:
+        ended = float(values[finished].mean())
+        if cut >= ended:
+            return
+        rest = f", that of the others {ended:.3g}"
+    says = f"{count} of {of} outputs {_share(count, of)} were cut off: their mean reward is {cut:.3g}{rest}."
+    if wholly := _wholly_cut_off(equal, finished):
+        says += (
+            f" In {wholly} of {int(equal.sum())} groups of equal rewards all outputs were cut off."
+        )
+    yield Finding("cut off", count, of, says + " Let outputs be longer before all else.")
+
+
+def _constant(parts: Mapping[str, Array], equal: NDArray[np.bool_]) -> Iterator[Finding]:
+    """Parts of the reward that are constant in most of the groups whose rewards differ."""
+    of = int((~equal).sum())
+    for name, part in parts.items():
+        count = int(_equal(part[~equal]).sum()) if of else 0
+        if of and count >= LEVELS["silent"] * of:
+            others = " and ".join(other for other in parts if other != name)
+            says = (
+                f"{name} is constant in {count} of the {of} groups whose rewards differ {_share(count, of)}: "
+                f"their advantages are made of {others} alone."
+            )
+            yield Finding("constant part", count, of, says)
+
+
+def _nearly_equal(values: Array, equal: NDArray[np.bool_]) -> Iterator[Finding]:
+    deviations, whole = values.std(axis=1), float(values.std())
+    near = ~equal & (deviations < max(NEAR * whole, _ADDED))
+    count, of = int(near.sum()), len(equal)
+    if count <= LEVELS["spikes"] * of:
+        return
+    usual = float(np.median(deviations[near]))
+    why = (
+        f": the ε of a divisor, up to {_ADDED:g}, makes their advantages small."
+        if usual < _ADDED
+        else f" where that of all rewards is {whole:.2g}: divided by their own deviation such differences "
+        "count like those of right and wrong, undivided they count nothing."
+    )
+    says = f"{count} of {of} groups {_share(count, of)} have nearly equal rewards, of deviation {usual:.2g}"
+    yield Finding("nearly equal", count, of, says + why)

@@ -1,0 +1,1 @@
+"""Tasks by name: prompts with the verifiers that reward their answers."""

@@ -1,0 +1,1 @@
+"""Hugging Face's TRL: trainers, a monitor of the noise, and runs of these."""

@@ -1,0 +1,1 @@
+"""The records that problems produce and predictions read."""

@@ -1,0 +1,118 @@
+"""Episodes that take turns, as a list: what problems with turns produce and predictions read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..validation import Array, InputError, record
+from .record import TokenOutcomes
+
+
+@record()
+class Episodes:
+    """The list of what can happen: E episodes of at most T turns, with d parameters.
+
+    Arguments:
+        probs: of each, (E,); they sum to 1.
+        starts: number of the state that each begins in, its prompt, (E,).
+        rewards: rₜ, (E, T), 0 past the end.
+        reached: whether the episode has turn t, (E, T).
+        states: the state that turn t is taken in, (E, T), -1 past the end.
+        scores: sₜ = ∇ log π(action | state), (E, T, d), 0 past the end.
+    """
+
+    probs: Array
+    starts: NDArray[np.int64]
+    rewards: Array
+    reached: NDArray[np.bool_]
+    states: NDArray[np.int64]
+    scores: Array
+
+    @cached_property
+    def to_go(self) -> Array:
+        """Rₜ = Σ_{u≥t} rᵤ, (E, T)."""
+        return np.cumsum(self.rewards[:, ::-1], axis=1)[:, ::-1] * self.reached
+
+    @property
+    def d(self) -> int:
+        """The number of parameters."""
+        return self.scores.shape[2]
+
+    def prompts(self) -> Iterator[tuple[float, Episodes]]:
+        """The chance of each prompt, and its episodes with their probabilities given it."""
+        kinds = np.unique(self.starts)
+        if len(kinds) == 1:
+            # Scores may be large: no copy.
+            yield 1.0, self
+            return
+        for start in kinds:
+            rows = self.starts == start
+            chance = float(self.probs[rows].sum())
+            arrays = self.starts, self.rewards, self.reached, self.states, self.scores
+            yield chance, Episodes(self.probs[rows] / chance, *(array[rows] for array in arrays))
+
+    def objective(self) -> float:
+        """J = E R₁, the expected return."""
+        return float(self.probs @ self.to_go[:, 0])
+
+    def gradient(self) -> Array:
+        """∇J = Σₜ E[sₜ Rₜ], (d,)."""
+        weights = self.probs[:, None] * self.to_go
+        gradient: Array = weights.ravel() @ self.scores.reshape(-1, self.d)
+        return gradient
+
+    @classmethod
+    def of_tokens(cls, outcomes: TokenOutcomes) -> Episodes:
+        """Outputs as episodes whose turns are tokens, with the reward at the last one.
+
+        Arguments:
+            outcomes: all outputs of a problem, of :func:`~ustat_pg.problems.token_outcomes`.
+
+        >>> from ustat_pg.problems import load_problem, token_outcomes
+        >>> problem = load_problem("ustat:skewed")
+        >>> np.allclose(Episodes.of_tokens(token_outcomes(problem)).gradient(), problem.gradient())
+        True
+        """
+        prompts, outputs = outcomes.rewards.shape
+        reached = np.tile(outcomes.inside > 0, (prompts, 1))
+        last = np.tile(outcomes.inside.sum(axis=1).astype(np.int64) - 1, prompts)
+        rewards = np.zeros(reached.shape)
+        rewards[np.arange(len(rewards)), last] = outcomes.rewards.ravel()
+        probs = (outcomes.context_probs[:, None] * outcomes.probs).ravel()
+        return cls(
+            probs / probs.sum(),
+            np.repeat(np.arange(prompts), outputs),
+            rewards,
+            reached,
+            np.where(reached, np.arange(reached.shape[1]), -1),
+            outcomes.scores.reshape(prompts * outputs, *outcomes.scores.shape[2:]),
+        )
+
+
+class HasEpisodes(Protocol):
+    """A problem whose episodes are listed, at the parameters that it is at."""
+
+    @property
+    def episodes(self) -> Episodes:
+        """The list."""
+
+
+def episodes_of(problem: Episodes | HasEpisodes) -> Episodes:
+    """The episodes of a problem; a list of them is left as it is.
+
+    >>> episodes_of(0.5)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: problem is a float: it must be an EpisodeProblem, or Episodes
+    """
+    listed: Any = getattr(problem, "episodes", problem)
+    if not isinstance(listed, Episodes):
+        raise InputError(
+            f"problem is a {type(problem).__name__}: it must be an EpisodeProblem, or Episodes"
+        )
+    return listed

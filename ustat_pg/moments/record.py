@@ -1,0 +1,293 @@
+"""The record that every problem produces and that predictions read.
+
+Bandits enumerate it; a later problem may estimate it. Predictions take nothing else, so whatever
+can fill this record gets every prediction of the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+import numpy as np
+
+from ..validation import (
+    Array,
+    InputError,
+    changed,
+    field,
+    finite_array,
+    integer,
+    number,
+    probabilities,
+    record,
+)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@record()
+class ContextMatrices:
+    """Matrix moments of one context: what a covariance needs and an MSE does not.
+
+    Arguments:
+        fisher: F(x) = E[s sᵀ | x], (d, d).
+        advantage: E[s sᵀ a | x], a = z - V(x), (d, d).
+        squared_advantage: E[s sᵀ a² | x], (d, d).
+        gradient: g(x) = E[s z | x], (d,).
+    """
+
+    fisher: Array
+    advantage: Array
+    squared_advantage: Array
+    gradient: Array
+
+
+def _traces_only() -> Iterator[ContextMatrices]:
+    raise InputError("these moments hold traces only: a covariance needs their matrices")
+
+
+def _no_gradients(weights: Array) -> Array:
+    raise InputError("these moments hold no gradients of prompts")
+
+
+@record()
+class Moments:
+    """Moments of score and reward in every context, all arrays of shape (X,).
+
+    Rewards enter about their own mean, so that an offset of all rewards costs no precision.
+
+    Arguments:
+        context_probs: ρ(x), sums to 1.
+        value: V(x) = E[z | x].
+        reward_variance: σ²(x) = Var(z | x).
+        fisher_trace: tr F(x) = E[‖s‖² | x].
+        norm_advantage: E[‖s‖² a | x], a = z - V(x): zero where Assumption 2 holds for this reward.
+        norm_squared_advantage: τ(x) = E[‖s‖² a² | x].
+        gradient_sq: ‖g(x)‖², g(x) = E[s z | x].
+        mean_gradient_sq: ‖g‖², g = E g(X) = ∇J (a number).
+        reward_range: the least and the greatest reward possible.
+        matrices: called without arguments, yields one :class:`ContextMatrices` per context; refused
+            where only traces are known.
+        weighted_gradient: called with weights w(x), (X,), gives E w(X) g(X), (d,); refused where
+            it is not known.
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    value: Array = field(finite_array, ndim=1)
+    reward_variance: Array = field(finite_array, ndim=1, minimum=0)
+    fisher_trace: Array = field(finite_array, ndim=1, minimum=0)
+    norm_advantage: Array = field(finite_array, ndim=1)
+    norm_squared_advantage: Array = field(finite_array, ndim=1, minimum=0)
+    gradient_sq: Array = field(finite_array, ndim=1, minimum=0)
+    mean_gradient_sq: float = field(number, minimum=0)
+    reward_range: tuple[float, float]
+    matrices: Callable[[], Iterator[ContextMatrices]] = _traces_only
+    weighted_gradient: Callable[[Array], Array] = _no_gradients
+
+    def __attrs_post_init__(self) -> None:
+        contexts = len(self.context_probs)
+        for name, values in vars(self).items():
+            of_contexts = isinstance(values, np.ndarray) and name != "reward_range"
+            if of_contexts and len(values) != contexts:
+                raise InputError(
+                    f"{name} has {len(values)} entries: it must have one per context ({contexts})"
+                )
+        low, high = finite_array("reward_range", self.reward_range, 1)
+        if not low <= high:
+            raise InputError(f"reward_range is {self.reward_range}: the least must come first")
+
+    def __len__(self) -> int:
+        return len(self.context_probs)
+
+    @property
+    def norm_reward(self) -> Array:
+        """E[‖s‖² z | x], (X,)."""
+        return self.norm_advantage + self.value * self.fisher_trace
+
+    @property
+    def norm_squared_reward(self) -> Array:
+        """E[‖s‖² z² | x], (X,)."""
+        return self.centred(0.0)
+
+    @property
+    def optimal_baseline(self) -> Array:
+        """b*(x) = E[‖s‖² z | x] / E[‖s‖² | x], the minimum-variance baseline, (X,).
+
+        Where every score is zero any baseline is as good: V(x) is taken.
+        """
+        moving = self.fisher_trace > 0
+        trace = np.where(moving, self.fisher_trace, 1.0)
+        return self.value + np.where(moving, self.norm_advantage / trace, 0.0)
+
+    def centred(self, baseline: float | Array) -> Array:
+        """E[‖s‖² (z - b)² | x] for a baseline b(x), (X,)."""
+        shift = baseline - self.value
+        return np.maximum(
+            self.norm_squared_advantage
+            - 2 * shift * self.norm_advantage
+            + shift**2 * self.fisher_trace,
+            0.0,
+        )
+
+    def mean_gradient(self, weights: Array) -> tuple[float, float]:
+        """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""
+        if np.ptp(weights) == 0:
+            return weights[0] ** 2 * self.mean_gradient_sq, weights[0] * self.mean_gradient_sq
+        mean = self.weighted_gradient(weights)
+        return float(mean @ mean), float(mean @ self.weighted_gradient(np.ones(len(self))))
+
+    def at(self, context: int) -> Moments:
+        """Moments of the problem that asks the one prompt ``context`` and no other."""
+        if integer("context", context, 0) >= len(self):
+            raise InputError(f"context {context} is not there: contexts are 0 to {len(self) - 1}")
+        rows = {
+            name: values[context : context + 1]
+            for name, values in vars(self).items()
+            if isinstance(values, np.ndarray) and name != "reward_range"
+        }
+        return changed(
+            self,
+            **{**rows, "context_probs": np.ones(1)},
+            mean_gradient_sq=float(self.gradient_sq[context]),
+            matrices=lambda: islice(self.matrices(), context, context + 1),
+        )
+
+
+class HasMoments(Protocol):
+    """A problem with moments, at the parameters that it is at."""
+
+    def moments(self) -> Moments:
+        """The record."""
+
+
+def moments_of(known: Moments | HasMoments) -> Moments:
+    """The moments of a problem; moments themselves are left as they are.
+
+    >>> moments_of(0.5)
+    Traceback (most recent call last):
+    ...
+    ustat_pg.validation.InputError: moments are a float: they must be Moments, or a problem that has them
+    """
+    find: Any = getattr(known, "moments", None)
+    moments: Any = find() if callable(find) and not isinstance(known, type) else known
+    if not hasattr(moments, "matrices"):
+        raise InputError(
+            f"moments are a {type(known).__name__}: they must be Moments, or a problem that has them"
+        )
+    return moments
+
+
+def takes_problems(
+    function: Callable[Concatenate[Moments, P], T],
+) -> Callable[Concatenate[Moments | HasMoments, P], T]:
+    """A function of moments, which takes a problem in their place."""
+
+    @wraps(function)
+    def taking(moments: Moments | HasMoments, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(moments_of(moments), *args, **kwargs)
+
+    return taking
+
+
+@record()
+class WeightedOutcomes:
+    """All outputs of a problem of weighted scores u, whose mean need not be 0; rewards 0 and 1.
+
+    A penalty v, where there is one, is added to an estimate as (1/G) Σᵢ vᵢ, without an advantage.
+    The advantage's sign may choose between two tables: u⁺ of successes and u⁻ of failures.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        probs: of the policy that draws, (X, K).
+        success: E[z | x, k], (X, K).
+        scores: u⁺, (X, K, d).
+        targets: what the mean estimate of each context is to be near, (X, d).
+        lost_scores: u⁻, (X, K, d), where it differs.
+        penalty: v, (X, K, d); none unless given.
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    probs: Array = field(finite_array, ndim=2, minimum=0)
+    success: Array = field(finite_array, ndim=2)
+    scores: Array = field(finite_array, ndim=3)
+    targets: Array = field(finite_array, ndim=2)
+    lost_scores: Array | None = field(finite_array, ndim=3, default=None)
+    penalty: Array | None = field(finite_array, ndim=3, default=None)
+
+
+@record()
+class TokenOutcomes:
+    """All outputs of a token problem, token by token, under the policy that draws and the policy now.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        rewards: E[z | x, k], (X, K).
+        inside: 1 where an output has a token and 0 past its end, (K, T).
+        old, new, reference: log-probabilities of the tokens under π_old, which draws the outputs,
+            under π_θ, and under the policy of the KL penalty, (X, K, T), 0 past an output's end.
+        scores: sₜ = ∇_θ log π_θ(yₜ | x, y_{<t}), (X, K, T, d), 0 past an output's end.
+        binary: whether every possible reward is 0 or 1.
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    rewards: Array = field(finite_array, ndim=2)
+    inside: Array = field(finite_array, ndim=2, minimum=0)
+    old: Array = field(finite_array, ndim=3)
+    new: Array = field(finite_array, ndim=3)
+    reference: Array = field(finite_array, ndim=3)
+    scores: Array = field(finite_array, ndim=4)
+    binary: bool
+
+    @property
+    def probs(self) -> Array:
+        """π_old(k | x), (X, K)."""
+        return np.asarray(np.exp(self.old.sum(axis=-1)))
+
+    @property
+    def new_probs(self) -> Array:
+        """π_θ(k | x), (X, K)."""
+        return np.asarray(np.exp(self.new.sum(axis=-1)))
+
+
+@record()
+class LengthMoments:
+    """Moments of score and reward by the length of an output, in tokens.
+
+    Arguments:
+        context_probs: ρ(x), (X,).
+        lengths: the lengths that there are, at least 1, (L,).
+        probs: P(|y| = l | x), (X, L).
+        rewards: E[z 1{|y| = l} | x], (X, L).
+        scores: E[s 1{|y| = l} | x], (X, L, d).
+        products: E[s z 1{|y| = l} | x], (X, L, d).
+    """
+
+    context_probs: Array = field(probabilities, ndim=1)
+    lengths: Array = field(finite_array, ndim=1, minimum=1)
+    probs: Array = field(probabilities, ndim=2)
+    rewards: Array = field(finite_array, ndim=2)
+    scores: Array = field(finite_array, ndim=3)
+    products: Array = field(finite_array, ndim=3)
+
+
+@record()
+class SurvivorMoments:
+    """Moments of the outputs that are left where each survives with a chance of its own.
+
+    Arguments:
+        moments: of the survivors' law, scores about their mean there.
+        kept: the chance that an output survives, E h, (X,).
+        lone_means: E[s z] of survivors, scores as they are, (X, d): what a raw reward adds.
+        lone_squares: E[‖s‖² z²] of survivors, (X,).
+        target: ∇J of all outputs, (d,).
+    """
+
+    moments: Moments
+    kept: Array = field(finite_array, ndim=1, minimum=0)
+    lone_means: Array = field(finite_array, ndim=2)
+    lone_squares: Array = field(finite_array, ndim=1, minimum=0)
+    target: Array = field(finite_array, ndim=1)

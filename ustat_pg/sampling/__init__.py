@@ -1,0 +1,1 @@
+"""How prompts are chosen, outputs drawn and random numbers addressed."""
