@@ -53,7 +53,7 @@ RUNS = {
     "predict": (".commands.predict", "run"),
     "problems": (".commands.problems", "run"),
     "rewards": (".commands.advise", "rewards"),
-    "sweep": (".llm.sweep", "sweep"),
+    "sweep": (".llm.trl.sweep", "sweep"),
 }
 """The module and the function that run each command, imported when it is called."""
 

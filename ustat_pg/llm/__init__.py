@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .trl.two_stage_trainer import TwoStageTrainer
 
 _HOME = {
-    "EstimatorTrainer": "trl_trainers",
-    "NoiseMonitor": "monitor",
-    "TwoStageTrainer": "two_stage_trainer",
+    "EstimatorTrainer": "trl.trainers",
+    "NoiseMonitor": "trl.monitor",
+    "TwoStageTrainer": "trl.two_stage_trainer",
 }
 
 __all__ = ["EstimatorTrainer", "NoiseMonitor", "TwoStageTrainer"]

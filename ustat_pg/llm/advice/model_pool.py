@@ -51,8 +51,8 @@ class ModelPool:
     Arguments:
         model: as :func:`~ustat_pg.llm.models.loading.model_source` takes it.
         prompts, verifier, max_new_tokens, shots: those of :func:`~ustat_pg.llm.tasks.named.load_task`.
-        rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.rollouts.files.load_rollouts`; sampled unless
-            given.
+        rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.rollouts.files.load_rollouts`; sampled
+            unless given.
         limit: the number of prompts to take, drawn by the seed; None for all.
         samples, seed, batch: of sampling, see :func:`~ustat_pg.llm.rollouts.stored.sample`.
         device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.loading.load_model`.
