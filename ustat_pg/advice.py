@@ -90,7 +90,8 @@ def advise(
         what: a problem, its moments, its file or named arrays, or ``ustat:NAME``; a
             :class:`~ustat_pg.llm.pool.scored.ScoredPool` or its file; or a
             :class:`~ustat_pg.llm.advice.model_pool.ModelPool`, a language model with prompts or rollouts,
-            which is then sampled and scored. Rewards need scores: ``ScoredPool.from_scores(rewards, scores)``.
+            which is then sampled and scored. Rewards need scores:
+            ``ScoredPool.from_scores(rewards, scores)``.
         budget, prompt_cost, output_cost, population: those of
             :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
