@@ -49,7 +49,7 @@ _SURE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class ScoredPool:
-    """N rollouts for each of P prompts, with rewards, norms and inner products of sums of scores.
+    """N rollouts for each of P prompts, each with its reward, squared norm and a sketch of its score.
 
     A prompt that returns in several steps of a log has a row for each of its groups (``clusters``).
 
