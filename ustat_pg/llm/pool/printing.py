@@ -79,7 +79,7 @@ def errors_table(frame: Any, signal: Any) -> str:
 
 
 def _own(frame: Any) -> str:
-    """How well means over random groups are known, where there are any."""
+    """Standard errors of the means over random groups, if there are any."""
     drawn = frame[frame["own_se"] > 0]
     if not len(drawn):
         return ""
