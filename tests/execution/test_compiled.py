@@ -14,7 +14,10 @@ def test_old_versions_are_removed_and_folders_of_other_things_are_not(tmp_path):
     fresh = tmp_path / "ustat_pg-fedcba9876543210"
     fresh.mkdir()
 
-    code = "from ustat_pg import compiled, rng; print(compiled.folder(compiled.Path(rng.__file__)))"
+    code = (
+        "from pathlib import Path\nfrom ustat_pg.execution.compiled import folder\n"
+        "from ustat_pg.sampling import rng\nprint(folder(Path(rng.__file__)))"
+    )
     text = python(code, NUMBA_CACHE_DIR=str(tmp_path))
 
     assert not (tmp_path / names[0]).exists()

@@ -138,7 +138,7 @@ def test_a_folder_runs_no_code_and_is_not_waited_for(tiny_folder, tmp_path):
 
 
 OFFLINE = """
-from ustat_pg.llm.models import load_model
+from ustat_pg.llm.models.loading import load_model
 from ustat_pg.validation import InputError
 
 try:

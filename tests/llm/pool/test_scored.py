@@ -100,7 +100,7 @@ def test_bad_pools_are_refused(change, message):
     refuses("there are 3 rollouts per prompt: at least 4", ScoredPool.from_scores, *few)
 
 
-DATA = Path(__file__).parents[1] / "data" / "pools"
+DATA = Path(__file__).parents[2] / "data" / "pools"
 
 
 def test_a_pool_of_an_earlier_version_is_read():

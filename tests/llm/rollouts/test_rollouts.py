@@ -228,7 +228,7 @@ def test_a_store_serves_again_without_sampling(small, tmp_path, rows):
 
 def test_a_store_of_an_earlier_version_is_read_and_goes_on(tmp_path, rows):
     old = tmp_path / "rollouts.jsonl"
-    shutil.copy(Path(__file__).parents[1] / "data" / "pools" / "rollouts.jsonl", old)
+    shutil.copy(Path(__file__).parents[2] / "data" / "pools" / "rollouts.jsonl", old)
     model, task = load_model("embedded:short"), load_task("embedded:short:problems=3")
     read = load_rollouts(old, model)
     assert pools(sample(model, task, 4, seed=2, store=old)) == pools(read)

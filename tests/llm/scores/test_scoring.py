@@ -170,7 +170,7 @@ def test_a_pool_takes_the_prompts_of_the_last_one(tiny, tmp_path, scored_prompts
 def test_scores_are_those_of_an_earlier_version():
     from ustat_pg.llm.models.loading import load_model
 
-    data = Path(__file__).parents[1] / "data" / "pools"
+    data = Path(__file__).parents[2] / "data" / "pools"
     model, before = load_model("embedded:short"), ScoredPool.load(data / "scored.npz")
     rollouts = load_rollouts(data / "rollouts.jsonl", model)
     now = score_pool(model, rollouts, parameters=["*norm*"], sketch=64, config={"seed": 2})
