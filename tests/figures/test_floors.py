@@ -10,7 +10,7 @@ UNSEEN = {"_version", "one_step"}
 
 def test_every_package_and_module_stands_on_one_floor():
     for package in COLOURS:
-        files = (ROOT / package).iterdir()
+        files = ROOT.joinpath(*package.split(".")).iterdir()
         there = {
             file.stem
             for file in files

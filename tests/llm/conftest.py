@@ -7,11 +7,15 @@ from tests.support.optional import without
 
 collect_ignore = without(
     {
-        "torch": "advice_words models pool_words",
-        "torch transformers": "commands looks rollouts scores scoring stale turns vllm_recipe",
-        "torch transformers gguf": "gguf",
+        "torch": "advice/advice_words models/models pool/pool_words",
+        "torch transformers": (
+            "advice/commands advice/turns pool/looks rollouts/rollouts rollouts/stale scores/scores "
+            "scores/scoring trl/vllm_recipe"
+        ),
+        "torch transformers gguf": "models/gguf",
         "torch trl": (
-            "catalogue monitor_alarms monitor_guard noise sweep trl_trainers two_stage_trainer"
+            "catalogue trl/monitor_alarms trl/monitor_guard trl/noise trl/sweep trl/trl_trainers "
+            "trl/two_stage_trainer"
         ),
     }
 )

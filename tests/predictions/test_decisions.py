@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.llm.test_advice_words import made
 
+from tests.llm.advice.test_advice_words import made
 from ustat_pg.llm.advice.advise import decide
 from ustat_pg.llm.pool.constants import constants
 from ustat_pg.llm.pool.scored import ScoredPool

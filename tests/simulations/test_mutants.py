@@ -35,7 +35,7 @@ def test_the_errors_are_many_of_every_kind_and_all_different():
     result = errors()
     assert len(result) >= 120
     assert {error.kind for error in result.values()} == set(KINDS)
-    assert {error.layer for error in errors("language-model").values()} == {"llm", "jackknife"}
+    assert {error.layer for error in errors("language-model").values()} == {"llm", "inference"}
     assert not result.keys() & errors("language-model").keys()
     assert len({(error.file, error.source) for error in result.values()}) == len(result)
 

@@ -34,7 +34,7 @@ PAGES = sorted(
 
 PROGRAM = re.compile(
     r"(ustat-pg|make|python examples/\w+\.py"
-    r"|python -m (?:simulations|figures|benchmarks\.\w+|ustat_pg\.llm\.training))( |$)"
+    r"|python -m (?:simulations|figures|benchmarks\.\w+|ustat_pg\.llm\.trl\.training))( |$)"
 )
 SHORT = {
     "ustat-pg": "advise|explain|predict|rewards",

@@ -203,7 +203,11 @@ class Meaning:
         return [
             f"{self.steps:.4g} optimizer steps on outputs of one sampling ({words}): all numbers here hold "
             "for the first. From the second on the ratio to the policy that sampled is not 1, and "
-            + (f"{', '.join(clips)} clip or reweight it." if clips else "the loss clips or reweights it.")
+            + (
+                f"{', '.join(clips)} clip or reweight it."
+                if clips
+                else "the loss clips or reweights it."
+            )
         ]
 
     def unchanged(self) -> dict[str, list[str]]:
