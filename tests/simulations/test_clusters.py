@@ -165,7 +165,7 @@ def test_a_dask_worker_killed_in_mid_run_loses_nothing(whole, dask, tmp_path):
     other = tmp_path / "other"
     for name in ("ustat_pg", "simulations"):
         shutil.copytree(ROOT / name, other / name)
-    with (other / "ustat_pg" / "rng.py").open("a") as file:
+    with (other / "ustat_pg" / "sampling" / "rng.py").open("a") as file:
         file.write("# changed\n")
     stranger = cluster.worker(other)
     cluster.wait_for(2)

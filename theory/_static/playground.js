@@ -77,7 +77,7 @@
   };
 
   // ------------------------------------------------------------------ the numbers, and their Python
-  const python = (name, size, moments) => `from ustat_pg.moments import Moments
+  const python = (name, size, moments) => `from ustat_pg.moments.record import Moments
 from ustat_pg.predictions import gradient_mse
 
 moments = Moments(

@@ -199,11 +199,20 @@ def _opened(path: Path | None, config: dict[str, Any], model: str) -> Iterator[_
 def _refuse_another(path: Path, before: dict[str, Any], config: dict[str, Any]) -> None:
     for name, value in config.items():
         # Draws are addressed: those that are there are the first of any number.
-        if name != "rollouts" and before.get(name) != value:
-            raise InputError(
-                f"the store {path} was made with {name} = {before.get(name)!r}, and now "
-                f"{name} is {value!r}: name another store"
-            )
+        if name == "rollouts" or before.get(name) == value:
+            continue
+        if name == "verifier" and _moved(before.get(name), value):
+            continue
+        raise InputError(
+            f"the store {path} was made with {name} = {before.get(name)!r}, and now "
+            f"{name} is {value!r}: name another store"
+        )
+
+
+def _moved(before: Any, now: str) -> bool:
+    """Whether a verifier of this library is another name's because its module has moved."""
+    old, new = (str(each).partition(":") for each in (before, now))
+    return old[2] == new[2] and all(each[0].startswith("ustat_pg.") for each in (old, new))
 
 
 def _drop_torn_line(path: Path) -> bool:
