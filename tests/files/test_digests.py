@@ -92,7 +92,7 @@ def test_an_import_adds_its_file_and_what_that_imports(package, line, added):
     assert source_digest(entry) != before
 
 
-def test_a_change_of_what_isimported_is_another_digest(package):
+def test_a_change_of_what_is_imported_is_another_digest(package):
     assert len(sources_of(package / "room/bed.py")) == 2
     before = source_digest(package / "room/bed.py")
     (package / "spare.py").write_text("x = 2")

@@ -19,6 +19,7 @@ from ustat_pg.predictions import (
     gradient_mse,
     learned_values,
     oracle_ratio,
+    plan_mse,
 )
 from ustat_pg.problems import SoftmaxBandit, named_problem, random_problem
 
@@ -143,3 +144,10 @@ def test_a_gradient_that_only_rounding_keeps_from_0_has_no_noise_over_signal():
         for found in (gradient_mse(problem, "vanilla", 3), enumerate_mse(problem, "vanilla", 3)):
             assert found.mse > 0
             assert (found.noise_to_signal, found.cosine, found.squared_bias) == (None, None, 0.0)
+    # Pulls of .15 and .25 against .4: in doubles they leave 1e-17.
+    policy = ArmLinearSoftmax([[[1.1], [-0.3]]] * 4, [0.7])
+    rewards = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[..., None]
+    problem = SoftmaxBandit(policy, [0.15, 0.25, 0.4, 0.2], rewards, np.ones_like(rewards))
+    plan = plan_mse(problem, "3", "vanilla")
+    assert plan.mse > 0
+    assert (plan.noise_to_signal, plan.cosine, plan.critical_budget) == (None, None, None)

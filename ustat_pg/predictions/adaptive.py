@@ -36,7 +36,7 @@ from ..rounding import SUM
 from ..sampling.plans import Plan
 from ..validation import Array, InputError, integer, nearest, number, one_of, shares
 from .count_tables import count_table, require_binary
-from .mse import about, gradient_mse
+from .mse import about, gradient_mse, no_gradient
 
 Counts = NDArray[np.int64]
 Scale = Callable[[Array, Counts], Array]
@@ -346,14 +346,14 @@ def _predicted(
     probs = moments.context_probs
     square, along = map(float, moments.mean_gradient(weight))
     noise = max(float(probs @ second) - square, 0.0)
-    size = float(probs[probs > 0] @ sizes[probs > 0])
+    size, nothing = float(probs[probs > 0] @ sizes[probs > 0]), no_gradient(moments)
     return PlanPrediction(
-        **about(noise / batch, square, along, moments.mean_gradient_sq),
+        **about(noise / batch, square, along, moments.mean_gradient_sq, nothing=nothing),
         mean_factor=weight,
         second_moment=second,
         sizes=sizes,
         expected_size=size,
-        critical_budget=size * noise / square if square > 0 else None,
+        critical_budget=size * noise / square if square > nothing else None,
     )
 
 

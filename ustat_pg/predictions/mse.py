@@ -343,12 +343,9 @@ def _gradient_mse(
         )
         prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
     square, inner_product = map(float, moments.mean_gradient(factors))
-    # What rounding leaves of a gradient that is 0.
-    nothing = float(mean @ moments.fisher_trace) * float(np.abs(moments.reward_range).max()) ** 2
-    nothing *= SQUARE
     target, variance = moments.mean_gradient_sq, prompt_term + first + second
     return MsePrediction(
-        **about(variance, square, inner_product, target, nothing=nothing),
+        **about(variance, square, inner_product, target, nothing=no_gradient(moments)),
         prompt_term=prompt_term,
         first_order_term=first,
         second_order_term=second,
@@ -358,6 +355,12 @@ def _gradient_mse(
         mean_factor=factors,
         table=table,
     )
+
+
+def no_gradient(moments: Moments) -> float:
+    """What rounding may leave of the square of a gradient that is 0."""
+    scale = float(np.abs(moments.reward_range).max()) ** 2
+    return SQUARE * scale * float(moments.context_probs @ moments.fisher_trace)
 
 
 def about(
