@@ -6,6 +6,7 @@ and are gone when the next arrives. Norms are added up in float64.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -31,26 +32,34 @@ def squares(rows: Tensor) -> Tensor:
     return norms.square().sum(dim=1) + end.double().square().sum(dim=1)
 
 
-def pieces(uses: Uses, budget: int, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+def pieces(
+    uses: Uses, budget: int, dtype: torch.dtype, scratch: Tensor
+) -> Iterator[tuple[int, Tensor]]:
     """The scores of n completions in a matrix, in pieces (n, entries) of ``budget`` bytes.
 
-    With each comes the first entry of the parameter that it holds.
+    With each comes the first entry of the parameter that it holds. A piece may lie in ``scratch``, and
+    then holds until the next.
     """
     count, _, columns = uses[0].right.shape
     size = count * columns * dtype.itemsize * min(len(uses), 2)
     for rows in slices(uses[0].rows, budget // size):
-        yield rows.start * columns, _formed(uses, rows, dtype).flatten(1)
+        yield rows.start * columns, _formed(uses, rows, dtype, scratch).flatten(1)
 
 
-def _formed(uses: Uses, rows: slice, dtype: torch.dtype, total: Tensor | None = None) -> Tensor:
-    """Σ_t left[t] ⊗ right[t] in some rows, (b, rows, columns), added to a total."""
+def _formed(uses: Uses, rows: slice, dtype: torch.dtype, scratch: Tensor) -> Tensor:
+    """Σ_t left[t] ⊗ right[t] in some rows, (b, rows, columns)."""
+    total = None
     for use in uses:
         left, right = _left(use), use.right
+        height = rows.stop - rows.start
         if left.ndim == 3:
-            part = _product(left[..., rows].mT, right, dtype)
-            total = part if total is None else total.add_(part)
+            first = left[..., rows].mT
+            if total is None:
+                total = _product(first, right, dtype, scratch)
+            else:
+                total += _product(first, right, dtype)
             continue
-        height, right = rows.stop - rows.start, right.to(dtype)
+        right = right.to(dtype)
         place = left - rows.start + height * torch.arange(len(left), device=left.device)[:, None]
         if total is None:
             total = right.new_zeros(len(left), height, right.shape[-1])
@@ -64,12 +73,18 @@ def _formed(uses: Uses, rows: slice, dtype: torch.dtype, total: Tensor | None = 
     return total
 
 
-def _product(first: Tensor, second: Tensor, dtype: torch.dtype) -> Tensor:
-    """Products of matrices of 16 bits, or more, summed in float32 at least."""
+def _product(
+    first: Tensor, second: Tensor, dtype: torch.dtype, scratch: Tensor | None = None
+) -> Tensor:
+    """Products of matrices of 16 bits, or more, summed in float32 at least; in ``scratch`` where they fit."""
     narrow = first.is_cuda and first.dtype.itemsize == 2 and dtype == torch.float32
     if narrow and first.dtype == second.dtype:
         return torch.bmm(first, second, out_dtype=dtype)
-    return torch.matmul(first.to(dtype), second.to(dtype))
+    out = None
+    shape = *first.shape[:2], second.shape[2]
+    if scratch is not None and math.prod(shape) <= len(scratch):
+        out = scratch[: math.prod(shape)].view(shape)
+    return torch.bmm(first.to(dtype), second.to(dtype), out=out)
 
 
 def _left(use: Use) -> Tensor:

@@ -179,7 +179,7 @@ def forward(
 
 T = TypeVar("T")
 
-_CACHED = 2**25
+_CACHED = 2**23
 """Bytes of one layer's scores at a time on a CPU: more would leave its cache without a gain."""
 
 
