@@ -1,11 +1,13 @@
 """Closed forms against what they are the closed form of: brute force, limits, other closed forms."""
 
+from fractions import Fraction
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
 from simulations.interior_problems.location_bandit import LocationBandit
+from tests.support.moments import record
 from ustat_pg.estimators import grpo
 from ustat_pg.policies import OutputSpace, PrefixSoftmax
 from ustat_pg.predictions import (
@@ -27,9 +29,20 @@ from ustat_pg.predictions import (
     known_rates_bound,
     leading_ratio_bias,
     learned_values,
+    mse_constants,
     one_step_gap,
+    optimal_group_size,
     plan_mse,
     token_mean_bias,
+)
+from ustat_pg.predictions.closed_forms import (
+    baseline_square,
+    budget_noise,
+    costly_slope,
+    grpo_error,
+    left_share,
+    minibatch_error,
+    pair_noise,
 )
 from ustat_pg.problems import (
     SoftmaxBandit,
@@ -251,3 +264,37 @@ def test_advice_on_plans_is_the_best_of_all():
     assert (plan.text, value) == (best, pytest.approx(plans[best], rel=1e-9))
     bound = known_rates_bound(MOMENTS, most)[0]
     assert advice.bound_ratio == pytest.approx(bound / fixed[advice.group_size])
+
+
+def test_the_formulas_keep_fractions_and_are_what_predictions_return():
+    def exact(values):
+        return [
+            Fraction(value).limit_denominator(10**6) for value in np.atleast_1d(values).tolist()
+        ]
+
+    m = record()
+    probs, *prompts = map(exact, (m.context_probs, m.value, m.reward_variance, m.fisher_trace))
+    prompts += map(exact, (m.norm_advantage, m.norm_squared_advantage, m.gradient_sq))
+    size, batch, (signal,) = Fraction(5), Fraction(2), exact(m.mean_gradient_sq)
+    between = sum(p * row[-1] for p, row in zip(probs, zip(*prompts, strict=True), strict=True))
+    oracle = pairs = vanilla = Fraction(0)
+    for p, value, variance, fisher, cross, square, gradient in zip(probs, *prompts, strict=True):
+        pair = pair_noise(variance, fisher, gradient)
+        oracle += p * (square - gradient) / size
+        pairs += p * grpo_error(size, square - gradient, pair)
+        vanilla += p * (baseline_square(square, cross, fisher, -value) - gradient) / size
+    for name, within in (("oracle", oracle), ("grpo", pairs), ("vanilla", vanilla)):
+        value = minibatch_error(batch, between - signal, within)
+        assert isinstance(value, Fraction)
+        assert gradient_mse(m, name, 5, 2).mse == pytest.approx(float(value), rel=1e-14)
+    c1, c2, c3 = between - signal, size * oracle, size * (size - 1) * (pairs - oracle)
+    spent = budget_noise(size, c1, c2, c3)
+    assert spent == size * batch * minibatch_error(batch, c1, pairs)
+    assert mse_constants(m).mse(5, 2) * 10 == pytest.approx(float(spent), rel=1e-14)
+    costs = costly_slope(Fraction(3), c2 / c1, c3 / c1)
+    best = optimal_group_size(mse_constants(m), prompt_cost=3) - 1
+    assert abs(sum(c * best**k for k, c in enumerate(reversed(costs)))) < 1e-12 * best**4
+    assert (
+        minibatch_error(batch, c1, pairs, left_share(batch, Fraction(7)))
+        == (c1 * Fraction(5, 6) + pairs) / batch
+    )

@@ -109,11 +109,6 @@ class Moments:
         return self.norm_advantage + self.value * self.fisher_trace
 
     @property
-    def norm_squared_reward(self) -> Array:
-        """E[‖s‖² z² | x], (X,)."""
-        return self.centred(0.0)
-
-    @property
     def optimal_baseline(self) -> Array:
         """b*(x) = E[‖s‖² z | x] / E[‖s‖² | x], the minimum-variance baseline, (X,).
 
@@ -122,16 +117,6 @@ class Moments:
         moving = self.fisher_trace > 0
         trace = np.where(moving, self.fisher_trace, 1.0)
         return self.value + np.where(moving, self.norm_advantage / trace, 0.0)
-
-    def centred(self, baseline: float | Array) -> Array:
-        """E[‖s‖² (z - b)² | x] for a baseline b(x), (X,)."""
-        shift = baseline - self.value
-        return np.maximum(
-            self.norm_squared_advantage
-            - 2 * shift * self.norm_advantage
-            + shift**2 * self.fisher_trace,
-            0.0,
-        )
 
     def mean_gradient(self, weights: Array) -> tuple[float, float]:
         """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""

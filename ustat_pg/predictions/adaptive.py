@@ -35,6 +35,7 @@ from ..registry import parse, require_group
 from ..rounding import SUM
 from ..sampling.plans import Plan
 from ..validation import Array, InputError, integer, nearest, number, one_of, shares
+from .closed_forms import grpo_error, pair_noise
 from .count_tables import count_table, require_binary
 from .mse import about, gradient_mse, no_gradient
 
@@ -501,7 +502,7 @@ def known_rates_bound(moments: Moments, largest_group: float = 1e9) -> tuple[flo
     number("largest group", largest_group, minimum=2.0)
     probs = moments.context_probs
     first = np.maximum(moments.norm_squared_advantage - moments.gradient_sq, 0.0)
-    second = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    second = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
     spread = float(probs @ moments.gradient_sq) - moments.mean_gradient_sq
 
     def sizes(price: float) -> Array:
@@ -515,7 +516,7 @@ def known_rates_bound(moments: Moments, largest_group: float = 1e9) -> tuple[flo
 
     def cost(log_price: float) -> float:
         n = sizes(float(np.exp(log_price)))
-        noise = probs @ (first / n + second / (n * (n - 1)))
+        noise = probs @ grpo_error(n, first, second)
         return float((probs @ n) * (spread + noise))
 
     scale = float(probs @ (first + second))

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..validation import Array, InputError, finite_array, integer, positive
+from .closed_forms import budget_noise
 from .group_size import MseConstants
 
 _FLAT = 1.05
@@ -56,7 +57,7 @@ def near_budget(constants: MseConstants, budget: int) -> tuple[int, int]:
     outputs = integer("budget", budget, 2)
 
     def noise(size: Any) -> Any:
-        return constants.c1 * size + constants.c3 / (size - 1)
+        return budget_noise(size, constants.c1, 0.0, constants.c3)
 
     best = 1 + math.sqrt(constants.c3 / constants.c1) if constants.c1 else math.inf
     least = noise(min(max(best, 2.0), float(outputs)))

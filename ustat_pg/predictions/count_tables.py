@@ -46,6 +46,7 @@ from ..validation import (
     record,
     shares,
 )
+from .closed_forms import pair_noise
 
 MOST = 10**6
 """The largest group that has a table."""
@@ -480,7 +481,7 @@ def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None =
     size, probs = integer("group size", group_size, 2), moments.context_probs
     centre = probs @ moments.value if mean_value is None else number("mean value", mean_value)
     off = centre - moments.value
-    noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    noise = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
     third = float(probs @ noise) / (size - 1)
     top = third + float(probs @ (off * moments.norm_advantage))
     bottom = third + float(probs @ (off**2 * moments.fisher_trace))

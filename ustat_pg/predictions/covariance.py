@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike
 from ..moments.record import Moments, takes_problems
 from ..rounding import SUM
 from ..validation import Array, InputError, integer
+from .closed_forms import baseline_square, grpo_error, minibatch_error, pair_noise
 from .count_tables import CountTable, count_table, require_binary
-from .mse import Counts, baseline_values, each_size, prompt_factor, with_closed_form
+from .mse import Counts, baseline_values, each_size, prompt_share, with_closed_form
 
 
 @takes_problems
@@ -59,32 +60,29 @@ def _gradient_covariance(
 ) -> Array:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = with_closed_form(estimator, size)
-    factor = prompt_factor(moments, prompts, design)
+    share = prompt_share(moments, prompts, design)
     values = baseline_values(moments, record, constant, critic)
     if not record.closed_form:
-        return _table_covariance(moments, count_table(estimator, size, moments), factor, prompts)
+        return _table_covariance(moments, count_table(estimator, size, moments), share, prompts)
     between = within = mean = np.zeros(())
     shifts = values - moments.value
     for probability, shift, variance, context in zip(
         moments.context_probs, shifts, moments.reward_variance, moments.matrices(), strict=True
     ):
         outer = np.outer(context.gradient, context.gradient)
-        single = (
-            context.squared_advantage
-            - 2 * shift * context.advantage
-            + shift**2 * context.fisher
-            - outer
-        ) / size
+        known = context.squared_advantage, context.advantage, context.fisher
+        single = baseline_square(*known, shift) - outer
+        alone = single / size
         if record.of_pairs and size > 1:
-            single = single + (variance * context.fisher + outer) / (size * (size - 1))
-        within = within + probability * single
+            alone = grpo_error(size, single, pair_noise(variance, context.fisher, outer))
+        within = within + probability * alone
         between = between + probability * outer
         mean = mean + probability * context.gradient
-    covariance = factor * (between - np.outer(mean, mean)) + within / prompts
+    covariance = minibatch_error(prompts, between - np.outer(mean, mean), within, share)
     return covariance * ((size - 1) / size) ** 2 if record.whole_group else covariance
 
 
-def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_size: int) -> Array:
+def _table_covariance(moments: Moments, table: CountTable, share: float, batch_size: int) -> Array:
     """The covariance of an estimator that is a table by counts, (d, d)."""
     require_binary(moments, "a table by counts")
     between = within = mean = np.zeros(())
@@ -97,7 +95,7 @@ def _table_covariance(moments: Moments, table: CountTable, factor: float, batch_
         within = within + probability * (second - outer)
         between = between + probability * outer
         mean = mean + probability * weight * context.gradient
-    return factor * (between - np.outer(mean, mean)) + within / batch_size
+    return np.asarray(minibatch_error(batch_size, between - np.outer(mean, mean), within, share))
 
 
 @takes_problems
@@ -133,7 +131,7 @@ def covariance_parts(
         outer = np.outer(gradient, gradient)
         gradients.append(gradient)
         single = single + probability * (squared - outer)
-        pair = pair + probability * (variance * fisher + outer)
+        pair = pair + probability * pair_noise(variance, fisher, outer)
     # About their mean, so that gradients that are all alike leave nothing.
     spread = np.array(gradients) - moments.context_probs @ np.array(gradients)
     return (spread * moments.context_probs[:, None]).T @ spread, single, pair

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from ..moments.record import Moments, takes_problems
 from ..registry import record_of
 from ..validation import Array, InputError, finite_array, integer, number
+from .closed_forms import baseline_square, pair_noise
 from .mse import baseline_values
 
 
@@ -47,7 +48,8 @@ def critic_excess(
                 f"the variance of predicted values is {spread.tolist()}: it must be at least 0, one "
                 f"per context ({len(moments)})"
             )
-    excess = moments.fisher_trace * (error**2 + spread) - 2 * error * moments.norm_advantage
+    excess = baseline_square(0.0, moments.norm_advantage, moments.fisher_trace, error)
+    excess = excess + moments.fisher_trace * spread
     return float(moments.context_probs @ excess) / (size * prompts)
 
 
@@ -104,7 +106,7 @@ def critic_error_at_par(moments: Moments, group_size: int) -> float:
     0.25
     """
     size = integer("group size", group_size, 2)
-    noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
+    noise = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
     trace = float(moments.context_probs @ moments.fisher_trace)
     square = float(moments.context_probs @ noise) / (size - 1)
     return (square / trace) ** 0.5 if trace > 0 else float("nan")

@@ -31,8 +31,9 @@ from ..inference.constants import least_noise, paired
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
-from ..validation import Array, InputError, field, finite_array, integer, number, positive, record
+from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
+from .closed_forms import costly_slope, grpo_error, left_share, minibatch_error
 from .count_tables import is_binary
 from .mse import gradient_mse
 
@@ -99,7 +100,7 @@ class MseConstants(Shown):
             raise InputError(f"group size is {size.min()}: it must be at least 1")
         if batch.min() <= 0:
             raise InputError(f"batch size is {batch.min()}: it must be positive")
-        between: Array = np.asarray(self.c1)
+        share: Any = 1.0
         if population is not None:
             prompts = integer("population", population)
             if batch.max() > prompts:
@@ -107,14 +108,12 @@ class MseConstants(Shown):
                     f"batch size is {batch.max()}: without replacement it can be at most the "
                     f"population, {prompts}"
                 )
-            between = self.c1 * (prompts - batch) / max(prompts - 1, 1)
+            share = left_share(batch, prompts) if prompts > 1 else 0.0
         single = self.c2 if record.of_pairs or record.needs else self.vanilla
         if single is None:
             raise InputError("these constants hold none for the estimator vanilla")
-        within = single / size
-        if record.of_pairs:
-            within = within + self.c3 / (size * (size - 1))
-        error = (between + within) / batch
+        within = grpo_error(size, single, self.c3) if record.of_pairs else single / size
+        error = minibatch_error(batch, self.c1, within, share)
         return float(error) if np.ndim(error) == 0 else error
 
     def least_mse(self, budget: float) -> float:
@@ -261,9 +260,7 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
     if not fixed:
         return start
     # Where the derivative is 0, times G² (G-1)²: a quartic in G - 1 with one positive root (Descartes).
-    roots = np.roots(
-        [1, 2, 1 - fixed * single - pair, -2 * pair * (1 + fixed), -pair * (1 + fixed)]
-    )
+    roots = np.roots(costly_slope(fixed, single, pair))
     return 1 + max([0.0, *roots[np.abs(roots.imag) <= DERIVED * np.abs(roots)].real.tolist()])
 
 

@@ -25,6 +25,7 @@ from ..registry import LARGEST, Record, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..sampling.designs import require_design
 from ..validation import Array, InputError, finite_array, integer
+from .closed_forms import baseline_square, grpo_error, left_share, minibatch_error, pair_noise
 from .count_tables import CountTable, count_table, require_binary
 
 Counts = Sequence[int] | NDArray[Any]
@@ -153,16 +154,14 @@ def with_closed_form(estimator: str, group_size: int) -> Record:
     return record
 
 
-def prompt_factor(moments: Moments, batch_size: int, design: str) -> float:
-    """The factor of tr Cov_X g(X) in the MSE."""
+def prompt_share(moments: Moments, batch_size: int, design: str) -> float:
+    """The share of Cov_X g(X) that is left in the error by how prompts are drawn."""
     prompts = len(moments)
     uniform = bool(np.allclose(moments.context_probs, 1 / prompts, rtol=GIVEN, atol=0))
     require_design(design, batch_size, prompts, uniform)
     if design == "iid":
-        return 1 / batch_size
-    if design == "fixed" or prompts == 1:
-        return 0.0
-    return (prompts - batch_size) / (prompts - 1) / batch_size
+        return 1.0
+    return left_share(batch_size, prompts) if design != "fixed" and prompts > 1 else 0.0
 
 
 def baseline_values(
@@ -302,14 +301,15 @@ def _gradient_mse(
 ) -> MsePrediction:
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     record = with_closed_form(estimator, size)
-    factor = prompt_factor(moments, prompts, design)
+    share = prompt_share(moments, prompts, design)
     mean = moments.context_probs
     spread = float(mean @ moments.gradient_sq) - moments.mean_gradient_sq
-    prompt_term = factor * max(spread, 0.0)
+    prompt_term = minibatch_error(prompts, max(spread, 0.0), 0.0, share)
+    known = moments.norm_squared_advantage, moments.norm_advantage, moments.fisher_trace
 
     def inner(values: Array) -> float:
         # tr Cov(s (z-b) | x) = E[‖s‖² (z-b)² | x] - ‖g(x)‖².
-        single = _spread(moments.centred(values), moments.gradient_sq)
+        single = _spread(baseline_square(*known, values - moments.value), moments.gradient_sq)
         return float(mean @ single) / (size * prompts)
 
     oracle = prompt_term + inner(moments.value)
@@ -319,9 +319,8 @@ def _gradient_mse(
     if record.closed_form:
         first = inner(baseline_values(moments, record, constant, critic))
         if record.of_pairs and size > 1:
-            pairs = size * (size - 1) * prompts
-            noise = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
-            second = float(mean @ noise) / pairs
+            pair = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
+            second = grpo_error(size, 0.0, float(mean @ pair)) / prompts
         if record.of_pairs and not record.whole_group:
             bound = prompt_term + first + explicit_bound(moments, size, prompts)
         if record.whole_group:
@@ -341,7 +340,8 @@ def _gradient_mse(
             float(mean @ (outputs - together)) / prompts,
             float(mean @ together) / prompts,
         )
-        prompt_term = factor * max(float(mean @ squares) - moments.mean_gradient(factors)[0], 0.0)
+        spread = float(mean @ squares) - moments.mean_gradient(factors)[0]
+        prompt_term = minibatch_error(prompts, max(spread, 0.0), 0.0, share)
     square, inner_product = map(float, moments.mean_gradient(factors))
     target, variance = moments.mean_gradient_sq, prompt_term + first + second
     return MsePrediction(
@@ -406,7 +406,7 @@ def explicit_bound(moments: Moments, group_size: int, batch_size: int = 1) -> fl
     integer("batch size", batch_size)
     low, high = moments.reward_range
     total = float(moments.context_probs @ moments.fisher_trace)
-    return (high - low) ** 2 * total / (group_size * (group_size - 1) * batch_size)
+    return grpo_error(group_size, 0.0, (high - low) ** 2 * total) / batch_size
 
 
 @takes_problems
@@ -439,10 +439,9 @@ def grpo_beats_vanilla(moments: Moments, group_size: int) -> NDArray[np.bool_]:
     rounding, is no win.
     """
     size = integer("group size", group_size, 2)
-    gain = moments.value**2 * moments.fisher_trace + 2 * moments.value * moments.norm_advantage
-    cost = moments.reward_variance * moments.fisher_trace + moments.gradient_sq
-    cost = cost / (size - 1)
-    return gain > cost * (1 + DERIVED)
+    gain = baseline_square(0.0, moments.norm_advantage, moments.fisher_trace, -moments.value)
+    pair = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
+    return gain > size * grpo_error(size, 0.0, pair) * (1 + DERIVED)
 
 
 @takes_problems

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from ..moments.record import Moments, takes_problems
 from ..rounding import DERIVED
 from ..validation import Array, InputError, finite_array, integer
+from .closed_forms import grpo_error, left_share, minibatch_error
 from .covariance import covariance_parts, gradient_covariance
 from .limit_law import mean_gap
 
@@ -100,14 +101,15 @@ def epoch_gap(
         raise InputError("epochs need prompts that are equally likely")
     first, single, pair = (float(part[0, 0]) for part in covariance_parts(moments, basis))
     start = np.array([float(displacement)])
-    within = (single / size + pair / (size * (size - 1))) / batch
+    within = grpo_error(size, single, pair) / batch
     total = float(mean_gap([curvature], [[within]], schedule, start))
     per_epoch = prompts // batch
     if per_epoch == 1:
         return total
     shrink = np.cumprod(1 - curvature * schedule[::-1])[::-1]
     weights = schedule * np.append(shrink[1:], 1.0)
-    spread = first / batch * (prompts - batch) / (prompts - 1) * per_epoch / (per_epoch - 1)
+    spread = minibatch_error(batch, first, 0.0, left_share(batch, prompts))
+    spread *= per_epoch / (per_epoch - 1)
     for begin in range(0, len(weights), per_epoch):
         epoch = weights[begin : begin + per_epoch]
         total += 0.5 * curvature * spread * float((epoch**2).sum() - epoch.sum() ** 2 / per_epoch)

@@ -23,6 +23,7 @@ from ..display.shown import Shown
 from ..moments.record import SurvivorMoments
 from ..rounding import SQUARE
 from ..validation import Array, integer, one_of
+from .closed_forms import grpo_error, pair_noise
 from .mse import about
 
 
@@ -76,13 +77,10 @@ def survivor_mse(
     law = np.asarray(binom.pmf(numbers, size, np.minimum(moments.kept, 1.0)[:, None]))
     n = numbers[2:]
     first = left.norm_squared_advantage - left.gradient_sq
-    second = left.reward_variance * left.fisher_trace + left.gradient_sq
+    second = pair_noise(left.reward_variance, left.fisher_trace, left.gradient_sq)
     enough = law[:, 2:].sum(axis=1)
-    square = (
-        left.gradient_sq * enough
-        + first * (law[:, 2:] @ (1 / n))
-        + second * (law[:, 2:] @ (1 / (n * (n - 1))))
-    )
+    errors = grpo_error(n, first[:, None], second[:, None])
+    square = left.gradient_sq * enough + (law[:, 2:] * errors).sum(axis=1)
     mean = left.weighted_gradient(enough)
     if lone == "reward":
         mean = mean + (probs * law[:, 1]) @ moments.lone_means

@@ -26,6 +26,7 @@ import numpy as np
 from ..display.shown import Shown
 from ..moments.record import ContextMatrices, Moments, takes_problems
 from ..validation import Array, changed, number
+from .closed_forms import binary_square
 from .count_tables import require_binary
 from .group_size import mse_constants, optimal_group_size
 from .mse import gradient_mse
@@ -61,12 +62,12 @@ def verified_moments(
             yield ContextMatrices(
                 fisher=known.fisher,
                 advantage=advantage,
-                squared_advantage=(1 - 2 * p) * advantage + p * (1 - p) * known.fisher,
+                squared_advantage=binary_square(p, advantage, known.fisher),
                 gradient=signal * known.gradient,
             )
 
     norm_advantage = signal * moments.norm_advantage
-    square = (1 - 2 * value) * norm_advantage + variance * moments.fisher_trace
+    square = binary_square(value, norm_advantage, moments.fisher_trace)
     return changed(
         moments,
         value=value,

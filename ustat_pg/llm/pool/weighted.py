@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ...estimators import norm_weighted
 from ...execution.memory import slices
+from ...predictions.closed_forms import grpo_error, pair_noise
 from ...registry import ESTIMATORS
 from ...validation import Array, InputError
 from .moments import PromptMoments, prompt_moments
@@ -138,7 +139,8 @@ def _apart(
 def grpo_errors(moments: PromptMoments, size: int) -> Array:
     """The error of grpo at each prompt, (P,)."""
     single = moments.norm_squared_advantage - moments.gradient_sq
-    return single / size + (moments.variance_trace + moments.gradient_sq) / (size * (size - 1))
+    pair = pair_noise(1.0, moments.variance_trace, moments.gradient_sq)
+    return np.asarray(grpo_error(size, single, pair))
 
 
 def too_small(size: int) -> InputError:

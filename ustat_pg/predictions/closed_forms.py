@@ -1,0 +1,81 @@
+"""The formulas of the theorems: each a pure function of moments and sizes.
+
+Numbers, exact fractions, symbols and arrays of any library will do: nothing is converted, looked at or
+refused. The other modules of predictions check what they are given and call these. A moment of s sᵀ is a
+matrix, (d, d), or its trace, or the traces of all prompts, (X,); with traces g gᵀ is ‖g‖².
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def baseline_square(square: Any, cross: Any, fisher: Any, shift: Any) -> Any:
+    """E[s sᵀ (z-b)²] = E[s sᵀ a²] - 2 (b-V) E[s sᵀ a] + (b-V)² F of a baseline b of the prompt, a = z - V.
+
+    The oracle has b = V, vanilla b = 0, the baseline of least variance b = V + E[‖s‖² a]/tr F.
+
+    Arguments:
+        square, cross, fisher: E[s sᵀ a²], E[s sᵀ a], F; with 0 for the first, what b costs more than V.
+        shift: b - V.
+    """
+    return square - 2 * shift * cross + shift**2 * fisher
+
+
+def binary_square(value: Any, cross: Any, fisher: Any) -> Any:
+    """E[s sᵀ a²] of rewards 0 and 1: (1-2V) E[s sᵀ a] + V (1-V) F."""
+    return (1 - 2 * value) * cross + value * (1 - value) * fisher
+
+
+def pair_noise(variance: Any, fisher: Any, gradient: Any) -> Any:
+    """σ² F + g gᵀ, what two outputs add together: the part of grpo's error of order 1/G².
+
+    Arguments:
+        variance, fisher, gradient: σ², F, g gᵀ.
+    """
+    return variance * fisher + gradient
+
+
+def grpo_error(group_size: Any, single: Any, pair: Any) -> Any:
+    """Σ/G + (σ² F + g gᵀ)/(G (G-1)) at one prompt (Theorem 2, mse).
+
+    Arguments:
+        group_size: G.
+        single: Σ = E[s sᵀ a²] - g gᵀ.
+        pair: :func:`pair_noise`.
+    """
+    return single / group_size + pair / (group_size * (group_size - 1))
+
+
+def left_share(batch_size: Any, population: Any) -> Any:
+    """(N-B)/(N-1), what is left of the spread of N prompts in a mean of B without replacement."""
+    return (population - batch_size) / (population - 1)
+
+
+def minibatch_error(batch_size: Any, between: Any, within: Any, share: Any = 1) -> Any:
+    """(f Cov_X g(X) + E Cov(ĝ | X))/B (Proposition 3, minibatch).
+
+    Arguments:
+        batch_size: B.
+        between, within: the two covariances.
+        share: f, 1 of prompts drawn i.i.d., 0 of a fixed set, :func:`left_share` without replacement.
+    """
+    return (share * between + within) / batch_size
+
+
+def budget_noise(group_size: Any, c1: Any, c2: Any, c3: Any) -> Any:
+    """c1 G + c2 + c3/(G-1), what K times the error of grpo is at K = BG outputs (Theorem 7, group_size).
+
+    Least at (G-1)² = c3/c1.
+    """
+    return c1 * group_size + c2 + c3 / (group_size - 1)
+
+
+def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:
+    """The slope in G of (q + G)(1 + c2/G + c3/(G(G-1))), times G² (G-1)²: the coefficients of (G-1)⁴ to 1.
+
+    Arguments:
+        fixed: q, the cost of a prompt in outputs.
+        c2, c3: constants over c1.
+    """
+    return 1, 2, 1 - fixed * c2 - c3, -2 * c3 * (1 + fixed), -c3 * (1 + fixed)
