@@ -84,7 +84,7 @@ lint: .venv/dev  ## format, lint, types, import contracts; 1 min
 	$(PYTHON) -m venv .venv
 
 .venv/core: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[figures]'
+	$(PIP) --editable '.[figures,proof]'
 	@touch $@
 
 .venv/tool: .venv/core

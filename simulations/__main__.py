@@ -1,5 +1,6 @@
-"""``python -m simulations list | plan | verify | check | mutants``: run the experiments and say what they
-settle.
+"""``python -m simulations list | plan | verify | check | prove | mutants``: run the experiments.
+
+Each says what it settles.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from ustat_pg.validation import MOST_WORKERS, InputError, integer
 from . import KINDS, ON_A_MODEL, ON_LANGUAGE_MODELS, ON_NETWORKS, STEMS, claim, curves
 from .mutants import command as mutants
 from .paper import RESULTS, stem_of
+from .proof import command as proof
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
                 help="also show which effects the evidence would detect",
             )
     _add_check(commands)
+    proof.add_arguments(commands, STEMS)
     mutants.add_arguments(commands, ALL)
     return parser
 

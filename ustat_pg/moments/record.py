@@ -54,6 +54,11 @@ def _no_gradients(weights: Array) -> Array:
     raise InputError("these moments hold no gradients of prompts")
 
 
+def least_baseline(value: Any, cross: Any, fisher: Any) -> Any:
+    """b* = V + E[‖s‖² a]/tr F, the baseline of least error, of numbers or symbols (Corollary 5, optimality)."""
+    return value + cross / fisher
+
+
 @record()
 class Moments:
     """Moments of score and reward in every context, all arrays of shape (X,).
@@ -116,7 +121,7 @@ class Moments:
         """
         moving = self.fisher_trace > 0
         trace = np.where(moving, self.fisher_trace, 1.0)
-        return self.value + np.where(moving, self.norm_advantage / trace, 0.0)
+        return np.where(moving, least_baseline(self.value, self.norm_advantage, trace), self.value)
 
     def mean_gradient(self, weights: Array) -> tuple[float, float]:
         """‖E w(X) g(X)‖² and ⟨E w(X) g(X), g⟩ for weights of the prompts, (X,)."""

@@ -7,6 +7,8 @@ matrix, (d, d), or its trace, or the traces of all prompts, (X,); with traces g 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 
@@ -47,6 +49,11 @@ def grpo_error(group_size: Any, single: Any, pair: Any) -> Any:
     return single / group_size + pair / (group_size * (group_size - 1))
 
 
+def whole_group_share(group_size: Any) -> Any:
+    """(G-1)/G, by which the mean shrinks where the baseline is the mean of the whole group."""
+    return (group_size - 1) / group_size
+
+
 def left_share(batch_size: Any, population: Any) -> Any:
     """(N-B)/(N-1), what is left of the spread of N prompts in a mean of B without replacement."""
     return (population - batch_size) / (population - 1)
@@ -69,6 +76,25 @@ def budget_noise(group_size: Any, c1: Any, c2: Any, c3: Any) -> Any:
     Least at (G-1)² = c3/c1.
     """
     return c1 * group_size + c2 + c3 / (group_size - 1)
+
+
+def best_group_size(ratio: Any, root: Callable[[Any], Any] = math.sqrt) -> Any:
+    """G* = 1 + √(c3/c1), where :func:`budget_noise` is least.
+
+    Arguments:
+        ratio: c3/c1.
+        root: the square root of what the ratio is.
+    """
+    return 1 + root(ratio)
+
+
+def least_noise(c1: Any, c2: Any, root: Any) -> Any:
+    """c1 + c2 + 2 √(c1 c3), :func:`budget_noise` at the best group size.
+
+    Arguments:
+        c1, c2, root: c1, c2 and √(c1 c3).
+    """
+    return c1 + c2 + 2 * root
 
 
 def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:

@@ -13,7 +13,13 @@ from numpy.typing import ArrayLike
 from ..moments.record import Moments, takes_problems
 from ..rounding import SUM
 from ..validation import Array, InputError, integer
-from .closed_forms import baseline_square, grpo_error, minibatch_error, pair_noise
+from .closed_forms import (
+    baseline_square,
+    grpo_error,
+    minibatch_error,
+    pair_noise,
+    whole_group_share,
+)
 from .count_tables import CountTable, count_table, require_binary
 from .mse import Counts, baseline_values, each_size, prompt_share, with_closed_form
 
@@ -79,7 +85,7 @@ def _gradient_covariance(
         between = between + probability * outer
         mean = mean + probability * context.gradient
     covariance = minibatch_error(prompts, between - np.outer(mean, mean), within, share)
-    return covariance * ((size - 1) / size) ** 2 if record.whole_group else covariance
+    return covariance * whole_group_share(size) ** 2 if record.whole_group else covariance
 
 
 def _table_covariance(moments: Moments, table: CountTable, share: float, batch_size: int) -> Array:

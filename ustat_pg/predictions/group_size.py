@@ -27,13 +27,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown
-from ..inference.constants import least_noise, paired
+from ..inference.constants import paired
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
-from .closed_forms import costly_slope, grpo_error, left_share, minibatch_error
+from .closed_forms import (
+    best_group_size,
+    costly_slope,
+    grpo_error,
+    least_noise,
+    left_share,
+    minibatch_error,
+)
 from .count_tables import is_binary
 from .mse import gradient_mse
 
@@ -121,7 +128,8 @@ class MseConstants(Shown):
 
         Attained at G* = 1 + √(c3/c1); where c1 = 0 it is the limit of large G.
         """
-        return float(least_noise(self.c1, self.c2, self.c3)) / positive("budget", budget)
+        noise = least_noise(self.c1, self.c2, math.sqrt(self.c1) * math.sqrt(self.c3))
+        return noise / positive("budget", budget)
 
 
 @takes_problems
@@ -256,7 +264,7 @@ def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
     """Where (fixed + G)(between + c2/G + c3/(G(G-1))) is least, G >= 1 real."""
     single, pair = constants.c2 / between, constants.c3 / between
     # A cost of prompts only moves the optimum up from here.
-    start = 1 + math.sqrt(pair)
+    start: float = best_group_size(pair)
     if not fixed:
         return start
     # Where the derivative is 0, times G² (G-1)²: a quartic in G - 1 with one positive root (Descartes).

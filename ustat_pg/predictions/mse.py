@@ -25,7 +25,14 @@ from ..registry import LARGEST, Record, record_of, require_group
 from ..rounding import DERIVED, GIVEN, OPERATION, SQUARE
 from ..sampling.designs import require_design
 from ..validation import Array, InputError, finite_array, integer
-from .closed_forms import baseline_square, grpo_error, left_share, minibatch_error, pair_noise
+from .closed_forms import (
+    baseline_square,
+    grpo_error,
+    left_share,
+    minibatch_error,
+    pair_noise,
+    whole_group_share,
+)
 from .count_tables import CountTable, count_table, require_binary
 
 Counts = Sequence[int] | NDArray[Any]
@@ -324,7 +331,7 @@ def _gradient_mse(
         if record.of_pairs and not record.whole_group:
             bound = prompt_term + first + explicit_bound(moments, size, prompts)
         if record.whole_group:
-            factors *= (size - 1) / size
+            factors *= whole_group_share(size)
             shrink = float(factors[0]) ** 2
             prompt_term, first, second = shrink * prompt_term, shrink * first, shrink * second
     else:

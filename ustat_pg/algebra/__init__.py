@@ -1,0 +1,8 @@
+"""Computer algebra of estimators: exact for every group size and every law of scores and rewards."""
+
+from ..validation import needed
+
+with needed("a proof by computer algebra", "proof"):
+    from .sums import Law, Output, Sum, distinct, patterns
+
+__all__ = ["Law", "Output", "Sum", "distinct", "patterns"]
