@@ -55,7 +55,7 @@ def _no_gradients(weights: Array) -> Array:
 
 
 def least_baseline(value: Any, cross: Any, fisher: Any) -> Any:
-    """b* = V + E[‖s‖² a]/tr F, the baseline of least error, of numbers or symbols (Corollary 5, optimality)."""
+    """b* = V + E[‖s‖² a]/tr F, the baseline of least error (Corollary 5, optimality); of symbols too."""
     return value + cross / fisher
 
 

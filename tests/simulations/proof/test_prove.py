@@ -21,7 +21,8 @@ def test_every_statement_is_proved_and_every_wrong_formula_refuted(
     rows = json.loads(capsys.readouterr().out)
     for stem, statements in rows.items():
         for each in statements:
-            assert each["proved"] and each["difference"] == "0", (stem, each)
+            assert each["proved"], (stem, each)
+            assert each["difference"] == "0", (stem, each)
             assert all(error != "0" for error in each["rivals"].values()), (stem, each)
     assert {*rows, *NOT_PROVED} <= {*RESULTS}
 
