@@ -146,27 +146,19 @@ def coefficients(table: Any, room: int) -> Array:
     They multiply the two of ``alone``, the products of two successes, of two failures and of one each, and
     the two sums; the last is G'.
     """
-    won, lost, size = table.successes, table.failures, table.group_size
+    # Formulas of counts alone take scipy.
+    from ..predictions.closed_forms import table_shares
+
     n = np.arange(room + 1)
 
-    def mean(values: Array, own_won: int, own_lost: int) -> Array:
-        there = (n >= own_won) & (room - n >= own_lost)
-        return np.where(there, beside(values, room - own_won - own_lost, n - own_won), 0.0) / room
+    def mean(own: int, won: int, values: Array) -> Array:
+        """The mean over groups, of a sum over one or two of their completions, (N + 1,)."""
+        there = (n >= won) & (room - n >= own - won)
+        return np.where(there, beside(values, room - own, n - won), 0.0) / math.perm(room, own)
 
-    columns = [mean(won[1:] ** 2, 1, 0) / size, mean(lost[:-1] ** 2, 0, 1) / size]
-    if size > 1:
-        share = (size - 1) / (size * (room - 1))
-        columns += [
-            share * mean(won[2:] ** 2, 2, 0),
-            share * mean(lost[:-2] ** 2, 0, 2),
-            2 * share * mean(won[1:-1] * lost[1:-1], 1, 1),
-        ]
-    else:
-        columns += [0.0 * n] * 3
-    return np.stack(
-        [*columns, mean(won[1:], 1, 0), mean(lost[:-1], 0, 1), np.full(room + 1, float(size))],
-        axis=1,
-    )
+    won, lost, both, none, *mixed = table_shares(table, mean)
+    columns = won, lost, both, none, sum(mixed), *table.means(mean), table.group_size
+    return np.stack(np.broadcast_arrays(*columns), axis=1).astype(float)
 
 
 @dataclass(frozen=True)

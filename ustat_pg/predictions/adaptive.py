@@ -35,7 +35,7 @@ from ..registry import parse, require_group
 from ..rounding import SUM
 from ..sampling.plans import Plan
 from ..validation import Array, InputError, integer, nearest, number, one_of, shares
-from .closed_forms import grpo_error, pair_noise
+from .closed_forms import Shares, centred_moment, grpo_error, pair_noise
 from .count_tables import count_table, require_binary
 from .mse import about, gradient_mse, no_gradient
 
@@ -103,8 +103,27 @@ class _Uses:
     successes: Counts
     failures: Counts
 
+    def shares(self, chances: Callable[[int, int], Array]) -> Shares:
+        """The shares of E‖ĝ‖², by :class:`~ustat_pg.predictions.closed_forms.Shares`, (X,) each.
 
-def _sequential(plan: Plan) -> _Uses:
+        Arguments:
+            chances: given i and j, P(t) over the chance that i outputs succeed and j others fail, (X, T).
+        """
+        # A mean of u vectors has a u-th of its square from single outputs, the rest from pairs.
+        alone_won, alone_lost = (1 / np.maximum(n, 1) for n in (self.successes, self.failures))
+        mixed = chances(1, 1) @ (self.won * self.lost)
+        return Shares(
+            won=chances(1, 0) @ (self.won**2 * alone_won),
+            lost=chances(0, 1) @ (self.lost**2 * alone_lost),
+            both=chances(2, 0) @ (self.won**2 * (1 - alone_won)),
+            none=chances(0, 2) @ (self.lost**2 * (1 - alone_lost)),
+            mixed=mixed,
+            turned=mixed,
+        )
+
+
+def sequential(plan: Plan) -> _Uses:
+    """The use of each stop by the unbiased estimator of a plan that uses every group."""
     plan.require_two()
     mean = plan.stops.kernel_means
     return _Uses(mean, -mean, plan.stops.successes, plan.stops.sizes - plan.stops.successes)
@@ -183,7 +202,7 @@ themselves (``variance:4:grpo``)."""
 def _uses(plan: Plan, estimator: str) -> _Uses:
     """The use of each stop of a plan by a named estimator."""
     if estimator in ("sequential", "two-stage"):
-        return _sequential(plan)
+        return sequential(plan)
     sizes, successes = plan.stops.sizes, plan.stops.successes
     family, _, words = str(estimator).partition(":")
     if family in (*_SCALES, *_KEPT):
@@ -269,21 +288,10 @@ def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
 
 def _second_moment(plan: Plan, uses: _Uses, moments: Moments) -> Array:
     """Σₜ P(t) kept(t) E[‖ĝ‖² | t], (X,)."""
-    stops, kept, p = plan.stops, _kept(plan), _rates(moments)
-    reward = moments.norm_reward
-    won, lost = kept * uses.won**2, kept * uses.lost**2
-    # A mean of u scores has a u-th of its square from single outputs, the rest from pairs.
-    alone_won, alone_lost = (1 / np.maximum(n, 1) for n in (uses.successes, uses.failures))
-    pairs = (
-        stops.probabilities(p, won=2) @ (won * (1 - alone_won))
-        + stops.probabilities(p, lost=2) @ (lost * (1 - alone_lost))
-        - 2 * stops.probabilities(p, won=1, lost=1) @ (kept * uses.won * uses.lost)
-    )
-    return np.asarray(
-        reward * (stops.probabilities(p, won=1) @ (won * alone_won))
-        + (moments.fisher_trace - reward) * (stops.probabilities(p, lost=1) @ (lost * alone_lost))
-        + moments.gradient_sq * pairs
-    )
+    kept, p = _kept(plan), _rates(moments)
+    shares = uses.shares(lambda won, lost: kept * plan.stops.probabilities(p, won, lost))
+    known = moments.norm_reward, moments.fisher_trace, moments.gradient_sq
+    return np.asarray(centred_moment(shares, *known))
 
 
 @takes_problems
@@ -428,7 +436,7 @@ def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> fl
         raise InputError(f"plan {scheme.text!r} throws groups away: plan_mse says what it does")
     number("cost of a stage", stage_cost, minimum=0.0)
     probs, p = moments.context_probs, _rates(moments)
-    second = float(probs @ _second_moment(scheme, _sequential(scheme), moments))
+    second = float(probs @ _second_moment(scheme, sequential(scheme), moments))
     size = float(probs @ scheme.expected_size(p))
     stops, first = scheme.stops.probabilities(p), scheme.stops.sizes == scheme.looks[0]
     size += stage_cost * float(probs @ (1 - stops[:, first].sum(axis=1)))

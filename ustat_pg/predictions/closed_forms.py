@@ -8,8 +8,8 @@ matrix, (d, d), or its trace, or the traces of all prompts, (X,); with traces g 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 
 def baseline_square(square: Any, cross: Any, fisher: Any, shift: Any) -> Any:
@@ -105,3 +105,75 @@ def costly_slope(fixed: Any, c2: Any, c3: Any) -> tuple[Any, ...]:
         c2, c3: constants over c1.
     """
     return 1, 2, 1 - fixed * c2 - c3, -2 * c3 * (1 + fixed), -c3 * (1 + fixed)
+
+
+Mean = Callable[[int, int, Any], Any]
+"""Given how many outputs are set aside, how many of them are successes, and f(0), f(1), ...: the mean of f
+over the number of successes among the others."""
+
+
+class Shares(NamedTuple):
+    """The factors of the means that E⟨ĝ, ĝ'⟩ is made of, two estimates on the same draws (count_advantages).
+
+    Rewards are 0 and 1; an output adds its vector, u or u', times an advantage that depends on its own reward
+    and on the number of successes among the others.
+
+    Arguments:
+        won, lost: of E[⟨u, u'⟩ z] and of E[⟨u, u'⟩ (1-z)].
+        both, none: of ⟨E u z, E u' z⟩ and of ⟨E u (1-z), E u' (1-z)⟩.
+        mixed, turned: of ⟨E u z, E u' (1-z)⟩ and of ⟨E u (1-z), E u' z⟩.
+    """
+
+    won: Any
+    lost: Any
+    both: Any
+    none: Any
+    mixed: Any
+    turned: Any
+
+
+def lone_shares(table: Any, mean: Mean, other: Any = None) -> tuple[Any, Any]:
+    """The first two of :func:`table_shares`."""
+    a, b, size = table, other or table, len(table.successes) - 1
+    won, lost = a.successes * b.successes, a.failures * b.failures
+    return mean(1, 1, won[1:]) / size, mean(1, 0, lost[:-1]) / size
+
+
+def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
+    """The shares of tables of advantages in groups of G, with m successes beside one output and l beside two:
+
+        (1/G) E a₁(m+1) a₁'(m+1),       (1/G) E a₀(m) a₀'(m),
+        (1-1/G) E a₁(l+2) a₁'(l+2),     (1-1/G) E a₀(l) a₀'(l),
+        (1-1/G) E a₁(l+1) a₀'(l+1),     (1-1/G) E a₀(l+1) a₁'(l+1).
+
+    Arguments:
+        table: has ``successes``, a₁(0), ..., a₁(G), and ``failures``, a₀(0), ..., a₀(G).
+        mean: what takes E over m and over l.
+        other: the table of ĝ'; the same unless given.
+    """
+    lone, size = lone_shares(table, mean, other), len(table.successes) - 1
+    if size == 1:
+        return Shares(*lone, 0, 0, 0, 0)
+    a, b, share = table, other or table, (size - 1) / size
+    both = share * mean(2, 2, (a.successes * b.successes)[2:])
+    none = share * mean(2, 0, (a.failures * b.failures)[:-2])
+    mixed = share * mean(2, 1, (a.successes * b.failures)[1:-1])
+    turned = mixed if a is b else share * mean(2, 1, (a.failures * b.successes)[1:-1])
+    return Shares(*lone, both, none, mixed, turned)
+
+
+def inner_product(shares: Iterable[Any], means: Iterable[Any]) -> Any:
+    """E⟨ĝ, ĝ'⟩ from its shares and the six means that they are shares of."""
+    return sum(share * mean for share, mean in zip(shares, means, strict=True))
+
+
+def centred_moment(shares: Shares, reward: Any, fisher: Any, gradient: Any) -> Any:
+    """E ĝ ĝᵀ, or E‖ĝ‖², of scores: their mean is 0, so that E s (1-z) = -g.
+
+    Arguments:
+        shares: of the table and itself.
+        reward, fisher, gradient: E[s sᵀ z], F, g gᵀ.
+    """
+    won, lost, both, none, mixed, turned = shares
+    pairs = both + none - mixed - turned
+    return inner_product((won, lost, pairs), (reward, fisher - reward, gradient))

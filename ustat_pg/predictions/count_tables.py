@@ -46,7 +46,7 @@ from ..validation import (
     record,
     shares,
 )
-from .closed_forms import pair_noise
+from .closed_forms import Mean, Shares, centred_moment, pair_noise, table_shares
 
 MOST = 10**6
 """The largest group that has a table."""
@@ -112,8 +112,11 @@ class CountTable(Shown):
 
     def mean_advantages(self, pass_rates: ArrayLike) -> tuple[Array, Array]:
         """E a₁(m+1) and E a₀(m), the mean advantages of a success and of a failure; the shape of p."""
-        alone = binomial(self.group_size - 1, shares("pass rate", pass_rates))
-        return alone @ self.successes[1:], alone @ self.failures[:-1]
+        return self.means(beside(self.group_size, shares("pass rate", pass_rates)))
+
+    def means(self, mean: Mean) -> tuple[Array, Array]:
+        """The same under another law of the successes beside an output."""
+        return mean(1, 1, self.successes[1:]), mean(1, 0, self.failures[:-1])
 
     def scaled(self, factor: float) -> CountTable:
         """The advantages times a factor."""
@@ -141,18 +144,16 @@ class CountTable(Shown):
 
     def second_moments(self, moments: Moments) -> Array:
         """E‖ĝ‖² of one prompt's group, (X,)."""
-        won, lost, pairs = self._shares(moments.value)
-        reward = moments.norm_reward
-        return won * reward + lost * (moments.fisher_trace - reward) + pairs * moments.gradient_sq
+        known = moments.norm_reward, moments.fisher_trace, moments.gradient_sq
+        return np.asarray(centred_moment(self._shares(moments.value), *known))
 
     def first_order(self, moments: Moments) -> Array:
         """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, Hoeffding's part of first order, (X,)."""
         size, pass_rates, delta = self.group_size, moments.value, self.delta
-        alone, failing = binomial(size - 1, pass_rates), 1 - pass_rates
-        won, lost, weight = alone @ self.successes[1:], alone @ self.failures[:-1], alone @ delta
-        slope = np.zeros(len(pass_rates))
-        if size > 1:
-            slope = (size - 1) * (alone @ _one_less(np.diff(delta)))
+        mean, failing = beside(size, pass_rates), 1 - pass_rates
+        won, lost = self.means(mean)
+        weight = mean(1, 0, delta)
+        slope = (size - 1) * mean(2, 1, np.diff(delta)) if size > 1 else np.zeros(len(pass_rates))
         crossed = 2 * slope * (failing * won + pass_rates * lost)
         of_gradient = crossed + pass_rates * failing * slope**2 - weight**2
         reward = moments.norm_reward
@@ -161,20 +162,14 @@ class CountTable(Shown):
 
     def second_moment_matrices(self, moments: Moments) -> Iterator[tuple[Array, ContextMatrices]]:
         """E ĝ ĝᵀ of one prompt's group, (d, d), and the context's matrices, one context at a time."""
-        shares = zip(*self._shares(moments.value), moments.value, moments.matrices(), strict=True)
-        for won, lost, pairs, value, context in shares:
+        shares = np.broadcast_arrays(*self._shares(moments.value))
+        for *each, value, context in zip(*shares, moments.value, moments.matrices(), strict=True):
             reward = context.advantage + value * context.fisher
             outer = np.outer(context.gradient, context.gradient)
-            yield won * reward + lost * (context.fisher - reward) + pairs * outer, context
+            yield centred_moment(Shares(*each), reward, context.fisher, outer), context
 
-    def _shares(self, pass_rates: Array) -> tuple[Array, Array, Array]:
-        """The factors of E[s sᵀ z], E[s sᵀ (1-z)] and g gᵀ in the second moment, (X,) each."""
-        size, won, lost = self.group_size, self.successes, self.failures
-        alone, both = binomial(size - 1, pass_rates), np.zeros(len(pass_rates))
-        if size > 1:
-            pairs = won[2:] ** 2 - 2 * won[1:-1] * lost[1:-1] + lost[:-2] ** 2
-            both = (size - 1) * (alone @ _one_less(pairs))
-        return alone @ won[1:] ** 2 / size, alone @ lost[:-1] ** 2 / size, both / size
+    def _shares(self, pass_rates: Array) -> Shares:
+        return table_shares(self, beside(self.group_size, pass_rates))
 
 
 def binomial(trials: int, chance: ArrayLike) -> Array:
@@ -202,6 +197,12 @@ def binomial(trials: int, chance: ArrayLike) -> Array:
         shares = np.cumprod(up, axis=1) * np.cumprod(down[:, ::-1], axis=1)[:, ::-1]
         chances[some] = shares / shares.sum(axis=1, keepdims=True)
     return chances.reshape(*p.shape, trials + 1)
+
+
+def beside(size: int, pass_rates: Array) -> Mean:
+    """The mean over the successes beside one or two outputs of a group, (X,)."""
+    alone = binomial(size - 1, pass_rates)
+    return lambda own, won, values: np.asarray(alone @ (values if own == 1 else _one_less(values)))
 
 
 def _one_less(values: Array) -> Array:

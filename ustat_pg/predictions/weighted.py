@@ -3,15 +3,13 @@
     ĝ = (1/G) Σᵢ (Aᵢ uᵢ + vᵢ),    Aᵢ a table a₁(n), a₀(n) by the number of successes,
 
 where u is a score weighted by length or by an importance ratio, whose mean need not be 0, and v a
-penalty that no advantage weighs. With m ~ Binomial(G-1, p) and l ~ Binomial(G-2, p) the successes among
-the others,
+penalty that no advantage weighs. With m ~ Binomial(G-1, p) the successes among the others,
 
     E ĝ    = E a₁(m+1) E[u z] + E a₀(m) E[u (1-z)] + E v
-    E‖ĝ‖²  = (1/G) ( E a₁(m+1)² E‖u‖² z + E a₀(m)² E‖u‖² (1-z) + 2 E a₁(m+1) E⟨u, v⟩ z
-                     + 2 E a₀(m) E⟨u, v⟩ (1-z) + E‖v‖² )
-             + ((G-1)/G) E[ ‖f₁(l+2)‖² + 2 ⟨f₁(l+1), f₀(l+1)⟩ + ‖f₀(l)‖² ]
+    E‖ĝ‖²  = E‖ĝ_u‖² + 2 E⟨ĝ_u, ĝ_v⟩ + E‖ĝ_v‖²,
 
-with f₁(n) = a₁(n) E[u z] + E[v z] and f₀(n) = a₀(n) E[u (1-z)] + E[v (1-z)].
+ĝ_u = (1/G) Σᵢ Aᵢ uᵢ, and ĝ_v = (1/G) Σᵢ vᵢ by a table of advantages 1: inner products by
+:func:`~ustat_pg.predictions.closed_forms.table_shares`.
 """
 
 from __future__ import annotations
@@ -23,7 +21,11 @@ import numpy as np
 from ..display.shown import Shown
 from ..moments.record import WeightedOutcomes
 from ..validation import Array, integer
-from .count_tables import CountTable, binomial, count_table
+from .closed_forms import inner_product, table_shares
+from .count_tables import CountTable, beside, count_table
+
+Vectors = tuple[Array, Array]
+"""Of each output where it is a success and where it is a failure, (X, K, d)."""
 
 
 @dataclass(frozen=True)
@@ -66,44 +68,36 @@ def weighted_mse(
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     table = estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
-    u_won = outcomes.scores
-    u_lost = u_won if outcomes.lost_scores is None else outcomes.lost_scores
-    v = np.zeros_like(u_won) if outcomes.penalty is None else outcomes.penalty
-    of_won, of_lost = outcomes.probs * outcomes.success, outcomes.probs * (1 - outcomes.success)
+    chances = outcomes.probs * outcomes.success, outcomes.probs * (1 - outcomes.success)
+    won, lost = outcomes.scores, outcomes.lost_scores
+    scores = won, won if lost is None else lost
+    mean = beside(size, chances[0].sum(axis=1))
 
-    def mean(chances: Array, vectors: Array) -> Array:
-        return np.einsum("xk,xkd->xd", chances, vectors)
+    def means(vectors: Vectors) -> tuple[Array, ...]:
+        """E u z and E u (1-z), (X, d) each."""
+        pairs = zip(chances, vectors, strict=True)
+        return tuple(np.einsum("xk,xkd->xd", *pair) for pair in pairs)
 
-    def product(chances: Array, one: Array, other: Array) -> Array:
-        return np.einsum("xk,xkd,xkd->x", chances, one, other)
+    def product(one: CountTable, other: CountTable, u: Vectors, v: Vectors) -> Array:
+        """E of the inner product of (1/G) Σ Aᵢ uᵢ by one table and (1/G) Σ A'ᵢ vᵢ by another, (X,)."""
+        lone = (np.einsum("xk,xkd,xkd->x", *each) for each in zip(chances, u, v, strict=True))
+        apart = np.einsum("axd,bxd->abx", means(u), means(v))
+        pairs = apart[0, 0], apart[1, 1], apart[0, 1], apart[1, 0]
+        return np.asarray(inner_product(table_shares(one, mean, other), (*lone, *pairs)))
 
-    score_won, score_lost = mean(of_won, u_won), mean(of_lost, u_lost)
-    penalty_won, penalty_lost = mean(of_won, v), mean(of_lost, v)
-    pass_rates = of_won.sum(axis=1)
-    alone = binomial(size - 1, pass_rates)
-    won, lost = table.successes[1:], table.failures[:-1]
-    first, second = alone @ won, alone @ lost
-    means = first[:, None] * score_won + second[:, None] * score_lost + penalty_won + penalty_lost
-    squares = (
-        (alone @ won**2) * product(of_won, u_won, u_won)
-        + (alone @ lost**2) * product(of_lost, u_lost, u_lost)
-        + 2 * (first * product(of_won, u_won, v) + second * product(of_lost, u_lost, v))
-        + product(outcomes.probs, v, v)
-    ) / size
-    if size > 1:
-        # (G+1, X, d): what a success and a failure add beside so many successes in the whole group.
-        winning = table.successes[:, None, None] * score_won + penalty_won
-        losing = table.failures[:, None, None] * score_lost + penalty_lost
-        pairs = (
-            (winning[2:] ** 2).sum(axis=-1)
-            + 2 * (winning[1:-1] * losing[1:-1]).sum(axis=-1)
-            + (losing[:-2] ** 2).sum(axis=-1)
-        )
-        both = binomial(size - 2, pass_rates)
-        squares = squares + (both.T * pairs).sum(axis=0) * (size - 1) / size
+    of_won, of_lost = means(scores)
+    of_success, of_failure = table.means(mean)
+    estimates = of_success[:, None] * of_won + of_failure[:, None] * of_lost
+    squares = product(table, table, scores, scores)
+    if outcomes.penalty is not None:
+        alike = CountTable(np.ones(size + 1), np.ones(size + 1))
+        penalties = outcomes.penalty, outcomes.penalty
+        estimates = estimates + sum(means(penalties))
+        squares = squares + 2 * product(table, alike, scores, penalties)
+        squares = squares + product(alike, alike, penalties, penalties)
     probs = outcomes.context_probs
-    average = probs @ means
+    average = probs @ estimates
     variance = max(float(probs @ squares - average @ average), 0.0) / prompts
     off = average - probs @ outcomes.targets
     bias = float(off @ off)
-    return WeightedPrediction(means, average, variance + bias, variance, bias)
+    return WeightedPrediction(estimates, average, variance + bias, variance, bias)

@@ -46,6 +46,9 @@ def truth(problem, name, context):
     moments = problem.moments()
     if name == "variance_trace":
         return (moments.reward_variance * moments.fisher_trace)[context]
+    if name == "norm_squared_reward":
+        norms = problem.policy.squared_norms[context][problem.outcomes.arms[context]]
+        return problem.outcomes.probs[context] @ (norms * problem.outcomes.rewards[context] ** 2)
     return getattr(moments, name)[context]
 
 

@@ -12,12 +12,14 @@ and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_
 from __future__ import annotations
 
 import numpy as np
+from scipy.special import perm
 from scipy.stats import hypergeom
 
 from ...inference import Means, beside, pairs, ratio_interval
 from ...moments.record import Moments
 from ...predictions import AdaptiveAdvice, known_rates_bound
-from ...predictions.adaptive import two_stage_plans
+from ...predictions.adaptive import sequential, two_stage_plans
+from ...predictions.closed_forms import inner_product
 from ...sampling.plans import Plan
 from ...validation import Array, InputError, number
 from .moments import gradients, over_prompts, prompt_moments
@@ -73,19 +75,15 @@ def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Arr
     stops, total, won = plan.stops, counts.count, np.asarray(counts.won)[:, None]
     n, k = stops.sizes, stops.successes
     chances = stops.orders * hypergeom.pmf(k, total, won, n)
-    lost = total - won
-    both, none, one = (block[:, None] for block in counts.blocks)
-    alone_won, alone_lost = (diagonal[:, None] for diagonal in counts.diagonals)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        squares = (
-            alone_won / won / np.maximum(k, 1)
-            + np.where(k > 1, both / (won * (won - 1)) * (1 - 1 / np.maximum(k, 1)), 0.0)
-            + alone_lost / lost / np.maximum(n - k, 1)
-            + np.where(n - k > 1, none / (lost * (lost - 1)) * (1 - 1 / np.maximum(n - k, 1)), 0.0)
-            - one / (won * lost)
-        )
-    used = (chances > 0) & (stops.kernel_means > 0)
-    second = (chances * stops.kernel_means**2 * np.where(used, squares, 0.0)).sum(axis=1)
+    both, none, one = counts.blocks
+
+    def of_sums(i: int, j: int) -> Array:
+        """P(t) over the ways to choose i successes and j failures of the pool in their order, (P, T)."""
+        ways = perm(won, i) * perm(total - won, j)
+        return np.where((k >= i) & (n - k >= j), chances / np.maximum(ways, 1), 0.0)
+
+    means = *counts.diagonals, both, none, one / 2, one / 2
+    second = inner_product(sequential(plan).shares(of_sums), means)
     size = chances @ n.astype(np.float64)
     if stage_cost:
         size = size + stage_cost * (chances @ (n > plan.looks[0]))

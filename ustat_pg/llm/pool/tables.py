@@ -22,6 +22,7 @@ from ...estimators import advantages
 from ...moments.record import Moments
 from ...noise.completions import beside, coefficients
 from ...predictions import CountTable, best_table, count_table
+from ...predictions.closed_forms import inner_product, lone_shares
 from ...registry import ALIASES, ESTIMATORS, parse
 from ...validation import Array, InputError
 from .moments import GroupMoments, PromptMoments, prompt_moments
@@ -73,9 +74,8 @@ class _Counts:
 
     def alone(self, table: CountTable) -> Array:
         """(1/G) E ‖s‖² A², the part of E‖ĝ‖² of single rollouts, (P,)."""
-        total = self.diagonals[0] * self.beside(1, 1, table.successes[1:] ** 2)
-        total += self.diagonals[1] * self.beside(1, 0, table.failures[:-1] ** 2)
-        return total / (self.count * table.group_size)
+        total = inner_product(lone_shares(table, self.beside), self.diagonals)
+        return np.asarray(total / self.count)
 
     def centred(self, values: Array) -> Array:
         """E h(m) ‖g‖², the mean over i ≠ j of K_ij (z_i - c)(z_j - c) E h(m), (P,).
