@@ -66,9 +66,9 @@ def test_an_advice_says_what_it_is():
     found, best = ADVICE.decision, ADVICE.sizes.group_size
     assert f"Use G = {size}: its error is at most {found.worst:.3g} times the least" in text
     assert "for all c1, c2 and c3 in their 95% intervals." in text
-    assert (f"G = {best}, the best at the estimates, risks more" in text) == (best != size)
+    assert (f"G = {best}, the best for the estimates, risks more" in text) == (best != size)
     free = replace(ADVICE, decision=replace(found, not_ruled_out=(2, 16)))
-    assert "As the best, no G from 2 to 16 is ruled out" in str(free)
+    assert "No G from 2 to 16 is ruled out as the best" in str(free)
     assert "is ruled out" not in str(replace(free, decision=replace(found, not_ruled_out=(4, 4))))
     crit = ADVICE.constants.k_crit
     assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
@@ -137,11 +137,11 @@ def test_an_end_that_is_missing_is_said():
     assert " inf" not in str(advice) + advice.line()
     # It is never the estimate that is advised: c1 is estimated below 0.
     assert (advice.sizes.group_size, advice.group_size) == (64, 4)
-    assert "no G from 2 to 64 is ruled out. G = 64, the best at the estimates, risks" in str(advice)
+    assert "No G from 2 to 64 is ruled out as the best. G = 64, the best for the estimates, risks" in str(advice)
     assert "until more is known" not in str(advice)
     unknown = replace(advice, decision=replace(advice.decision, known=False), settled_by=240)
     assert "Use G = 4 until more is known: its error is at most" in str(unknown)
-    assert "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3" in str(unknown)
+    assert "for every c1/c3 that the interval of G* allows (at most 1), if c2/c3" in str(unknown)
     assert "About 240 prompts in all would settle it." in str(unknown)
     assert "in all would settle" not in str(advice)
     assert unknown.to_dict()["settled_by"] == 240

@@ -412,7 +412,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
     ("words", "message"),
     [
         ((*MSE, "--model", "MODEL"), "which prompts: write --prompts PROMPTS"),
-        ((*MSE, "--scored", "POOL", "--model", "MODEL"), "--scored takes no model"),
+        ((*MSE, "--scored", "POOL", "--model", "MODEL"), "--scored does not need a model"),
         ((*MSE, "--scored", "no.npz"), "no.npz: No such file"),
         ((*MSE, "MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
         ((*MSE, "ALL", "--max-new-tokens", "300"), "more than the context"),

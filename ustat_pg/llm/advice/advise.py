@@ -204,7 +204,7 @@ class PoolAdvice(Advice):
                 f"{near[0]} with G = {near[1]}, or here {self.decision}"
             )
         if best != self.group_size:
-            text += f" G = {best}, the best at the estimates, risks more."
+            text += f" G = {best}, the best for the estimates, risks more."
         if self.settled_by is not None:
             text += f" About {self.settled_by} prompts in all would settle it."
         return text
