@@ -415,7 +415,9 @@ def test_a_file_of_parts_says_what_to_install(written, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "omegaconf", None)
     path = written("run.yaml", "defaults: base.yaml\n", {"base.yaml": "grpo: {}\n"})
     refuses(
-        r"which has parents or references, needs pip install 'ustat_pg\[configs\]'", resolve, ["nemo", path]
+        r"which has parents or references, needs pip install 'ustat_pg\[configs\]'",
+        resolve,
+        ["nemo", path],
     )
 
 

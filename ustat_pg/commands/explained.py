@@ -93,7 +93,7 @@ def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
     """Raise an error for given options that nothing would read."""
     given = [_flag(name) for name in names if getattr(options, name)]
     if given:
-        raise InputError(f"{why}: leave out {', '.join(given)}")
+        raise InputError(f"{why}: leave out {', '.join(given)}, which would be ignored")
 
 
 def _flag(name: str) -> str:

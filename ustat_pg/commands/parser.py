@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
         ignored = [self._typed(*each) for each in given.items() if each[0] not in taken]
         if ignored:
             why = self.subjects[subject].why
-            raise InputError(f"{why}: leave out {', '.join(ignored)}")
+            raise InputError(f"{why}: leave out {', '.join(ignored)}, which would be ignored")
         lacking = [each for each in self._needs(subject) if each.dest not in given]
         if lacking:
             flags = ", ".join(each.option_strings[0] for each in lacking)

@@ -32,11 +32,14 @@ COSTS = {"group_size": 8, "mse_over_oracle": 1.131, "low": 1.102, "high": 1.158}
 @pytest.mark.parametrize(
     ("cost", "said"),
     [
-        ({}, "costs 13.1% of error at one prompt with G = 4 (95%: 10.2% to 15.8%)."),
-        ({"low": None}, "costs 13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"high": None}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"low": 0.0}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"mse_over_oracle": None}, "cannot say what not knowing the value costs with G = 4."),
+        ({}, "adds 13.1% to the error at one prompt with G = 4 (95%: 10.2% to 15.8%)."),
+        (
+            {"low": None},
+            "adds 13.1% to the error at one prompt with G = 4 (its error is not known).",
+        ),
+        ({"high": None}, "13.1% to the error at one prompt with G = 4 (its error is not known)."),
+        ({"low": 0.0}, "13.1% to the error at one prompt with G = 4 (its error is not known)."),
+        ({"mse_over_oracle": None}, "does not show the cost of not knowing the value with G = 4."),
     ],
 )
 def test_what_not_knowing_the_value_costs(cost, said):
@@ -71,10 +74,10 @@ def test_an_advice_says_what_it_is():
     assert "No G from 2 to 16 is ruled out as the best" in str(free)
     assert "is ruled out" not in str(replace(free, decision=replace(found, not_ruled_out=(4, 4))))
     crit = ADVICE.constants.k_crit
-    assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
+    assert f"{crit.value:.3g} outputs per step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
     unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
-    assert "All prompts are used, and the advice is still too uncertain" in str(unsettled)
+    assert "All prompts are used, but the advice is still too uncertain" in str(unsettled)
     settled = replace(ADVICE, looks=({"settled": False}, {"settled": True}))
     assert "All prompts are used" not in str(settled)
 
@@ -137,12 +140,15 @@ def test_an_end_that_is_missing_is_said():
     assert " inf" not in str(advice) + advice.line()
     # It is never the estimate that is advised: c1 is estimated below 0.
     assert (advice.sizes.group_size, advice.group_size) == (64, 4)
-    assert "No G from 2 to 64 is ruled out as the best. G = 64, the best for the estimates, risks" in str(advice)
+    assert (
+        "No G from 2 to 64 is ruled out as the best. G = 64, the best for the estimates, risks"
+        in str(advice)
+    )
     assert "until more is known" not in str(advice)
     unknown = replace(advice, decision=replace(advice.decision, known=False), settled_by=240)
     assert "Use G = 4 until more is known: its error is at most" in str(unknown)
     assert "for every c1/c3 that the interval of G* allows (at most 1), if c2/c3" in str(unknown)
-    assert "About 240 prompts in all would settle it." in str(unknown)
-    assert "in all would settle" not in str(advice)
+    assert "About 240 prompts in total would decide it." in str(unknown)
+    assert "in total would decide" not in str(advice)
     assert unknown.to_dict()["settled_by"] == 240
     assert not unknown.to_dict()["ends_known"]

@@ -143,7 +143,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     alone = constants(replace(pool, config={})).g_star
     assert more["g_star_interval"][0] < alone.low
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
-    assert "95% holds for all 3 looks together, 98.3% for each" in text
+    assert "the 95% apply to all 3 looks together, 98.3% to each" in text
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
