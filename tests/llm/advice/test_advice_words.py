@@ -65,7 +65,7 @@ def test_an_advice_says_what_it_is():
     known = f"G* {star.value:.3g} (95%: {ends(*star.interval)})"
     assert f"{known}, G from {least} to {most} within" in ADVICE.line()
     size, text = ADVICE.group_size, str(ADVICE)
-    assert f"In TRL: num_generations = {size}, 64 completions a step" in text
+    assert f"In TRL: num_generations = {size}, 64 completions per step" in text
     found, best = ADVICE.decision, ADVICE.sizes.group_size
     assert f"Use G = {size}: its error is at most {found.worst:.3g} times the least" in text
     assert "for all c1, c2 and c3 in their 95% intervals." in text
@@ -123,7 +123,7 @@ def test_one_prompt_that_makes_most_of_the_signal_is_named(further):
         return
     star = others.g_star
     for text, record in zip(texts, records, strict=True):
-        assert f"One prompt, '7', makes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
+        assert f"One prompt, '7', contributes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
         assert f"others alone G* is {star.value:.3g} (95%: {ends(*star.interval)})" in text
         assert record["dominant"]["g_star"] == star.value
         assert record["dominant"]["share"] > 0.5

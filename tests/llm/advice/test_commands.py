@@ -277,7 +277,7 @@ def test_rollouts_of_another_policy_are_doubted_and_refused(capsys, tmp_path, z,
     words = ("llm", "mse", "--scored", given.save(tmp_path / "given.npz"))
     if abs(z) > 8:
         text = refused(capsys, *words)
-        assert "z = +9.0, where 8 is the most" in text
+        assert "z = +9.0, but chance explains at most 8" in text
         assert "--off-policy" in text
         words += ("--off-policy",)
     assert main([str(word) for word in words]) == 0

@@ -180,7 +180,7 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
         next(pool.pools(looks=True))
     assert drawn_by_then == [4]
     words = [f"{5 * int(n)} s for {n} prompts (sampling {2 * int(n)} s" for n in said]
-    (message,) = [r.getMessage() for r in caplog.records if "by a first" in r.getMessage()]
+    (message,) = [r.getMessage() for r in caplog.records if "from a first" in r.getMessage()]
     assert all(word in message for word in words)
     # The first prompt is not drawn again.
     assert len(set(rows)) == len(rows)
@@ -199,7 +199,7 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
         ),
         (
             "scale_rewards=batch num_generations=2",
-            "no closed form; here these have one: scale_rewards=group, scale_rewards=none",
+            "no closed form; these options have a closed form: scale_rewards=group, scale_rewards=none",
         ),
     ],
 )

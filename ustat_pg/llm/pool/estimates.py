@@ -231,8 +231,8 @@ class Dominant(Shown):
         star = self.others.g_star
         value = f"{star.value:.3g}" if math.isfinite(star.value) else "not known"
         return (
-            f"One prompt, {self.prompt!r}, contributes {self.share:.0%} of E‖g(X)‖², which determines c1 and G*. For "
-            f"the others alone G* is {value} (95%: {ends(*star.interval)})."
+            f"One prompt, {self.prompt!r}, contributes {self.share:.0%} of E‖g(X)‖², which determines c1 and "
+            f"G*. For the others alone G* is {value} (95%: {ends(*star.interval)})."
         )
 
     def to_dict(self) -> dict[str, Any]:
