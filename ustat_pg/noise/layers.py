@@ -173,8 +173,8 @@ class Layers:
         if sum(shares.values()) > _MOST:
             raise InputError(
                 "layers that read one row for each completion inside the block have "
-                f"{100 * (1 - sum(shares.values())):.2g}% of the gradient's squared norm: run the forward pass "
-                "inside the block too, without compiling the model or packing completions, or "
+                f"{100 * (1 - sum(shares.values())):.2g}% of the gradient's squared norm: run the forward "
+                "pass inside the block too, without compilation or packing, or "
                 "give the meter model.parameters()"
             )
         self.left = set(shares)

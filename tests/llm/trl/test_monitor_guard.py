@@ -267,7 +267,7 @@ def sharded(model, folder):
     adam = NoiseMonitor(4, metric="adam")
     trainer.remove_callback(monitor)
     trainer.add_callback(adam)
-    with pytest.warns(UserWarning, match="takes whole gradients, and parameters are sharded"):
+    with pytest.warns(UserWarning, match="needs whole gradients, but parameters are sharded"):
         trainer.train()
     return found
 
@@ -320,7 +320,7 @@ def test_iterations_within_a_step_count_once(small, task, tmp_path, capsys):
         gradient_accumulation_steps=6, per_device_train_batch_size=8, max_steps=4,
     )  # fmt: skip
     lines = capsys.readouterr().err.splitlines()
-    assert sum("passes over some outputs more often" in line for line in lines) == 1
+    assert sum("uses some outputs more often" in line for line in lines) == 1
     refuses("0 steps count: an estimate needs at least 2 .a step is left out", monitor.estimate)
 
 
