@@ -39,7 +39,7 @@ test_what_it_does_not_take = refusals(
         lambda: advise([1, 0, 1], 64),
         "no advice for a list: give a problem, a ScoredPool or a ModelPool",
     ),
-    (lambda: advise(np.ones((2, 8)), 64), r"ScoredPool.from_scores\(rewards, scores\) takes both"),
+    (lambda: advise(np.ones((2, 8)), 64), r"ScoredPool.from_scores\(rewards, scores\)"),
     (lambda: advise({"logit": [0.0]}, 64), "a problem needs exactly one of"),
     (
         lambda: advise("tests/data/pools/rollouts.jsonl", 64),

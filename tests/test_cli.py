@@ -58,7 +58,7 @@ def test_constant_critic_covariance_and_design(capsys, file, tmp_path):
         (("--group-size", "4", "--estimator", "critic", "--critic", "/no/file"), "No such file"),
         (("--budget", "1e13"), "at most 1,000,000"),
         (("--budget", "5", "--prompt-cost", "4"), "one prompt with two outputs costs 6"),
-        (("--budget", "64", "--samples", "8"), "name one of the two: leave out --samples"),
+        (("--budget", "64", "--samples", "8"), "give one of the two: leave out --samples"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys, file, words, message):
@@ -157,7 +157,7 @@ def test_one_prompt_has_no_best_group_size(capsys, tmp_path):
     assert result["g_star_exact"] is result["g_star_paper"] is None
     assert result["group_size"] == result["g_interval"][1] == 64
     text = out_of(capsys, "group-size", str(path), "--budget", "64")
-    assert "none: more prompts gain nothing" in text
+    assert "does not exist: more prompts gain nothing" in text
     assert text.splitlines()[-1].startswith("Use one prompt with G = 64, or nearly")
 
 

@@ -210,7 +210,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
     rows = json.loads(capsys.readouterr().out)
     assert [row["mse"] for row in rows] == pytest.approx(frame.mse.tolist())
     assert main([*words, "--estimator", "std"]) == 2
-    assert "whose schemes are compared" in capsys.readouterr().err
+    assert "compares schemes on a problem with turns" in capsys.readouterr().err
 
 
 def test_a_problem_with_turns_is_sent_to_its_own_reader():

@@ -51,7 +51,7 @@ def test_the_commands_of_a_page_are_run_or_read(page, outcome):
             code, out, err = outcome(command)
         assert (code == 0) != command.startswith(gone), (command, err)
         # An option that explain does not know stands in no example.
-        assert "Passed over" not in out, command
+        assert "Ignored, because" not in out, command
 
 
 def test_the_reasons_are_of_commands_of_pages():

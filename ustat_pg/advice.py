@@ -1,4 +1,4 @@
-"""Advice on the group size, whatever is known: a problem, a scored pool, or a language model to sample."""
+"""Advice on the group size for a problem, a scored pool, or a language model to sample."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ProblemAdvice(Advice):
-    """The advice of a problem whose moments are known.
+    """The advice for a problem with known moments.
 
     Arguments:
         sizes: the table of group sizes, and the best.
         constants: c1, c2 and c3.
         gradient_sq: ‖∇J‖².
-        k_crit: the budget at which the least error is that; None where the gradient is 0.
-        adaptive: groups in two stages beside fixed ones, if requested.
-        choice: group size and estimator together, beside a trainer's options, where these are named.
+        k_crit: budget at which the least error equals ‖∇J‖²; None if the gradient is 0.
+        adaptive: comparison of two-stage groups with fixed ones, if requested.
+        choice: comparison of estimators and group sizes with a trainer's options, if these are given.
     """
 
     constants: MseConstants
@@ -51,11 +51,11 @@ class ProblemAdvice(Advice):
 
     @property
     def group_size(self) -> int:
-        """The feasible group size of least error."""
+        """The feasible group size with the least error."""
         return self.sizes.group_size
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """The advice as a dict for JSON."""
         return {
             **self.sizes.to_dict(),
             **{name: getattr(self.constants, name) for name in ("c1", "c2", "c3")},
@@ -84,29 +84,29 @@ def advise(
     until: str | float | None = None,
     progress: Progress | None = None,
 ) -> ProblemAdvice | PoolAdvice:
-    """Which group size gives grpo's gradient the least error at a budget, and how sure that is.
+    """The advice on the group size that gives grpo's gradient the least error at a budget, with its
+    uncertainty.
 
     Arguments:
         what: a problem, its moments, its file or named arrays, or ``ustat:NAME``; a
             :class:`~ustat_pg.llm.pool.scored.ScoredPool` or its file; or a
             :class:`~ustat_pg.llm.advice.model_pool.ModelPool`, a language model with prompts or rollouts,
-            which is then sampled and scored. Rewards need scores:
-            ``ScoredPool.from_scores(rewards, scores)``.
-        budget, prompt_cost, output_cost, population: those of
-            :func:`~ustat_pg.predictions.group_size_advice`.
+            which is then sampled and scored. Rewards alone are not enough: ``ScoredPool.from_scores(rewards,
+            scores)``.
+        budget, prompt_cost, output_cost, population: as for :func:`~ustat_pg.predictions.group_size_advice`.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
-        stage_cost: what a second stage costs, in outputs; 0 unless given.
-        estimator: the one in use, as a trainer's options: others and their group sizes are compared with it;
-            of a problem rewards 0 and 1.
-        off_policy: of a pool: go on with rollouts that another policy seems to have drawn.
-        until: of a model: take more and more prompts until the advised G costs at most this share over the
-            least error, or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts``
-            say how many.
-        progress: of a model: called after each prompt.
+        stage_cost: cost of a second stage, in outputs (default: 0).
+        estimator: the estimator in use, as a trainer's options; others and their group sizes are compared
+            with it; a problem then needs rewards 0 and 1.
+        off_policy: for a pool, whether to accept rollouts that another policy seems to have drawn.
+        until: for a model; prompts are added until the error at the advised G exceeds the least error by at
+            most this share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts``
+            fix the number).
+        progress: for a model; called after each prompt.
 
     Raises:
-        InputError: none of these; what they and that function refuse; an argument that is of another of them;
-            options without a closed form.
+        InputError: ``what`` is none of these, or they or that function raise an error; an argument belongs to
+            another of them; or options have no closed form.
 
     >>> found = advise("ustat:uneven", 64)
     >>> found.group_size, round(found.k_crit, 1)
@@ -148,13 +148,14 @@ def advise(
         refuse("a scored pool", "off_policy")
         return advise_pool(what, budget, **known, **given)
     raise InputError(
-        f"no advice for a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. Rewards "
-        "alone have no noise of a gradient: ScoredPool.from_scores(rewards, scores) takes both"
+        f"no advice for a {type(what).__name__}: give a problem, a ScoredPool or a ModelPool. "
+        f"Rewards alone do not determine a gradient's noise: use ScoredPool.from_scores(rewards, "
+        f"scores)"
     )
 
 
 def _is_pool(source: str | Path) -> bool:
-    """Whether a file holds a scored pool, which has the ending of a problem's."""
+    """Whether a file contains a scored pool; files of problems have the same ending."""
     path = Path(source)
     if path.suffix != ".npz" or not path.is_file() or not is_zipfile(path):
         return False
@@ -188,7 +189,8 @@ def _choice(estimator: Any, budget: float, sizes: list[int], moments: Moments) -
             try:
                 ratio = gradient_mse(moments, centred(name, moments), size).noise_to_signal
             except InputError:
-                # What is in use must be known; what is not is no rival.
+                # The noise of the options in use must be known; a candidate with unknown noise is not
+                # compared.
                 if not ratios:
                     raise
                 ratio = None

@@ -29,21 +29,21 @@ from .llm.trl.sweep import sweep_arguments
 from .validation import InputError, typed
 
 OVERVIEW = f"""\
-ustat-pg: the theory of GRPO, verified, and what it says about a training run
-  advise PROBLEM --budget K        the group size with the least error at a budget, and what others cost
-  explain "trl num_generations=8"  what a trainer's options mean: what they climb, how biased, how noisy
-  rewards FILE                     why a loss is 0 or a reward flat, and pass rates, from logged rewards
-  predict PROBLEM --group-size G   the exact error of an estimator, and what it is made of
-  llm mse --model M --prompts P    the same for a language model; llm sweep trains it
-  example, problems                a problem file to start from; problems with a name
-  verify [CLAIM ...]               every result of the paper, by enumeration and simulation; minutes (*)
-  plan [CLAIM ...], check          what verify would draw and cost; one line of its report again (*)
-  report DIR, figures DIR          a run's page and its figures (*)
-(*) in a clone of the repository, where {clone.MORE}
-ustat-pg COMMAND --help says more of each
+ustat-pg: the theory of GRPO, verified, and its advice for a training run
+  advise PROBLEM --budget K        find the group size with the least error at a budget
+  explain "trl num_generations=8"  say what a trainer's options climb, and their bias and noise
+  rewards FILE                     say from logged rewards why a loss is 0 or a reward is flat
+  predict PROBLEM --group-size G   compute the exact error of an estimator, and its parts
+  llm mse --model M --prompts P    measure the errors for a language model; llm sweep trains it
+  example, problems                print an example of a problem file; list the named problems
+  verify [CLAIM ...]               check every result of the paper, in minutes (*)
+  plan [CLAIM ...], check          show what verify would draw and cost; repeat one check (*)
+  report DIR, figures DIR          make a run's page and its figures (*)
+(*) only in a clone of the repository; there {clone.MORE}
+ustat-pg COMMAND --help describes each command
 Try: ustat-pg example > mine.json; ustat-pg advise mine.json --budget 1024
 """
-"""The text of the command without words."""
+"""The text that the command prints without arguments."""
 
 RUNS = {
     **dict.fromkeys(("advise", "group-size"), (".commands.advise", "run")),
@@ -78,11 +78,11 @@ EXTRAS = {
     **dict.fromkeys(("safetensors", "tokenizers", "torch", "transformers", "trl"), "llm"),
     "distributed": "dask",
 }
-"""Packages that not everyone has, by the extra of pip that brings them."""
+"""Optional packages, with the extra of pip that installs them."""
 
 
 LONGEST = 1000
-"""Characters of what is wrong that are shown: a name or a number may have thousands."""
+"""The most characters of an error message that are shown: a name or a number may have thousands."""
 
 
 def _parser() -> Parser:
@@ -98,25 +98,25 @@ def _parser() -> Parser:
     advice = commands.add_parser(
         "advise",
         aliases=["group-size"],
-        help="the group size with the least error at a budget, and what others cost",
-        description="The group size that gives grpo's gradient the least MSE at a budget of "
-        "outputs per step, those that are nearly as good, and what others cost: for a PROBLEM in a "
-        "file, for a language model and its prompts (--model M --prompts P) or with rollouts of your "
-        "own (--model M --rollouts FILE), or for a scored pool (--scored FILE). Each of these with "
-        "--help shows what it takes.",
+        help="find the group size with the least error at a budget, and the cost of others",
+        description="Find the group size that gives grpo's gradient the least MSE at a budget "
+        "of outputs per step, the group sizes that are nearly as good, and the cost of others. "
+        "The subject is a PROBLEM in a file, a language model and its prompts (--model M "
+        "--prompts P), your own rollouts (--model M --rollouts FILE), or a scored pool "
+        "(--scored FILE). Add --help to one of these to see its options.",
         subjects=ADVISE,
     )
     advise_arguments(advice)
     add_rewards(commands)
     _add_llm(commands)
-    commands.add_parser("example", help="print a problem file to start from")
+    commands.add_parser("example", help="print an example of a problem file")
     add_problems(commands)
     for name, command in commands.choices.items():
         command.epilog = f"Example: {EXAMPLES[name]}" if name in EXAMPLES else None
     for name, (_, text) in clone.COMMANDS.items():
         text = f"{text} (in a clone of the repository)"
         commands.add_parser(name, help=text, rest="words", add_help=False)
-    # Without those on a model alone, whose names trainers have as well.
+    # Options of the model alone are left out, because trainers have options with the same names.
     others = {
         flag: command.prog
         for command in reversed([*commands.choices.values()])
@@ -127,29 +127,32 @@ def _parser() -> Parser:
 
 
 def _add_llm(commands: Any) -> None:
-    """The commands on language models alone."""
+    """The commands that need a language model."""
     llm = commands.add_parser(
         "llm",
-        help="language models: gradient errors at every group size, training sweeps",
-        description="Language models: gradient errors at every group size from one pool of rollouts, "
-        "and training sweeps through TRL. Needs pip install 'ustat_pg[llm]'.",
+        help="measure gradient errors of language models at every group size, or train them in sweeps",
+        description="Measure gradient errors of language models at every group size from one "
+        "pool of rollouts, or train them in sweeps with TRL. This needs pip install "
+        "'ustat_pg[llm]'.",
     )
     parts = llm.add_subparsers(dest="part", required=True, metavar="COMMAND")
     mse = parts.add_parser(
         "mse",
-        help="Figure 4 for a model: every estimator's MSE at every G",
-        description="The gradient MSE of every estimator at every group size, with 95% intervals, from "
-        "one scored pool of rollouts. Killed at any moment, the same command with --out continues. It is "
-        "asked of a model (--model M), of rollouts of your own (--model M --rollouts FILE) or of a scored "
-        "pool (--scored FILE). Each of these with --help shows what it takes.",
+        help="measure every estimator's MSE at every G (Figure 4 for a model)",
+        description="Measure the gradient MSE of every estimator at every group size, with 95% "
+        "intervals, from one scored pool of rollouts. If the command is killed, the same "
+        "command with --out continues. The subject is a model (--model M), your own rollouts "
+        "(--model M --rollouts FILE) or a scored pool (--scored FILE). Add --help to one of "
+        "these to see its options.",
         subjects=MSE,
     )
     mse_arguments(mse)
     sweep = parts.add_parser(
         "sweep",
-        help="Figure 5 and Table 2: training runs over a grid of group sizes",
-        description="Training runs through TRL at a constant number of outputs a step, one process "
-        "for each; finished runs are kept, failed ones reported. The results are joined in --out.",
+        help="train over a grid of group sizes (Figure 5 and Table 2)",
+        description="Train with TRL at a constant number of outputs per step, with one process "
+        "per run. Finished runs are kept and failed runs are reported. The results are joined "
+        "in --out.",
     )
     sweep_arguments(sweep)
     for name, part in parts.choices.items():
@@ -158,7 +161,7 @@ def _add_llm(commands: Any) -> None:
 
 @contextmanager
 def _plain_warnings(name: str) -> Iterator[None]:
-    """Warnings of this library as a line, without the source that they come from."""
+    """Print this library's warnings as one line, without the source line."""
     usual = warnings.formatwarning
 
     def line(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
@@ -174,13 +177,13 @@ def _plain_warnings(name: str) -> Iterator[None]:
 
 
 class _Printable:
-    """A stream in whose text nothing steers a terminal: names and words of files are printed, too."""
+    """A stream that removes control characters, because names and words from files are printed too."""
 
     def __init__(self, stream: IO[str]):
         self._stream = stream
 
     def write(self, text: str) -> int:
-        # None but the colours of verdicts, which are ours.
+        # The colours of verdicts are kept.
         parts = shown.COLOURED.split(text) if shown.colours() else [text]
         parts[::2] = map(printable, parts[::2])
         return self._stream.write("".join(parts))
@@ -190,7 +193,7 @@ class _Printable:
 
 
 def _say(name: str, error: object) -> None:
-    """Print what is wrong as one line, its middle left out where it is long."""
+    """Print an error message as one line; the middle of a long message is left out."""
     text = " ".join(str(error).split("\n"))
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
@@ -198,12 +201,11 @@ def _say(name: str, error: object) -> None:
 
 
 def guarded(name: str, command: Callable[[], int]) -> int:
-    """Run a command so that whatever goes wrong is one line on stderr and an exit code: 2 for
-    input, output and memory, 130 where it was interrupted. An error of the program itself shows its
-    traceback and exits with 70.
+    """Run a command and turn each error into one line on stderr and an exit code: 2 for input, output and
+    memory, 130 for an interruption. An error of the program itself shows its traceback and exits with 70.
     """
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that knows no Greek gets question marks, not a traceback.
+        # A terminal without Greek letters gets question marks, not a traceback.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -213,7 +215,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has gone, which is its right; Python would complain once more at exit.
+        # The reader closed the pipe, which is allowed; Python would report it again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt as stop:
@@ -235,7 +237,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
         _say(name, f"{place}{error.strerror or error}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     except Exception:
-        # An error of ours must not leave Python's exit code 1, which says that a claim is refuted.
+        # An error of the program must not exit with Python's code 1, which means that a claim is refuted.
         traceback.print_exc()
         return 70
     else:
@@ -244,7 +246,7 @@ def guarded(name: str, command: Callable[[], int]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code (2 for usage or input)."""
+    """Run the command and return the exit code (2 for usage or input errors)."""
 
     def command() -> int:
         options = _parser().parse_args(arguments)

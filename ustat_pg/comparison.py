@@ -1,4 +1,4 @@
-"""Estimators side by side: their errors on one problem at several group sizes, as a tidy frame."""
+"""The comparison of estimators by their errors on one problem at several group sizes, as a tidy frame."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Given = str | Estimator | Callable[..., Any]
 
 @dataclass(frozen=True)
 class _Row:
-    """A mean squared error, E ĝ where it is known, and the draws; none where the error is enumerated."""
+    """A mean squared error, E ĝ if it is known, and the draws (None if the error is enumerated)."""
 
     mse: float
     standard_error: float
@@ -47,7 +47,7 @@ class _Row:
     place: int = 0
 
     def over(self, first: _Row) -> tuple[float, float]:
-        """The ratio to another's error, with its standard error; of shared draws they are paired."""
+        """The ratio to another error, with its standard error; errors on shared draws are paired."""
         if first.mse == 0:
             return nan, nan
         ratio, variance = self.mse / first.mse, self.standard_error**2
@@ -72,31 +72,30 @@ def compare(
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
 ) -> pd.DataFrame:
-    """The MSE E‖ĝ - g‖² of estimators on a problem, in a row for each of them and each group size.
+    """The MSE E‖ĝ - g‖² of estimators on a problem, with a row for each estimator and group size.
 
-    All outcomes are enumerated where there are few enough: the standard error is then 0. Elsewhere
-    estimators are measured on the same draws.
+    If there are few enough outcomes, all are enumerated and the standard error is 0. If not, all estimators
+    are measured on the same draws.
 
     Arguments:
-        problem: what the policy is trained on, as :func:`~ustat_pg.problems.load_problem` takes it.
-        estimators: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions of one's own,
-            or :class:`~ustat_pg.engines.Estimator` where a constant or a critic is wanted; a mapping
-            gives them names.
+        problem: a problem, as for :func:`~ustat_pg.problems.load_problem`.
+        estimators: names that engines know (``"grpo"``, ``"bayes:1,1"``), advantage functions, or
+            :class:`~ustat_pg.engines.Estimator` for a constant or a critic; a mapping gives them names.
         group_sizes: G, one or several.
         batch_size: B, prompts in a minibatch.
-        design: how the prompts of a minibatch are chosen: iid, fixed or without-replacement.
-        replications: minibatches that are drawn where not all can be enumerated, at least 2.
-        seed: of the draws.
-        layout, inputs, array: how functions are called, as for
+        design: way to draw the prompts of a minibatch: iid, fixed or without-replacement.
+        replications: number of minibatches to draw if not all can be enumerated, at least 2.
+        seed: seed of the draws.
+        layout, inputs, array: options for calling functions, as for
             :func:`~ustat_pg.testing.assert_unbiased`.
 
     Returns:
         columns estimator, group_size, batch_size, mse, standard_error, rank (1 for the least MSE at
         this group size; equal errors share the better rank), ratio (the MSE over that of the first
-        estimator), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN
-        where outcomes are too many to enumerate, or g is 0), rescaled (the MSE of ĝ/c, c = ⟨E ĝ, g⟩/‖g‖²,
-        once the learning rate makes up for a gradient that is shrunk; NaN where bias is, or c <= 0),
-        kind (exact or simulation) and replications.
+        estimator), ratio_error (its standard error), bias (‖E ĝ - g‖/‖g‖, to about 1e-7; NaN if there are too
+        many outcomes to enumerate, or g is 0), rescaled (the MSE of ĝ/c, c = ⟨E ĝ, g⟩/‖g‖², after the
+        learning rate corrects for a shrunken gradient; NaN if bias is NaN, or c <= 0), kind (exact or
+        simulation) and replications.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> def half(rewards):
@@ -156,19 +155,19 @@ def compare_turns(
     *,
     discount: float = 1.0,
 ) -> pd.DataFrame:
-    """The mean and the MSE of estimators over turns on a problem, in a row for each and each group size.
+    """The mean and the MSE of estimators over turns on a problem, with a row for each scheme and group size.
 
     Arguments:
-        problem: what the policy is trained on: a problem with turns, its list of episodes, its named
-            mapping, a file, or a name behind ``ustat:``.
+        problem: a problem with turns, its list of episodes, its named mapping, a file, or a name after
+            ``ustat:``.
         group_sizes: G, one or several.
-        schemes: of :data:`~ustat_pg.estimators.TURN_SCHEMES`.
+        schemes: names in :data:`~ustat_pg.estimators.TURN_SCHEMES`.
         discount: γ of the returns, in [0, 1].
 
     Returns:
-        columns scheme, group_size, multiple (c where E ĝ = c ∇J on this problem; else NaN), cosine (of E ĝ
-        to ∇J), bias (‖E ĝ - ∇J‖/‖∇J‖; NaN where ∇J is 0), mse (E‖ĝ - ∇J‖² of one group, all groups
-        enumerated; NaN where they are too many) and climbs, what the mean climbs in words.
+        columns scheme, group_size, multiple (c if E ĝ = c ∇J on this problem; else NaN), cosine (of E ĝ and
+        ∇J), bias (‖E ĝ - ∇J‖/‖∇J‖; NaN if ∇J is 0), mse (E‖ĝ - ∇J‖² of one group, by enumeration; NaN if
+        there are too many groups) and climbs (the objective in words).
 
     >>> frame = compare_turns("ustat:tool", 4, ["to-go", "summed"])
     >>> frame[["scheme", "multiple", "cosine", "bias", "mse"]].round(3)
@@ -208,7 +207,7 @@ def _named(
     inputs: Sequence[str],
     array: Callable[[Any], Any] | None,
 ) -> dict[str, Estimator]:
-    """The estimators by name, in the order given."""
+    """The estimators by name, in the given order."""
     if isinstance(given, str | Estimator) or callable(given):
         given = [given]
     pairs: Iterable[tuple[str | None, Given]] = (
@@ -236,10 +235,10 @@ def _named(
 def _measured(
     cell: GradientCell, named: Mapping[str, Estimator], replications: int, seed: int, across: bool
 ) -> dict[str, _Row]:
-    """The error of each estimator: enumerated where that is feasible, else all from the same draws.
+    """The error of each estimator, by enumeration if that is feasible, else from the same draws for all.
 
     Arguments:
-        across: whether functions look at other prompts of the minibatch.
+        across: whether functions use other prompts of the minibatch.
     """
     problem, size, batch = cell.problem, cell.group_size, (cell.batch_size, cell.design)
     rows: dict[str, _Row] = {}
@@ -260,14 +259,14 @@ def _measured(
 
 
 def _off(problem: SoftmaxBandit, row: _Row) -> tuple[float, float]:
-    """‖E ĝ - g‖/‖g‖ and the rescaled MSE, where E ĝ is known and g is not 0."""
+    """‖E ĝ - g‖/‖g‖ and the rescaled MSE, if E ĝ is known and g is not 0."""
     gradient = problem.gradient()
     length = float(np.linalg.norm(gradient))
     if row.mean is None or not length:
         return nan, nan
     off = float(np.linalg.norm(row.mean - gradient))
     factor = float(row.mean @ gradient) / length**2
-    # The MSE about g holds ‖g‖² and twice the mean along it.
+    # The MSE about g contains ‖g‖² and twice the mean along g.
     second_moment = row.mse + (2 * factor - 1) * length**2
     rescaled = second_moment / factor**2 - length**2 if factor > DERIVED else nan
     return off / length if off > DERIVED * length else 0.0, rescaled
@@ -276,7 +275,7 @@ def _off(problem: SoftmaxBandit, row: _Row) -> tuple[float, float]:
 def _drawn(
     cell: GradientCell, quantities: Sequence[SquaredError], replications: int, seed: int
 ) -> MomentSums:
-    """The sums of a number of replications, by the compiled engine where it knows all estimators."""
+    """The sums over replications, from the compiled engine if it has all estimators."""
 
     def measure(engine: str) -> MomentSums:
         blocks = (

@@ -127,7 +127,7 @@ def test_the_worst_case_of_an_interval_decides_not_the_estimate():
     assert (resized.estimator, resized.group_size) == ("std-ddof1", 4)
     text = str(choice)
     assert "Take scale_rewards=none with G = 4: 0.7 (95%: 0.6 to 0.75) times the noise" in text
-    assert "Without another estimator, scale_rewards=group with G = 4: 0.9 (95%: 0.85 to" in text
+    assert "With the same estimator: scale_rewards=group with G = 4: 0.9 (95%: 0.85 to" in text
     # One whose interval reaches what is in use is not known to be better.
     found = {("group-mean", 2): (3.2, 0.4, 0.1, 1.2)}
     kept = choose(OPTIONS, 64, [2, 8], lambda pairs: [found.get(pair, ours) for pair in pairs])

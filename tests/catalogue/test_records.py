@@ -118,7 +118,7 @@ test_specs_that_are_refused = refusals(
     ("trl scale_reward=group", "no option 'scale_reward' .* the nearest is 'scale_rewards'"),
     ("trl num_generations=two", "num_generations is 'two': it must be a whole number"),
     ("trl loss_type", "'loss_type' has no value: write loss_type=VALUE"),
-    ("areal mean_level=group", "may be one of actor.reward_norm.mean_level, actor.adv_norm"),
+    ("areal mean_level=group", "may mean actor.reward_norm.mean_level, actor.adv_norm"),
     of=lambda spec: resolve(spec).scale,
 )
 
@@ -331,7 +331,7 @@ def test_options_and_values_apart(source):
             "verl algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=$N",
             "only the run itself",
         ),
-        ("run.yaml", "learning_rate: 1", "whose options are these"),
+        ("run.yaml", "learning_rate: 1", "framework of these options is not clear"),
         ("run.yaml", "scale_rewards: most\nloss_type: grpo\n", "scale_rewards is 'most'"),
         ("run.json", "[1]", "must hold options by name"),
         ("training_args.bin", "", "training_args.bin: not a pickle"),
@@ -384,7 +384,7 @@ def test_pickles_that_are_refused(tmp_path):
     path = tmp_path / "training_args.bin"
     for data, text in (
         (pickle.dumps(3), "must hold one object"),
-        (pickle.dumps(SimpleNamespace(seed=3)), "whose options are these"),
+        (pickle.dumps(SimpleNamespace(seed=3)), "framework of these options is not clear"),
         (pickle.dumps({"seed": 3})[:-4], "not a pickle"),
         (b"\x80\x04K\x01r\xff\xff\xff\xff.", "beyond its own length"),
         (pickle.dumps({"epsilon": 10**9000}), "not a pickle"),

@@ -156,7 +156,7 @@ def test_a_file_names_its_release(tmp_path, name, text):
     assert found.aggregation.name == "micro-token-mean"
     assert found.framework.title == "TRL 0.19.1, GRPOTrainer"
     (said,) = found.releases
-    assert said == f"TRL 0.19.1, which {tmp_path / name} names: these are its defaults {HELD}"
+    assert said == f"TRL 0.19.1, which {tmp_path / name} names: these defaults apply {HELD}"
     assert not {"trl", "trl[vllm]"} & {*found.passed_over}
 
 
@@ -175,9 +175,9 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     ("line", "loss", "said"),
     [
-        ("trl==0.19.1", "bnpo", "names: these are its defaults from 0.19.0"),
-        ("trl==1.16.0", "dapo", "names: these are its defaults from 1.10.0 on."),
-        ("trl==2.0", "dapo", "is later than what is recorded: .* of TRL 1.16.0."),
+        ("trl==0.19.1", "bnpo", "names: these defaults apply from 0.19.0"),
+        ("trl==1.16.0", "dapo", "names: these defaults apply from 1.10.0 on."),
+        ("trl==2.0", "dapo", "is later than the recorded releases: .* of TRL 1.16.0."),
         ("trl>=0.20,<0.24", "dapo", r"asks for trl>=0.20,<0.24, and these .* of TRL 1.16.0: write"),
         ("trl~=0.19.0", "dapo", "asks for trl~=0.19.0"),
         ("trl==0.19.*", "dapo", r"asks for trl==0.19.\*"),
@@ -201,7 +201,7 @@ def test_a_typed_release_holds_before_a_files(run, capsys):
     path = run("trl==0.28.0")
     found = resolve(["trl==0.19.1", path, "beta=0.1"])
     assert (found.values["loss_type"], found.values["beta"]) == ("bnpo", "0.1")
-    assert found.releases[0] == f"{path} names trl==0.28.0: 0.19.1, which is typed, holds."
+    assert found.releases[0] == f"{path} names trl==0.28.0, but the typed release 0.19.1 is used."
     text = " ".join(out_of(capsys, main, "explain", "trl==0.19.1", path).split())
     assert text.startswith("TRL 0.19.1, GRPOTrainer, G = 8: GRPO")
     for sentence in found.releases:
@@ -214,8 +214,8 @@ def test_two_releases_are_compared(capsys):
     text = out_of(
         capsys, main, "explain", "trl==0.22.1", "num_generations=8", "--against", "trl==0.22.2"
     )
-    assert "TRL 0.22.1: these are its defaults from 0.22.0 to before 0.22.2." in text
-    assert "TRL 0.22.2: these are its defaults from 0.22.2 to before 0.23.0." in text
+    assert "TRL 0.22.1: these defaults apply from 0.22.0 to before 0.22.2." in text
+    assert "TRL 0.22.2: these defaults apply from 0.22.2 to before 0.23.0." in text
     assert "estimator" in text
     assert explain("trl==0.22.1").estimator == "group-mean"
     assert (
@@ -247,7 +247,7 @@ def test_two_releases_in_one_file_are_refused(run):
 test_releases_and_options_are_refused = refusals(
     (lambda: resolve("trl==0.13.0"), "TRL 0.13.0: there was no GRPOTrainer; the earliest .* is 0.14.0"),
     (lambda: resolve("trl-rloo==0.21.0"), "another trainer, with a reward model .* is 0.22.0"),
-    (lambda: resolve("roll==0.2"), "no releases are recorded for ROLL: its rows hold for alibaba/ROLL@"),
+    (lambda: resolve("roll==0.2"), "no releases are recorded for ROLL: its rows apply to alibaba/ROLL@"),
     (lambda: resolve("unsloth==2026.9.1"), "no releases are recorded for Unsloth"),
     (lambda: resolve("trl==0.14.0 loss_type=grpo"), "^TRL 0.14.0 has no loss_type$"),
     (lambda: resolve("trl==v0.21.0 scale_rewards=batch"), "'batch': TRL 0.21.0 has no such value"),

@@ -308,8 +308,8 @@ REFUSED = {
     "G alone, which others have in a section of theirs": (
         "run.yaml", "rollout: {n: 1}\n", "it could be of .*rLLM.* or "),
     "expressions of another program": (
-        "ci.yml", "on: push\njobs: {x: {if: '${{ a == b }}'}}\n", "whose options are these"),
-    "a generic name": ("run.yaml", "train: {batch_size: 4}\n", "whose options are these"),
+        "ci.yml", "on: push\njobs: {x: {if: '${{ a == b }}'}}\n", "framework of these options is not clear"),
+    "a generic name": ("run.yaml", "train: {batch_size: 4}\n", "framework of these options is not clear"),
     "two places": (
         "run.yaml",
         "a: {loss_type: grpo, scale_rewards: true}\nb: {scale_rewards: false}\n",
@@ -396,7 +396,7 @@ def test_a_file_is_refused_and_nothing_is_guessed(written, name, text, said):
 
 def test_parts_that_do_not_fit(written):
     path = written("run.yaml", "defaults: [a.yaml]\ngrpo: {x: 1}\n", {"a.yaml": "grpo: [1]\n"})
-    refuses("its parts do not fit", resolve, ["nemo", path])
+    refuses("its parents and references do not fit", resolve, ["nemo", path])
 
 
 def test_nothing_in_a_source_runs(written, tmp_path):
@@ -415,7 +415,9 @@ def test_a_file_of_parts_says_what_to_install(written, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "omegaconf", None)
     path = written("run.yaml", "defaults: base.yaml\n", {"base.yaml": "grpo: {}\n"})
     refuses(
-        r"which is made of parts, needs pip install 'ustat_pg\[configs\]'", resolve, ["nemo", path]
+        r"which has parents or references, needs pip install 'ustat_pg\[configs\]'",
+        resolve,
+        ["nemo", path],
     )
 
 

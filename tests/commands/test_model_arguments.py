@@ -93,8 +93,8 @@ def test_a_command_takes_these_options_of_its_subject(command, subject, capsys):
         ("mse", "--model m --rollouts r --ratio sequnce",
          "--ratio 'sequnce' is unknown, did you mean sequence"),
         ("advise", "--scored s --model m --rollouts r --budget 8",
-         "--scored takes no model: leave out --model, --rollouts, which"),
-        ("advise", "--model m mine.json --budget 8", "no PROBLEM, .*: leave out mine.json, which"),
+         "--scored does not need a model: leave out --model, --rollouts, which"),
+        ("advise", "--model m mine.json --budget 8", "a PROBLEM, .*: leave out mine.json, which"),
         ("advise", "--rollouts r mine.json --budget 8", "again: leave out mine.json, which"),
     ],
 )  # fmt: skip

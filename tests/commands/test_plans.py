@@ -25,7 +25,7 @@ def test_a_prediction_under_a_plan(capsys):
     enumerated = json.loads(answer(capsys, *words, "--json", "--enumerate"))
     assert enumerated["mse"] == pytest.approx(expected.mse)
     assert enumerated["squared_bias"] == pytest.approx(expected.squared_bias)
-    assert "outputs drawn for a prompt that counts" in answer(capsys, *words)
+    assert "outputs drawn for one used prompt" in answer(capsys, *words)
 
 
 def test_two_stages_of_graded_rewards_are_enumerated(capsys):

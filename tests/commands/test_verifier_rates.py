@@ -37,13 +37,13 @@ def test_predict_and_advise_say_it(capsys):
         assert main([*words, bad]) == 2
         assert said in capsys.readouterr().err
     assert main([*words, ".9,.1", "--covariance"]) == 2
-    assert "does not read --covariance" in capsys.readouterr().err
+    assert "does not use --covariance" in capsys.readouterr().err
 
     advice = group_size_advice(load_problem("ustat:uneven"), 64)
     few = verifier_effect(load_problem("ustat:uneven"), 1.0, 0.05, group_size=advice.group_size)
     times = few.noise_to_signal / few.without_errors
     assert advice.with_errors == pytest.approx((few.best_group_size, times))
-    assert "with 5% of wrong answers accepted" in str(advice)
+    assert "if 5% of wrong answers are accepted" in str(advice)
     assert group_size_advice(load_problem("ustat:several"), 64).with_errors is None
 
 
@@ -70,5 +70,5 @@ def test_a_pool_knows_the_mean_over_a_verifiers_words():
     kept, own = (1 - ERRS) ** 2, ERRS * (1 - ERRS)
     expected = kept * sums(constants(pool)) + own * np.array([single, single + pairs])
     np.testing.assert_allclose(mean, expected, rtol=1e-9)
-    assert "with 5% of wrong answers accepted" in str(decide(pool, 8))
+    assert "if 5% of wrong answers are accepted" in str(decide(pool, 8))
     assert _wrong_norms(ScoredPool.from_scores(rewards / 2, scores)) is None

@@ -49,7 +49,7 @@ def test_what_one_of_them_alone_has_is_none_in_the_other():
 CISPO, LENGTH = "trl loss_type=cispo epsilon_high", "trl loss_type=dr_grpo"
 CAPPED = "capped at 0.5, by epsilon_high"
 MEAN = "sum over an output's tokens over a constant, mean over outputs, times"
-KL = "in the loss (k3×): the gradient of KL(π‖ref) of each token, prefixes held fixed"
+KL = "in the loss (k3×): the gradient of KL(π‖ref) of each token, with fixed prefixes"
 CORRECTED = f"{KL}; k3 without its ratio has the gradient of KL(ref‖π)"
 
 
@@ -100,7 +100,7 @@ def test_the_command(capsys):
         "B": "not said",
     }
     assert main(["explain", "trl", "--against", "trl"]) == 0
-    assert "the same in effect" in capsys.readouterr().out
+    assert "have the same effect" in capsys.readouterr().out
     assert main(["explain", "grpo", "--group-size", "4", "--against", "trl"]) == 2
 
 

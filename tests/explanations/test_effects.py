@@ -175,7 +175,7 @@ def test_a_picture(capsys, tmp_path):
     out_of(capsys, "explain", "std", "--group-size", "8", "--plot", path)
     assert "<svg" in path.read_text()
     words = ("explain", "trl scale_rewards=batch", "--plot", path)
-    assert "nothing to draw" in commands.refusal_of(capsys, main, *words)
+    assert "cannot be plotted" in commands.refusal_of(capsys, main, *words)
 
 
 def test_graded_rewards_turn_what_is_a_learning_rate_with_rewards_0_and_1():
@@ -225,7 +225,7 @@ def test_python_and_the_command_line_are_refused_each_in_its_words(capsys):
     text = commands.refusal_of(capsys, main, "explain", "std")
     assert "not given: write --group-size G" in text
     words = ("explain", "trl num_generations=4", "--against", "std", "--group-size", "4")
-    assert "an estimator's name has none" in commands.refusal_of(capsys, main, *words)
+    assert "an estimator's name has no options" in commands.refusal_of(capsys, main, *words)
 
 
 @pytest.mark.parametrize(

@@ -90,14 +90,14 @@ def test_moments_of_pass_rates():
     [
         (
             "trl num_generations=1",
-            "A group of one output: none, because groups have at least 2 outputs.",
+            "The advantage in a group of one output is not defined, because groups have at least 2 outputs.",
         ),
         ("verl adv_estimator=grpo_passk n=4", "Here it is multiplied by 1/sqrt(G) = 0.5."),
         ("verl adv_estimator=grpo_passk norm_adv_by_std_in_grpo=false n=4", "1/G = 0.25."),
         ("trl", "0.0001 is added to the divisor"),
         ("verl adv_estimator=grpo n=4", "1e-06 is added to the divisor"),
         ("trl scale_rewards=batch", "0.0001 is added to the divisor"),
-        ("verl adv_estimator=grpo", "G = 1: an output has no others to compare with."),
+        ("verl adv_estimator=grpo", "G = 1: there are no other outputs to compare an output with."),
     ],
 )
 def test_a_rows_numbers_are_said(spec, said):
@@ -105,7 +105,7 @@ def test_a_rows_numbers_are_said(spec, said):
 
 
 def test_what_was_passed_over_is_named_where_there_is_something():
-    assert "Passed over" not in str(explain("trl"))
+    assert "Ignored, because" not in str(explain("trl"))
     names = [f"own_{k:02d}" for k in range(13)]
     mine = {"scale_rewards": "group", "num_generations": 4, "loss_typ": "x"} | dict.fromkeys(
         names, 1
@@ -181,7 +181,7 @@ def test_pass_rates_of_a_log_by_its_columns(capsys, log):
 def test_an_option_of_another_command_is_refused(capsys, words, owner, spec):
     said = refusal_of(capsys, main, "explain", *spec.split(), *words.split())
     flag = words.split()[0].split("=")[0]
-    assert f"explain has no option {flag}, which ustat-pg {owner} has: leave it out" in said
+    assert f"explain has no option {flag} (it belongs to ustat-pg {owner}): leave it out" in said
 
 
 def test_options_of_explain_are_none_of_the_others(capsys, log):
@@ -202,13 +202,13 @@ def test_a_trainers_own_flags_are_read_or_passed_over_and_named(capsys):
     batch = "prime-rl --group-size 8 --batch-size 256"
     assert "K = 256" in out_of(capsys, main, "explain", *batch.split())
     both = out_of(capsys, main, "explain", *line.split(), "--against", "trl")
-    assert "Passed over, because the catalogue has no such option: --model, --seed." in both
+    assert "Ignored, because the catalogue has no such option: --model, --seed." in both
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("trl --reward right", "there is no log to read: leave out --reward"),
+        ("trl --reward right", "these options need a log: leave out --reward"),
         ("trl --pass-rates RATES --group-by uid", "is not a log: leave out --group-by"),
         ("dapo --against trl --group-size 4", "leave out --against, --group-size"),
         ("trl --against verl --plot x.svg", "--against compares two: leave out --plot"),

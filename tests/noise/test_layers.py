@@ -178,7 +178,7 @@ def test_refusals():
     meter = NoiseMeter(made)
     value = loss(made, IDS, FACTORS)
     with (
-        pytest.warns(UserWarning, match="is off.*run the forward pass in it"),
+        pytest.warns(UserWarning, match="is off.*run the forward pass inside the block"),
         meter.micro_batch([1] * 4),
     ):
         value.backward()

@@ -219,7 +219,7 @@ def test_adam_s_metric():
             with meter.micro_batch([int(row[0])]):
                 (theta @ row).backward()
         assert meter.step() is (step >= 22)
-        assert step >= 22 or "second moments average fewer than 22" in meter.left_out
+        assert step >= 22 or "second moments cover fewer than 22" in meter.left_out
         optimizer.step()
         optimizer.zero_grad()
     scaled = rows[:, :3] / (rows.sum(0)[:3].abs() + 1e-8) * 2

@@ -31,7 +31,7 @@ def test_an_error_while_it_measures_is_one_warning(place):
     with (
         patch.object(NoiseMeter, place, side_effect=torch.OutOfMemoryError("all is taken")),
         pytest.warns(
-            UserWarning, match="is off, the training goes on: OutOfMemoryError: all is"
+            UserWarning, match="is off and the training continues: OutOfMemoryError: all is"
         ) as told,
     ):
         assert not one_step(meter, theta)
@@ -196,7 +196,7 @@ def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused()
     assert first == second
     refused, parts, whole, told = first
     assert refused.startswith(
-        "gradients are sharded and reduced at the last micro-batch of a step alone"
+        "gradients are sharded and reduced only at the last micro-batch of a step"
     )
     assert whole["signal"] > 0
     assert parts == pytest.approx(whole, rel=1e-3)
@@ -211,7 +211,7 @@ def test_shards_that_are_reduced_once_a_step_are_measured_by_layers_or_refused()
 def test_other_shards_are_refused():
     """ZeRO 3 leaves parameters empty, FSDP1 has gradients of more numbers than its flat parameters."""
     empty = torch.nn.Parameter(torch.zeros(0))
-    refuses("parameters hold no numbers on this process.*ZeRO 3", NoiseMeter, [empty])
+    refuses("parameters have no numbers on this process.*ZeRO 3", NoiseMeter, [empty])
     theta = torch.nn.Parameter(torch.ones(2))
     meter = NoiseMeter([theta])
     meter.begin([0])

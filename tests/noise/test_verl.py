@@ -129,6 +129,6 @@ def failing():
 def test_an_error_on_one_of_two_processes_switches_both_off():
     """They reduce gradients alike until both know; neither waits for the other."""
     first, second = two_processes(failing)
-    said, error = "noise is off, the training goes on: ", "OutOfMemoryError: all is taken"
+    said, error = "noise is off and the training continues: ", "OutOfMemoryError: all is taken"
     assert first == ({}, [f"{said}on process 1: {error}"])
     assert second == ({}, [f"{said}{error}"])

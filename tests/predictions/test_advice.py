@@ -61,9 +61,14 @@ def test_problems_without_moments_are_refused(what):
         (0.84, 0.6, (0.75, 0.93), "sizes by known pass rates would save 40%."),
         (0.97, 0.97, (0.951, 0.99), "within 5% of sizes by known pass rates: adaptive groups"),
         (0.97, 0.97, (0.949, 0.99), "two_stage saves 3% of the outputs (95%: 1% to 5%)"),
-        (0.97, 0.949, (0.951, 0.99), "within 5% of the best plan of two stages, '3+2 if mixed'"),
+        (0.97, 0.949, (0.951, 0.99), "within 5% of the best two-stage plan, '3+2 if mixed'"),
         (0.97, 0.949, (0.951, 0.99), "by known pass rates would save 5%."),
-        (0.84, 0.6, (0.7, 1.01), "is open: the best plan, '3+2 if mixed', needs 0.84 times its"),
+        (
+            0.84,
+            0.6,
+            (0.7, 1.01),
+            "fixed group of 5: the best plan, '3+2 if mixed', needs 0.84 times its",
+        ),
         (0.84, 0.6, (0.7, 1.01), "outputs (95%: 0.7 to 1)."),
         (0.84, 0.6, (0.7, np.inf), "outputs (95%: 0.7 and more)."),
         (0.84, 0.6, (0.7, 1.0), "(95%: 0% to 30%)"),
@@ -123,7 +128,7 @@ def test_table_and_sentence_use_the_same_least_error():
     assert [float(row[3]) for row in rows] == [
         pytest.approx(far.ratio_to_real * row.ratio_to_best, abs=5e-4) for row in far.table[:2]
     ]
-    assert f"{float(rows[0][3]):.3g} times the best" in str(far)
+    assert f"{float(rows[0][3]):.3g} times the least error" in str(far)
     near = advise("ustat:uneven", 63).sizes
     assert not near.far
     assert min(float(line.split()[3]) for line in str(near).splitlines()[2:5]) == 1

@@ -48,7 +48,7 @@ test_what_is_refused = refusals(
     (lambda: count_table("stdd", 4), "did you mean std"),
     (lambda: count_table("oracle", 4), "oracle is not a table"),
     (lambda: count_table("grpo", 1), "at least 2: group size is 1"),
-    (lambda: count_table("best", 4), "moments are needed"),
+    (lambda: count_table("best", 4), "give the problem's moments"),
     (
         lambda: count_table("loo-table:0,1", 4),
         "2 values: a group of 4",
@@ -59,7 +59,7 @@ test_what_is_refused = refusals(
     (lambda: best_table(BINARY, 4, [1.0, 1.0]), r"needs \(4,\)"),
     (
         lambda: mean_gradient(BINARY, "vanilla", 4, dynamic_sampling=True),
-        "silent groups of vanilla are not silent",
+        "groups of equal rewards are not silent with vanilla",
     ),
     (
         lambda: mean_gradient(

@@ -40,7 +40,7 @@ DRAW, SCALED = np.random.default_rng(0), {"up_to_scale": True}
             if s not in UNBIASED
         ),
         (of("to-go", lone="zero"), {}, "'to-go' with lone turns dropped"),
-        (of("to-go", ddof=0), {}, "must read neither the own episode"),
+        (of("to-go", ddof=0), {}, "must not depend on the output's own episode"),
         (of("to-go-mean"), SCALED, "biased over turns"),
         (lambda z, m: -of("episode")(z, m), SCALED, "biased over turns"),
         (lambda z, m: DRAW.normal(size=z.shape), {}, "is random or remembers earlier calls"),

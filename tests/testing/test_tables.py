@@ -128,7 +128,7 @@ def test_a_function_and_its_estimator_have_the_same_explanation():
 
 def test_functions_that_do_not_depend_on_counts_alone_are_refused():
     refuses(
-        "first_alone treats the outputs of a group by their place",
+        "first_alone depends on the places of outputs in a group",
         explain,
         first_alone,
         group_size=4,

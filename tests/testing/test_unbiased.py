@@ -62,9 +62,9 @@ def test_layouts_call_with_the_shapes_they_promise():
 @pytest.mark.parametrize(
     ("function", "factor", "words"),
     [
-        (dr_grpo, "(G-1)/G", "a rescaled learning rate, that of the full group mean"),
+        (dr_grpo, "(G-1)/G", "a rescaled learning rate, as for the full group mean"),
         (signed_wrongly, "-1", "the sign is wrong"),
-        (own_reward_in_the_sum, "(G-2)/(G-1)", "the own reward is in a sum"),
+        (own_reward_in_the_sum, "(G-2)/(G-1)", "a sum that includes the output's own reward"),
         (lambda z: -dr_grpo(z), "-(G-1)/G", "the sign is wrong"),
         (lambda z: rloo(z) * z.shape[-1], "G", "a sum over the group"),
         (lambda z: rloo(z) / z.shape[-1], "1/G", "divided by the group size twice"),

@@ -1,8 +1,8 @@
-"""The catalogue: what trainers of language models compute as advantages, by their own options.
+"""The catalogue of the advantages that trainers of language models compute, by their own options.
 
-The data is ``catalogue.toml`` and ``frameworks/*.toml`` beside this file, which
-:mod:`~ustat_pg.catalogue.records` reads; :mod:`~ustat_pg.catalogue.specs` reads what a user writes, out of
-files by :mod:`~ustat_pg.catalogue.files`; :mod:`~ustat_pg.catalogue.meaning` puts the two together.
+:mod:`~ustat_pg.catalogue.records` reads the data, ``catalogue.toml`` and ``frameworks/*.toml`` in this
+folder. :mod:`~ustat_pg.catalogue.specs` reads the options of a user, and :mod:`~ustat_pg.catalogue.files`
+reads files of options. :mod:`~ustat_pg.catalogue.meaning` combines them.
 """
 
 from .framework import Framework, Row

@@ -1,4 +1,4 @@
-"""The group size and the estimator together, beside the options of a trainer that are in use."""
+"""The choice of group size and estimator together, compared with the options that a trainer uses."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OURS = ("grpo", "bayes:1,1", "norm-weighted", "length-weighted")
-"""Unbiased estimators that a trainer can have in place of its own."""
+"""Unbiased estimators that can replace a trainer's own."""
 
 Ratio = tuple[float, float, float, float]
-"""Noise over signal of one group times G, that over the first's, and the ends of its interval."""
+"""Noise over signal of one group times G, its ratio to the first estimator's, and the ratio's interval."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """An estimator at a group size, compared at the same outputs a step.
+    """An estimator at a group size, compared at the same number of outputs per step.
 
     Arguments:
-        estimator: this library's name of it.
-        options: the trainer's own options for it; empty where it has none.
+        estimator: its name in this library.
+        options: the trainer's options that choose it; empty if there are none.
         group_size: G.
         unbiased: whether it climbs the expected reward.
-        noise_to_signal: of a step.
-        relative, low, high: that over the noise to signal of the options in use, with its 95% interval.
+        noise_to_signal: noise over signal of a step.
+        relative, low, high: its ratio to the options in use, with the 95% interval.
     """
 
     estimator: str
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """Its options, or its name."""
+        """The estimator's options, or its name."""
         return self.options or self.estimator
 
     def __str__(self) -> str:
@@ -62,12 +62,13 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Direction:
-    """The mean of a biased estimate beside the gradient of the expected reward.
+    """The mean of a biased estimate, compared with the gradient of the expected reward.
 
     Arguments:
-        scale: its length along the gradient, over the gradient's; None where one is not
+        scale: its length along the gradient, divided by the gradient's length; None if one of them is not
             distinguishable from 0.
-        cosine, low, high: of the angle between them, with its 95% interval; None, -1 and 1 there.
+        cosine, low, high: cosine of the angle between them, with its 95% interval; in that case None, -1 and
+            1.
     """
 
     scale: float | None
@@ -78,13 +79,13 @@ class Direction:
 
 @dataclass(frozen=True)
 class Choice(Shown):
-    """Every estimator of a trainer, and some of this library's, at every group size.
+    """A comparison of a trainer's estimators, and some of this library's, at every group size.
 
     Arguments:
-        meaning: of the options in use.
-        budget: outputs of a step.
-        candidates: the options in use first.
-        direction: the bias of the options in use, of a pool, where they have any.
+        meaning: meaning of the options in use.
+        budget: outputs per step.
+        candidates: the candidates; the options in use come first.
+        direction: the bias of the options in use, for a pool, if they are biased.
     """
 
     meaning: Meaning
@@ -94,8 +95,8 @@ class Choice(Shown):
 
     @property
     def best(self) -> Candidate:
-        """The least noise over signal in the worst case of its interval, of the unbiased ones and the one in
-        use: what is in use unless one is known to be better.
+        """The unbiased candidate, or the one in use, with the least worst-case noise over signal within its
+        interval. The options in use stay unless another is known to be better.
         """
         current = self.candidates[0].label
         same = [one for one in self.candidates if one.unbiased or one.label == current]
@@ -103,17 +104,17 @@ class Choice(Shown):
 
     @property
     def group_size(self) -> int:
-        """That of the best."""
+        """The group size of the best candidate."""
         return self.best.group_size
 
     @property
     def best_in_use(self) -> Candidate:
-        """The same of the estimator in use: its best group size."""
+        """The best group size of the estimator in use."""
         same = [one for one in self.candidates if one.label == self.candidates[0].label]
         return min(same, key=lambda one: one.high)
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as JSON has it."""
+        """The comparison as a dict for JSON."""
         parts = {"best": self.best, "best_in_use": self.best_in_use}
         return {
             "framework": self.meaning.framework.name,
@@ -122,7 +123,7 @@ class Choice(Shown):
         }
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each pair of estimator and group size, those in use first."""
+        """A table with one row per estimator and group size; the options in use come first."""
         import pandas as pd
 
         return pd.DataFrame(self.candidates)
@@ -138,7 +139,7 @@ class Choice(Shown):
         lines = [
             f"As {self.meaning.framework.title}, {current.label} with G = {current.group_size} "
             f"({current.estimator}): noise over signal {current.noise_to_signal:.3g} at {self.budget:g} "
-            "outputs a step. In units of that, at the same number of outputs:",
+            "outputs per step. Relative to that, at the same number of outputs:",
             " " * width + "".join(f"{f'G={size}':>8}" for size in sizes),
         ]
         for label in labels:
@@ -148,11 +149,11 @@ class Choice(Shown):
             )
             lines.append(f"{label:{width}}{shown}")
         if best == current:
-            lines.append("Keep it: none of these is known to have less noise.")
+            lines.append("Keep it: no other row is known to have less noise.")
         else:
             lines.append(f"Take {best}.")
             if resized not in (current, best):
-                lines.append(f"Without another estimator, {resized}.")
+                lines.append(f"With the same estimator: {resized}.")
         biased = dict.fromkeys(
             candidate.label for candidate in self.candidates if not candidate.unbiased
         )
@@ -164,13 +165,13 @@ class Choice(Shown):
         if self.direction is not None:
             lines.append(self._bias(self.direction))
         if beside := self.meaning.beside(defaults=False):
-            lines += ["Not in these numbers:", *(f"  {line}" for line in beside)]
+            lines += ["These numbers ignore:", *(f"  {line}" for line in beside)]
         return "\n".join(lines)
 
     def _bias(self, direction: Direction) -> str:
         label = self.candidates[0].label
         if direction.scale is None or direction.cosine is None:
-            return f"The bias of {label} is not known here: a mean is not distinguishable from 0."
+            return f"The bias of {label} is not known here, because a mean is not distinguishable from 0."
         return (
             f"The mean of {label} goes {direction.scale:.3g} times as far as the gradient of the expected "
             f"reward, at a cosine of {direction.cosine:.3g} (95%: {direction.low:.3g} to "
@@ -179,10 +180,10 @@ class Choice(Shown):
 
 
 def in_use(spec: Any) -> Meaning:
-    """The meaning of the options in use, whose estimator and group size are known.
+    """The meaning of the options in use, with a known estimator and group size.
 
     Raises:
-        InputError: they are not.
+        InputError: the estimator or the group size is not known.
     """
     meaning = resolve(spec)
     if meaning.group_size is None or meaning.group_size < 2:
@@ -195,8 +196,8 @@ def in_use(spec: Any) -> Meaning:
         rows = (row for row in meaning.framework.rows if replace(meaning, row=row).estimator)
         known = ", ".join(filter(None, (row.written() for row in rows)))
         raise InputError(
-            f"{meaning.row.name} depends on more than a group's rewards: its noise has no closed form"
-            + (f"; here these have one: {known}" if known else "")
+            f"{meaning.row.name} depends on more than a group's rewards, so its noise has no closed form"
+            + (f"; these options have a closed form: {known}" if known else "")
         )
     return meaning
 
@@ -207,13 +208,15 @@ def choose(
     sizes: Iterable[int],
     measure: Callable[[list[tuple[str, int]]], list[Ratio]],
 ) -> Choice:
-    """Compare the estimators that a trainer's options reach, at every group size, with those in use.
+    """Compare the options in use with every estimator that the trainer's options can choose, at every group
+    size.
 
     Arguments:
-        spec: the options in use, as :func:`~ustat_pg.catalogue.resolve` reads them.
-        budget: outputs of a step.
-        sizes: group sizes.
-        measure: ratios of estimators at group sizes, the options in use first; NaN where there is none.
+        spec: options in use, as for :func:`~ustat_pg.catalogue.resolve`.
+        budget: outputs per step.
+        sizes: group sizes to compare.
+        measure: function that gives the ratios of estimators at group sizes, with the options in use first;
+            NaN if there is no ratio.
     """
     current = in_use(spec)
     size = current.group_size
@@ -226,7 +229,7 @@ def choose(
         name = (
             rival if isinstance(rival, str) else replace(current, row=rival, group_size=g).estimator
         )
-        # The full group mean is grpo with another learning rate.
+        # The mean of the whole group is grpo with another learning rate.
         known = name == "grpo" and any(
             ESTIMATORS[spelling].whole_group for spelling, _ in pairs if spelling in ESTIMATORS
         )
@@ -235,10 +238,10 @@ def choose(
     ratios = measure(list(pairs))
     if not isfinite(in_use_now := ratios[0][0]):
         raise InputError(
-            f"the noise over signal of {current.row.name} at G = {size} is not known here: its signal is not "
-            "distinguishable from 0; take more prompts"
+            f"the noise over signal of {current.row.name} at G = {size} is not known here, "
+            f"because its signal is not distinguishable from 0: take more prompts"
         )
-    # It is itself, however little is known of it.
+    # Its ratio to itself is 1, even if its noise is unknown.
     ratios = [(in_use_now, 1.0, 1.0, 1.0), *ratios[1:]]
     return Choice(
         current,

@@ -1,4 +1,4 @@
-"""The options in Python and in notebooks: the keyword arguments of one call, read and not run."""
+"""Options in Python files and notebooks: the keyword arguments of one call, which are read but not run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of_notebook(path: Path) -> Source:
 
 
 def _of_code(text: str, path: Path) -> Source:
-    """The keyword arguments of the one call of a config class that the catalogue knows."""
+    """The keyword arguments of the only call of a config class that the catalogue knows."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

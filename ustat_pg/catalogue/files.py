@@ -1,4 +1,4 @@
-"""Files and commands of a run, read into names and texts. Nothing in them runs."""
+"""Readers of a run's files and commands; they return names and texts, and run nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from .sources import (
 
 
 def is_file(word: str) -> bool:
-    """Whether a word is read as a file: it is there, or ends like one and is not an option."""
+    """Whether a word is read as a file: the file exists, or the word ends like a file and is not an
+    option.
+    """
     if "=" in word:
         return is_there(word)
     return word.endswith(tuple(_READERS)) or (bool(re.search("[./]", word)) and is_there(word))
@@ -42,7 +44,7 @@ def of_file(path: Path) -> Source:
     """The options of a file, or of a Hydra run's folder.
 
     Raises:
-        InputError: it cannot be read, or is none of the kinds that are.
+        InputError: it cannot be read, or its kind is not known.
     """
     if path.is_dir():
         places = [path / ".hydra" / "config.yaml", path / "config.yaml"]
@@ -53,7 +55,7 @@ def of_file(path: Path) -> Source:
     source = _READERS.get(path.suffix, _of_script)(path)
     if path.suffix in (*YAML, ".toml"):
         source.text = read_text(path)
-    # As Weights & Biases puts it beside a run's config.yaml.
+    # Weights & Biases writes it next to a run's config.yaml.
     beside = path.with_name("requirements.txt")
     if beside.is_file():
         source.text += f"\n{read_text(beside, MOST_CODE)}"
@@ -61,7 +63,7 @@ def of_file(path: Path) -> Source:
 
 
 def of_commands(text: str, title: str = "the command", script: Path | None = None) -> Source:
-    """The options of commands, with the variables before them, and of the files they name."""
+    """The options in commands, in the variables before them, and in the files that they name."""
     variables = {} if script is None else {"0": str(script.absolute())}
     folder = Path() if script is None else script.parent
     named, runs = Named(), list[str]()
@@ -86,11 +88,11 @@ def of_commands(text: str, title: str = "the command", script: Path | None = Non
     own = Source(title, options, "\n".join(runs), text=text)
     held = Source(title)
     for name, value in named:
-        # Data alone: a script might name itself.
+        # Only data files: a script might name itself.
         asked = plain(name) in FILES and value.endswith(_CONFIGS)
         if asked or (not value and name.endswith(_CONFIGS)):
             word = value if asked else name
-            # What the run itself would put before it is a folder.
+            # The run itself would put a folder before it.
             place = _place(re.sub(r"^.*[$)][^/]*/", "", word), folder)
             if place or asked:
                 held = held.then(of_file(place) if place else Source(title, missing=[word]))
@@ -104,8 +106,8 @@ def _lines(
     above: tuple[Path, ...],
     ran: dict[str, None],
 ) -> Iterator[str]:
-    """The lines of commands, sums and names of files worked out, with those of the scripts that they source
-    or run; the latter are entered in ``ran``.
+    """The lines of commands, with sums and names of files computed, and the lines of the scripts that they
+    source or run, which are added to ``ran``.
     """
     for line in _COMMENT.sub(" ", text.replace("\\\n", " ")).splitlines():
         if file is not None:
@@ -137,7 +139,7 @@ def _lines(
 
 
 def _name_of(command: str, variables: dict[str, str]) -> str | None:
-    """The output of a command that works on the name of a file; None for any other."""
+    """The output of a command on the name of a file; None for any other command."""
     words = [_filled(word, variables) for word in _words(command)]
     match [word for word in words if word not in ("--", "&>", ">", "/dev/null")]:
         case ["dirname", name]:
@@ -156,17 +158,17 @@ def _name_of(command: str, variables: dict[str, str]) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    """The words of a line of a shell, up to a comment, which begins a word."""
+    """The words of a shell line up to a comment; a comment begins a word."""
     try:
         words = shlex.split(line)
     except ValueError:
-        # A quote that goes on over lines holds no options.
+        # A quote over several lines contains no options.
         words = line.split()
     return list(takewhile(lambda word: not word.startswith("#"), words))
 
 
 def _filled(word: str, variables: dict[str, str]) -> str:
-    """A word with the values that the shell puts for its variables."""
+    """A word in which variables are replaced by their values, as in the shell."""
 
     def value(match: re.Match[str]) -> str:
         name = match["plain"] or match["name"]
@@ -179,7 +181,7 @@ def _filled(word: str, variables: dict[str, str]) -> str:
 
 
 def _summed(text: str, variables: Mapping[str, str]) -> str | None:
-    """The value of ``$((...))``; None where it is more than whole numbers and signs."""
+    """The value of ``$((...))``; None if it has more than whole numbers and signs."""
     text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda match: variables.get(match[1], match[0]), text)
     try:
         return str(_computed(ast.parse(text.strip(), mode="eval").body))
@@ -221,7 +223,7 @@ def _of_toml(path: Path) -> Source:
 
 
 def _place(name: str, folder: Path) -> Path | None:
-    """A file that is named in another: beside it, in a folder above it, or in the working directory."""
+    """A file that another file names: in its folder, in a folder above it, or in the working directory."""
     above = [folder, *folder.absolute().parents[:ABOVE], Path()]
     return next((place / name for place in above if (place / name).is_file()), None)
 
@@ -239,16 +241,16 @@ _READERS: dict[str, Callable[[Path], Source]] = {
 }
 
 _COMMENT = re.compile("`#[^`]*`")
-"""A comment that stands within a command."""
+"""A comment inside a command."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _OPTION = re.compile(r"-|[\w.+~]*=")
 _SOURCE = re.compile(r"\$\{?BASH_SOURCE(\[0\])?\}?")
 _RUNS = re.compile(r"(^|\s)(source|\.|bash|sh)\s")
 _SCRIPTS = (".sh", ".env", ".bash")
-"""Endings of the scripts that others run."""
+"""Endings of scripts that other scripts run."""
 _EDIT = re.compile(r"s(?P<by>[#/|,])(?P<old>[\w/.()|$^-]*)(?P=by)(?P<new>[\w/.-]*)(?P=by)")
-"""A replacement by sed that repeats nothing, so that it ends at once."""
+"""A replacement by sed without repetition, so it ends at once."""
 _RUN = re.compile(r"\$\(((?:[^()']|'[^']*')*)\)")
 _SUM = re.compile(r"\$\(\(([^()]*)\)\)")
 _VARIABLE = re.compile(

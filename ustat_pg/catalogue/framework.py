@@ -1,4 +1,4 @@
-"""A framework: its options, what they mean, and what they were and meant in earlier releases."""
+"""A framework: its options and their meaning, now and in earlier releases."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .options import Option, short_name, texts, texts_by_name
 
 @frozen
 class Row:
-    """The meaning of some values of the options: an estimator of this library, or another.
+    """The meaning of some values of the options: an estimator of this library, or another estimator.
 
     Arguments:
-        when: the values, by option; several where any will do.
-        name: the framework's own name, or its paper's.
-        estimator: as :func:`ustat_pg.registry.parse` reads it, ``{G}`` standing for the group size.
-        factor: the constant that multiplies it, a key of "1", "1/G", "G/(G-1)", "1/sqrt(G)".
-        other: where it is none of this library's estimators, its name among the others.
-        each: where several rewards have an estimator each, and their weighted sum is taken then, its name.
-        ddof: of the deviation that it divides by, if it does.
-        epsilon: what it adds to its divisor.
-        one_output, equal_rewards: the advantage of a group of one, and of one of equal rewards.
+        when: the values, by option; several if any of them fits.
+        name: its name in the framework or in its paper.
+        estimator: as for :func:`ustat_pg.registry.parse`; ``{G}`` is replaced by the group size.
+        factor: constant that multiplies it: "1", "1/G", "G/(G-1)" or "1/sqrt(G)".
+        other: its name among the catalogue's other estimators, if this library does not have it.
+        each: estimator that is applied to each of several rewards before their weighted sum, if any.
+        ddof: ddof of the deviation that it divides by, if any.
+        epsilon: constant that it adds to its divisor.
+        one_output, equal_rewards: the advantage in a group of one output, and in a group of equal rewards.
         source: the file in the framework's repository.
-        read: whether it was only read there, and not run.
-        binary: whether it holds for rewards 0 and 1 alone.
-        pooled: whether a batch of unequal groups is taken for one group.
-        dropped: whether a rollout goes where all others of its group have one reward, and advantages
-            are those of the rest: 0 in a group with one success or one failure.
+        read: whether the code was only read, and not run.
+        binary: whether it applies only to rewards 0 and 1.
+        pooled: whether a batch of unequal groups is treated as one group.
+        dropped: whether a rollout is dropped if all others of its group have equal rewards. Advantages come
+            from the rest: they are 0 in a group with one success or one failure.
     """
 
     when: Mapping[str, tuple[str, ...]] = field(converter=texts_by_name)
@@ -56,12 +56,12 @@ class Row:
         return all(values[option] in allowed for option, allowed in self.when.items())
 
     def written(self) -> str:
-        """The options as they are typed, each with the first value that will do."""
+        """The options as a user types them, each with the first value that fits."""
         return " ".join(f"{short_name(option)}={values[0]}" for option, values in self.when.items())
 
 
 def release_numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a release, by which releases are ordered; a pre-release counts as what it comes before.
+    """The numbers of a release, which order releases; a pre-release counts as its final release.
 
     >>> release_numbers("0.22.0") == release_numbers("v0.22") < release_numbers("1.0.post1")
     True
@@ -81,18 +81,20 @@ def rows_of(tables: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
 
 @frozen
 class Earlier:
-    """What was otherwise in the releases before one, beside what was otherwise in those before later ones.
+    """The differences of the releases before one release, in addition to the differences before later
+    releases.
 
     Arguments:
-        before: the first release that has it no more.
-        defaults: of options, by name.
-        absent: options that there were not yet, and values: ``NAME=VALUE``. What was done without an option
-            is its default.
-        options: other fields of options, by name.
-        fields: those of the framework.
-        rows: that come before its others, in the releases from the next older ``before`` on alone.
-        says: what these come to, for a reader.
-        refused: why those releases have no rows here.
+        before: the first release without this difference.
+        defaults: earlier defaults of options, by name.
+        absent: options and values, ``NAME=VALUE``, that did not exist yet. The default of such an option is
+            the earlier behaviour.
+        options: earlier values of other fields of options, by name.
+        fields: earlier values of fields of the framework.
+        rows: rows that come before the framework's others, only for releases from the next older ``before``
+            on.
+        says: a summary for readers.
+        refused: the reason why those releases have no rows.
     """
 
     before: str
@@ -107,33 +109,35 @@ class Earlier:
 
 @frozen
 class Framework:
-    """A framework, its options and what they mean.
+    """A framework, its options and their meaning.
 
     Arguments:
-        name, aliases, title: how it is typed, and called.
-        repository, commit: where its source was read.
-        ran: the day on which its own code was last run beside the rows; empty where it never was.
-        loss_ran: the day on which its own loss was last run with the options on it; empty where it never was.
-        notes: what its options do that no row says.
-        names_of: the framework whose names its options have: a file with those alone is the other's.
-        aggregation: of its loss, where no option says.
-        options: by name.
-        rows: the first that fits holds.
-        commands, signs: patterns of the programs and modules that a run of it has, and of names that no
-            other has, beside those of its options.
-        elsewhere: those of its programs that have a config of their own.
-        classes: its config classes in Python.
-        bases: the files that its own defaults stand in: a parent of such a name adds nothing.
-        refused: its programs that are no group baseline, and what they are.
-        foreign: names that are like those of options and that nothing reads.
-        excludes: patterns of names that no run of it has, and what has them.
-        outputs: what is multiplied to the outputs of one optimizer step, those behind a ``/`` dividing.
-        steps: what is multiplied to the optimizer steps on outputs of one sampling, as groups of options'
-            names, those behind a ``/`` dividing; a group of which one is not known counts 1, unless a ``?``
-            says that it may be left out.
-        package: the name under which it is installed, where that is another.
-        release: the one that the options and rows are of, where earlier ones are recorded.
-        earlier: what was otherwise before, the latest change first.
+        name, aliases, title: the names that users type, and the printed name.
+        repository, commit: the source that was read.
+        ran: the day on which its own code was last compared with the rows; empty if it never was.
+        loss_ran: the day on which its own loss was last run with its options; empty if it never was.
+        notes: effects of its options that the rows do not contain.
+        names_of: the framework from which it takes its options' names; a file with these names alone belongs
+            to that framework.
+        aggregation: aggregation of its loss, if no option chooses it.
+        options: its options, by name.
+        rows: its rows; the first one that fits applies.
+        commands, signs: patterns of the programs and modules that its runs call, and of names that only it
+            has, in addition to its options.
+        elsewhere: programs of it that have their own config.
+        classes: its Python config classes.
+        bases: files with its own defaults; a parent with such a name adds nothing.
+        refused: its programs without a group baseline, and what they do.
+        foreign: names that resemble options but are not read.
+        excludes: patterns of names that its runs do not have, and where they occur instead.
+        outputs: options whose product is the number of outputs of one optimizer step; a ``/`` before a name
+            divides.
+        steps: groups of options whose product is the number of optimizer steps on the same outputs; a ``/``
+            before a name divides. A group with an unknown value counts as 1, unless a ``?`` allows to skip
+            the value.
+        package: the name of its package, if it is another one.
+        release: the release of the options and rows, if earlier releases are recorded.
+        earlier: differences of earlier releases, with the latest change first.
     """
 
     name: str
@@ -164,21 +168,24 @@ class Framework:
 
     @property
     def called(self) -> str:
-        """The title without the trainer, as releases name it."""
+        """The title without the trainer's name."""
         return self.title.partition(",")[0]
 
     def span(self, release: str) -> tuple[str, str]:
-        """The first release with the defaults of one, and the first without; empty where there is none."""
+        """The first release with the same defaults as one, and the first later release with others; empty if
+        there is none.
+        """
         wanted = release_numbers(release)
         befores = [entry.before for entry in self.earlier]
         later = [before for before in befores if wanted < release_numbers(before)]
         return "".join(befores[len(later) : len(later) + 1]), "".join(later[-1:])
 
     def at(self, release: str) -> Framework:
-        """The framework as it was at a release: with its defaults, without what it lacked.
+        """The framework as of a release: with its defaults, and without the options that it lacked.
 
         Raises:
-            InputError: no releases are recorded, or none as early, or the trainer was another one then.
+            InputError: no releases are recorded, the release is too early, or the trainer was a different one
+                then.
 
         >>> from ustat_pg.catalogue import catalogue
         >>> catalogue().framework("trl").at("0.19.1").options["loss_type"].default
@@ -186,7 +193,7 @@ class Framework:
         """
         if not self.earlier:
             raise InputError(
-                f"no releases are recorded for {self.called}: its rows hold for "
+                f"no releases are recorded for {self.called}: its rows apply to "
                 f"{self.repository}@{self.commit}"
             )
         wanted = release_numbers(release)
@@ -227,7 +234,7 @@ class Framework:
         )
 
     def names(self) -> dict[str, Option]:
-        """The options by all their names."""
+        """The options, by each of their names."""
         return {
             name: option
             for option in self.options.values()
@@ -235,16 +242,18 @@ class Framework:
         }
 
     def is_switch(self, name: str) -> bool:
-        """Whether naming an option alone switches it on."""
+        """Whether an option is switched on if it is named without a value."""
         matches = self.matching(name)
         return len(matches) == 1 and matches[0].switch
 
     def checked(self, row: Row) -> str:
-        """How one of its rows was held to its code."""
+        """How one of its rows was checked against its code."""
         return "read only" if row.read else f"run on {self.ran}"
 
     def checked_loss(self, option: Option) -> str:
-        """How what is said of an option on the loss was held to the framework's code; empty for others."""
+        """How the entry for an option of the loss was checked against the framework's code; empty for other
+        options.
+        """
         if not option.of_loss:
             return ""
         if not (self.loss_ran and option.ran):
@@ -253,18 +262,18 @@ class Framework:
         return f"run on {self.loss_ran}{read}"
 
     def adds_up(self, values: Mapping[str, str], *kinds: str) -> str:
-        """The name of the aggregation that options of these kinds choose, the last first."""
+        """The name of the aggregation that options of these kinds choose; the last option has priority."""
         name = self.aggregation
         for option in (each for kind in kinds for each in self.of_kind(kind)):
             name = (option.means or {}).get(values[option.name], option.otherwise or name)
         return name
 
     def of_kind(self, kind: str) -> list[Option]:
-        """The options that act on one thing."""
+        """The options of one kind."""
         return [option for option in self.options.values() if option.kind == kind]
 
     def matching(self, text: str) -> list[Option]:
-        """The options that a name may stand for: whole, by its last parts, or by an alias."""
+        """The options that a name may mean: by the full name, by its last parts, or by an alias."""
         wanted = text.lstrip("-+").lower().replace("-", "_")
         return [
             option
@@ -273,13 +282,13 @@ class Framework:
         ]
 
     def option(self, text: str) -> Option:
-        """The option that a name stands for."""
+        """The option that a name means."""
         matches = self.matching(text)
         if len(matches) == 1:
             return matches[0]
         if matches:
             names = ", ".join(option.name for option in matches)
-            raise InputError(f"{text} may be one of {names}: write more of it")
+            raise InputError(f"{text} may mean {names}: write more of the name")
         known = {
             name: option.name
             for option in self.options.values()
@@ -300,8 +309,8 @@ class Framework:
         raise InputError(f"{self.title} has no advantage without {names}: write it")
 
     def combinations(self, unrun: bool = False) -> list[dict[str, str]]:
-        """Every choice of values of the options that choose the advantage; if requested, of the trainer
-        and of what was only read too.
+        """Every combination of values of the options that choose the advantage; on request also of options
+        that choose the trainer, and of values that were only read.
         """
         options = [*self.of_kind("advantage"), *(self.of_kind("trainer") if unrun else ())]
         values = [(*option.values, *(option.unrun if unrun else ())) for option in options]

@@ -1,6 +1,6 @@
-"""The first step's gradient of a framework's loss, token by token, as the catalogue's fields say it.
+"""The gradient of a framework's loss in the first step, token by token, computed from the catalogue's fields.
 
-``tests.conformance`` holds it to each framework's own loss.
+``tests.conformance`` compares it with each framework's own loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .meaning import Meaning, Penalty
 Array = NDArray[np.floating]
 
 _PLACES = {"": "loss", "×": "token-ratio", "+": "loss"}
-"""Where a form of the KL stands, by its last sign."""
+"""Where a form of the KL enters, by its last sign."""
 
 
 def token_coefficients(
@@ -28,16 +28,16 @@ def token_coefficients(
 ) -> Array:
     """The coefficient of every token's score ∇ log π in the ascent direction of a framework's loss.
 
-    It is that of the first step after sampling: the weight of the token times the output's advantage,
-    capped where a cap below 1 holds, and what KL terms in the loss add. Rollouts are all trained, without
-    an entropy term and as the engine that sampled is the trained policy.
+    It applies to the first step after sampling: the weight of the token times the output's advantage, times a
+        cap below 1 if there is one, plus the KL terms in the loss. It assumes that all rollouts are trained,
+        that there is no entropy term, and that the sampling engine agrees with the trained policy.
 
     Arguments:
-        meaning: the framework's options.
-        advantages: of each output, (B, G), as they are multiplied.
+        meaning: meaning of the framework's options.
+        advantages: advantage of each output, (B, G).
         log_ratios: log π_ref - log π_θ of each token, (B, G, T).
         mask: 1 where an output has a token, (B, G, T).
-        micro_batches: the equal parts, one after the other, in which the B groups pass.
+        micro_batches: number of equal, consecutive parts into which the B groups are split.
 
     >>> import numpy as np
     >>> from ustat_pg.catalogue import resolve
@@ -47,7 +47,7 @@ def token_coefficients(
             [-0.5 , -0.  ]]])
     """
     weights = _weights(meaning, meaning.aggregation.name, mask, micro_batches)
-    # Another loss than the default's may have a way of its own, for the advantages' part alone.
+    # A loss other than the default may add up tokens in its own way, but only for the advantages' part.
     usual = meaning.framework.adds_up(meaning.values, "aggregation")
     cap = meaning.cap[1] if meaning.cap else 1.0
     result = weights * (cap * advantages)[..., None]
@@ -59,7 +59,7 @@ def token_coefficients(
 
 
 def token_rewards(meaning: Meaning, log_ratios: Array) -> Array:
-    """What KL terms in the reward add to the reward at every token, (B, G, T).
+    """The amount that KL terms in the reward add to the reward at every token, (B, G, T).
 
     >>> import numpy as np
     >>> from ustat_pg.catalogue import resolve

@@ -1,4 +1,6 @@
-"""The meaning of a framework's options: the estimator they choose, its factor, and what changes nothing."""
+"""The meaning of a framework's options: the estimator they choose, its factor, and the options without
+effect.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,23 @@ _FACTORS: dict[str, Callable[[int], float]] = {
     "G/(G-1)": lambda size: size / max(size - 1, 1),
     "1/sqrt(G)": lambda size: 1 / sqrt(size),
 }
-"""The constants that may multiply an estimator, by the group size."""
+"""The constants that may multiply an estimator, as functions of the group size."""
 
 _OFF = ("none", "false")
-"""Words that switch an option off, as 0 does."""
+"""Words that switch an option off, like 0."""
 
 _KEPT = "its reward"
-"""How the advantage of a group of one begins, where it is the reward itself."""
+"""The start of the row's text if a group of one keeps its reward as advantage."""
 
 
 @dataclass(frozen=True)
 class Penalty:
-    """A KL term that is on.
+    """A KL term that is switched on.
 
     Arguments:
-        option: the one that switches it on.
-        form: which estimate it is, ``k3`` for example, and ``×`` or ``+`` behind it where the gradient of
-            its ratio is kept.
-        coefficient: what multiplies it; NaN where no option of the catalogue says.
+        option: option that switches it on.
+        form: the estimate, such as ``k3``; followed by ``×`` or ``+`` if the gradient of its ratio is kept.
+        coefficient: its factor; NaN if no option of the catalogue gives it.
     """
 
     option: Option
@@ -51,13 +52,13 @@ class Meaning:
     """The meaning of a framework's options.
 
     Arguments:
-        framework, row: where it stands in the catalogue.
-        values: of all options, by name.
-        given: the names of those that were written.
-        group_size: G; None where neither the options nor a default say.
-        aggregation: how the loss adds up.
-        passed_over: names that were written and are no option of the catalogue.
-        releases: sentences on the release whose defaults these are, where one is named.
+        framework, row: its entries in the catalogue.
+        values: values of all options, by name.
+        given: names of the options that were written.
+        group_size: G; None if neither the options nor a default give it.
+        aggregation: how the loss adds up tokens and outputs.
+        passed_over: names that were written and are not options of the catalogue.
+        releases: sentences on the release that has these defaults, if a release is named.
     """
 
     framework: Framework
@@ -75,7 +76,7 @@ class Meaning:
         return " ".join(map(self._typed, self.given))
 
     def _typed(self, name: str) -> str:
-        """An option with its value, as it is typed."""
+        """An option with its value, as a user types it."""
         return f"{short_name(name)}={self.values[name]}"
 
     def _on(self, kind: str) -> list[Option]:
@@ -84,15 +85,15 @@ class Meaning:
         return [option for option in options if not self._is_off(option.name)]
 
     def _is_off(self, name: str) -> bool:
-        """Whether a value switches an option off: 0, however it is written."""
+        """Whether the value of an option switches it off, such as 0."""
         value = self.values[name]
         return value in _OFF or bool(re.fullmatch(r"[+-]?0*\.?0+(e[+-]?\d+)?", value))
 
     @property
     def estimator(self) -> str | None:
-        """The name of this library's estimator; None where it has none, or G is not known.
+        """The name of this library's estimator; None if the library has no such estimator, or G is not known.
 
-        A group of one that keeps its reward has no baseline, whatever larger groups have.
+        In a group of one that keeps its reward there is no baseline, even if larger groups have one.
         """
         name = self.row.estimator
         if name is not None and self.group_size == 1 and self.row.one_output.startswith(_KEPT):
@@ -113,7 +114,7 @@ class Meaning:
 
     @property
     def clip(self) -> float | None:
-        """The size at which advantages are cut off; None where they are not."""
+        """The size at which advantages are clipped; None if they are not clipped."""
         for option in self._on("clip"):
             return positive(option.name, float(self.values[option.name]))
         return None
@@ -125,7 +126,9 @@ class Meaning:
 
     @property
     def cap(self) -> tuple[str, float] | None:
-        """The option that caps the ratio below 1, and the cap, which is the step at ratio 1."""
+        """The option that caps the ratio below 1, and the cap; the cap then multiplies the step at ratio
+        1.
+        """
         for option in self.framework.options.values():
             for name in (option.caps or {}).get(self.values[option.name], ()):
                 if self.values[name] != "none":
@@ -135,13 +138,13 @@ class Meaning:
 
     @property
     def scale(self) -> float | None:
-        """The factor of the gradient in the loss; None where lengths or a batch decide."""
+        """The factor of the gradient in the loss; None if it depends on lengths or the batch."""
         scale = self.aggregation.scale
         return self.constant if scale == "1/length" else None if scale is None else float(scale)
 
     @property
     def constant(self) -> float | None:
-        """One over the length that a loss may be divided by; None where no option says."""
+        """One over the length that divides the loss; None if no option gives it."""
         adding = [self.values[option.name] for option in self.framework.of_kind("aggregation")]
         lengths = [self.values[option.name] for option in self.framework.of_kind("length")]
         for text in (*adding, *lengths):
@@ -154,13 +157,13 @@ class Meaning:
 
     @property
     def steps(self) -> float:
-        """The optimizer steps that are taken on outputs of one sampling, as far as the options say."""
+        """The number of optimizer steps on the same outputs, as far as the options give it."""
         factors = (self._product(group) for group in self.framework.steps)
         return prod(1.0 if factor is None else factor for factor in factors)
 
     def _product(self, names: Sequence[str]) -> float | None:
-        """The values of options, those behind a ``/`` dividing; None where one is not known, unless a ``?``
-        says that it may be left out.
+        """The product of options' values; a ``/`` before a name divides. It is None if a value is not known,
+        unless a ``?`` allows to skip it.
         """
         values = {name: self.values[bare(name)] for name in names}
         known = {name: text for name, text in values.items() if text not in ("none", "0")}
@@ -171,11 +174,11 @@ class Meaning:
 
     @property
     def outputs(self) -> float | None:
-        """K, the outputs of one optimizer step; None where the options do not say."""
+        """K, the outputs of one optimizer step; None if the options do not give it."""
         return self._product(self.framework.outputs) if self.framework.outputs else None
 
     def step(self) -> list[str]:
-        """A sentence on the outputs and groups of one optimizer step, as far as the options say."""
+        """A sentence on the outputs and groups of one optimizer step, as far as the options give them."""
         names = [*map(bare, self.framework.outputs)]
         unknown = [name for name in names if self.values[name] in ("none", "0")]
         if not names or (unknown and not set(names) & set(self.given)):
@@ -187,13 +190,15 @@ class Meaning:
         )
         if unknown:
             asked = ", ".join(f"{short_name(name)}=N" for name in unknown)
-            return [f"One optimizer step has K = {product} outputs: write {asked}."]
+            return [
+                f"One optimizer step has K = {product} outputs: to get the number, write {asked}."
+            ]
         size = self.group_size
         groups = f", B = {self.outputs / size:g} groups of {size}" if size and self.outputs else ""
         return [f"One optimizer step has K = {self.outputs:g} outputs{groups} ({product})."]
 
     def reused(self) -> list[str]:
-        """Sentences on more than one step on outputs of one sampling."""
+        """A sentence for the case of several steps on the same outputs."""
         if self.steps <= 1:
             return []
         known = (group for group in self.framework.steps if self._product(group) is not None)
@@ -201,8 +206,9 @@ class Meaning:
         words = ", ".join(self._typed(name) for name in written if self.values[name] != "none")
         clips = [self._typed(option.name) for option in self._on("ratio")]
         return [
-            f"{self.steps:.4g} optimizer steps on outputs of one sampling ({words}): all numbers here hold "
-            "for the first. From the second on the ratio to the policy that sampled is not 1, and "
+            f"The options take {self.steps:.4g} optimizer steps on the same outputs ({words}). "
+            f"All numbers here hold for the first of these. From the second on, the ratio to the "
+            f"policy that sampled is not 1, and "
             + (
                 f"{', '.join(clips)} clip or reweight it."
                 if clips
@@ -211,10 +217,10 @@ class Meaning:
         ]
 
     def unchanged(self) -> dict[str, list[str]]:
-        """The options that change nothing in the mean gradient, by the reason why."""
+        """The options that do not change the mean gradient, by reason."""
         groups: dict[str, list[str]] = {}
         reasons = {"not read by this formula": self._ignored()}
-        # Dropping groups changes nothing only where they would say nothing.
+        # Dropping groups changes nothing only if these groups have advantages 0.
         silent = self.row.equal_rewards.startswith("0")
         dropping = ["filter", "filter without refill"] * silent
         for kind in ["ratio"] * (self.steps <= 1) + dropping:
@@ -228,7 +234,7 @@ class Meaning:
         return groups
 
     def _ignored(self) -> list[str]:
-        """The options on the advantage whose other values would mean the same."""
+        """The options of the advantage for which every other value means the same."""
         names = []
         for option in self.framework.of_kind("advantage"):
             others = [self.framework.row({**self.values, option.name: v}) for v in option.values]
@@ -238,11 +244,11 @@ class Meaning:
         return names
 
     def cut(self) -> list[str]:
-        """The options that cut the norm of a step, as they stand."""
+        """The options that clip the norm of a step, with their values."""
         return [self._typed(option.name) for option in self._on("norm")]
 
     def sampled(self) -> list[str]:
-        """The options on the difference of the trainer from the engine that sampled, as they stand."""
+        """The options that correct for differences between trainer and sampling engine, with their values."""
         options = self.framework.of_kind("sampler")
         switched = (each for each in options[1:] if each.switch and not self._is_off(each.name))
         if not options or (self._is_off(options[0].name) and not any(switched)):
@@ -250,7 +256,7 @@ class Meaning:
         return [self._typed(option.name) for option in options]
 
     def acting(self) -> dict[str, list[str]]:
-        """The options that were chosen and act on outputs, groups, tokens or rewards, by what they do."""
+        """The chosen options that act on outputs, groups, tokens or rewards, by effect."""
         found: dict[str, list[str]] = {}
         for kind in ("survival", "filter", "filter without refill", "entropy", "reward"):
             for option in self._on(kind):
@@ -261,8 +267,8 @@ class Meaning:
         return found
 
     def drawn(self) -> dict[str, list[str]]:
-        """The options that change the distribution that outputs are drawn from: those that change the trained
-        log-probability alike, as ``policy``, and those that do not, as ``sampling``.
+        """The options that change the distribution of the sampled outputs: under ``policy`` if they also
+        change the trained log-probability, else under ``sampling``.
         """
         found: dict[str, list[str]] = {}
         for option in (*self.framework.of_kind("policy"), *self.framework.of_kind("sampling")):
@@ -270,7 +276,7 @@ class Meaning:
             if value == "none" or float(value) in option.neutral:
                 continue
             scored = self.values[option.scored] if option.scored else "nan"
-            # It is none where it is written as a reference to the other.
+            # It is none if it was written as a reference to the other.
             alike = scored == "none" or float(scored) == float(value)
             found.setdefault("policy" if alike else option.kind, []).append(
                 self._typed(option.name)
@@ -278,9 +284,11 @@ class Meaning:
         return found
 
     def beside(self, *, defaults: bool = True) -> list[str]:
-        """Sentences on what acts beside the advantage: on tokens, outputs, rewards or the whole step.
+        """Sentences on options that act on tokens, outputs, rewards or the whole step, but not on the
+        advantage.
 
-        What cuts a step, or corrects for the sampler, is left out without ``defaults`` unless it was written.
+        Without ``defaults``, options that clip a step or correct for the sampler appear only if they were
+        written.
         """
         says = catalogue().kinds
         silent = self.unchanged()
@@ -293,7 +301,7 @@ class Meaning:
         return [f"{', '.join(names)}: {reason}." for reason, names in found.items() if names]
 
     def another_loss(self) -> list[str]:
-        """The options that choose another loss than the default."""
+        """The options that choose a loss other than the default."""
         options = self.framework.of_kind("loss")
         return [self._typed(o.name) for o in options if self.values[o.name] != o.default]
 
@@ -307,11 +315,11 @@ class Meaning:
         return found
 
     def in_place(self, where: str) -> list[Penalty]:
-        """The KL terms that are on in the ``loss`` or in the ``reward``, and of which that is recorded."""
+        """The KL terms in the ``loss`` or in the ``reward`` that are on and whose gradient is recorded."""
         return [each for each in self.acting_penalties() if each.option.where == where]
 
     def _form(self, option: Option) -> str:
-        """Which estimate a KL term is, with the sign of how its ratio's gradient is kept."""
+        """The estimate of a KL term, followed by a sign if its ratio's gradient is kept."""
         form = self.values.get(option.form, option.form)
         name, _, kept = option.corrected.rpartition("=")
         if kept and self.values.get(name, name) == "true":
@@ -319,15 +327,15 @@ class Meaning:
         return form if option.where == "loss" else form.rstrip("+")
 
     def _coefficient(self, option: Option) -> float:
-        """What multiplies a KL term; NaN where no option of the catalogue says."""
+        """The factor of a KL term; NaN if no option of the catalogue gives it."""
         try:
             return float(self.values[option.times or option.name])
         except ValueError:
             return nan
 
     def penalties(self) -> list[str]:
-        """The KL terms that are on, where they go, and whose gradient they have; nothing where no option
-        says.
+        """The KL terms that are on, where they enter, and which gradient they have; empty if no option
+        exists.
         """
         lines = [
             f"{self._typed(each.option.name)}: {each.option.place}{self._divergence(each)}"
@@ -336,17 +344,17 @@ class Meaning:
         return lines or ["none: it is switched off"] * bool(self.framework.of_kind("KL"))
 
     def _divergence(self, penalty: Penalty) -> str:
-        """Whose gradient a KL term has, and what becomes of it in silent groups, in words."""
+        """The gradient of a KL term, and its effect in silent groups, in words."""
         option, form = penalty.option, penalty.form
         if not option.where:
             return ""
         words = f" ({form}): {catalogue().divergences[option.where][form]}"
         if option.adds_up:
-            words += f", added up by itself: {catalogue().aggregations[option.adds_up].title}"
+            words += f", added up in its own way: {catalogue().aggregations[option.adds_up].title}"
         if option.summed and self.row.ddof is not None:
             words += (
-                ". It enters an output's reward before the division by the group's deviation: a group of "
-                "equal rewards is then not silent; its advantages have size 1 and are made of the KL alone, "
-                "whatever its coefficient"
+                ". It enters an output's reward before the division by the group's deviation: a "
+                "group of equal rewards is then not silent. Its advantages have size 1 and come "
+                "from the KL alone, for any coefficient"
             )
         return words

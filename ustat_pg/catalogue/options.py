@@ -1,4 +1,4 @@
-"""Options of a framework, and how a value of one is read."""
+"""The options of a framework, and the reading of their values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOSS = (
     *("aggregation", "length", "loss", "ratio", "KL", "KL form", "filter", "filter without refill"),
     *("survival", "entropy", "sampler"),
 )
-"""The kinds of options on the loss, its KL terms and the rollouts that enter it."""
+"""The kinds of options that act on the loss, its KL terms and the rollouts in it."""
 
 
 def as_text(value: Any) -> str:
@@ -40,35 +40,36 @@ class Option:
     """An option of a framework.
 
     Arguments:
-        name: with the sections that it stands in, ``algorithm.adv_estimator``.
-        kind: what it acts on, a key of the catalogue's kinds.
-        default: as text; None where it must be given.
-        beside: its default where another option of its section is given, if that differs.
-        by: its default under values of another option that are given, by that option's name.
-        values: those that it may have; none for a number.
-        unrun: further ones, whose code was only read.
-        only_read: of one on the loss, the values whose loss was only read and not run; ``all`` for every one.
+        name: full name with its sections, ``algorithm.adv_estimator``.
+        kind: a key of the catalogue's kinds, which says what it acts on.
+        default: default as text; None if a value must be given.
+        beside: its default if another option of its section is given, if that differs.
+        by: its default for given values of another option, by that option's name.
+        values: the allowed values; empty for a number.
+        unrun: further values, for which the code was only read.
+        only_read: for an option of the loss, the values for which the loss was only read; ``all`` for every
+            value.
         aliases: older names.
-        synonyms: other ways to write a value.
-        means: the aggregation of each value, or of those of another loss that add up in a way of their own.
-        otherwise: the aggregation of a number.
-        place: where a KL term goes.
-        where: ``loss`` or ``reward``, where that says whose gradient it is.
-        form: which estimate it is, k1 to k3 or abs, or the option that says so.
-        adds_up: the aggregation of a KL term, where that is not the one of the loss.
-        corrected: the option that keeps the gradient of its ratio, and how that is written: ``NAME=×``, or
-            ``NAME=+`` where k2's gradient is put in its place.
-        needs: values of other options without which it is off.
-        times: the option that multiplies it: at 0 it is off.
-        summed: whether it is taken off the reward before the group's statistics.
-        caps: the options that cap the ratio from above under a value; the first that is set holds.
-        refused: values that are no baseline of a group, and what they are.
-        several: whether it is a list of numbers.
-        presence: whether all that counts is that it is given.
-        neutral: numbers at which it leaves the sampled distribution as it is; none does too.
-        scored: the option that, where it has the same value, changes the trained log-probability alike.
-        lacking: the sentence that refuses it where a release has no such option; its default is then what
-            that release did.
+        synonyms: other spellings of its values.
+        means: the aggregation for each value, or for each other loss that adds up in its own way.
+        otherwise: the aggregation for a number.
+        place: where a KL term enters, in words.
+        where: ``loss`` or ``reward``, if that determines its gradient.
+        form: the estimate, k1 to k3 or abs, or the option that chooses it.
+        adds_up: the aggregation of a KL term, if it differs from that of the loss.
+        corrected: the option that keeps the gradient of its ratio, written ``NAME=×``, or ``NAME=+`` if the
+            gradient is replaced by that of k2.
+        needs: values of other options that it needs to be on.
+        times: the option that multiplies it; 0 switches it off.
+        summed: whether it is subtracted from the reward before the group's statistics are computed.
+        caps: by value, the options that cap the ratio from above; the first one that is set applies.
+        refused: values without a group baseline, and what they do.
+        several: whether its value is a list of numbers.
+        presence: whether it only matters that the option is given.
+        neutral: values that do not change the sampled distribution; the value none does not either.
+        scored: the option that changes the trained log-probability in the same way if it has the same value.
+        lacking: the error message for a release without this option; the default is then that release's
+            behaviour.
     """
 
     name: str
@@ -101,28 +102,28 @@ class Option:
 
     @property
     def of_loss(self) -> bool:
-        """Whether it acts on the loss, its KL terms or the rollouts that enter it."""
+        """Whether it acts on the loss, its KL terms or the rollouts in it."""
         return self.kind in LOSS
 
     @property
     def ran(self) -> tuple[str, ...]:
-        """The values with which the framework's own loss was run, ``number`` standing for numbers."""
+        """The values with which the framework's own loss was run; ``number`` means any number."""
         known = self.values or tuple(self.means or ())
         known += ("number",) * (not known or bool(self.otherwise))
         return () if "all" in self.only_read else tuple(v for v in known if v not in self.only_read)
 
     @property
     def possible(self) -> set[str]:
-        """The values that it may have; none for a number."""
+        """The allowed values; empty for a number."""
         return {*self.values, *self.unrun, *(self.means or ())}
 
     def gone(self, title: str) -> Option:
-        """The option in a release, called ``title``, that has no such option."""
+        """The option for a release, called ``title``, that does not have it."""
         only = [self.default] if self.values else ()
         return evolve(self, values=only, lacking=f"{title} has no {short_name(self.name)}")
 
     def without(self, value: str, title: str) -> Option:
-        """The option in a release, called ``title``, that lacks a value."""
+        """The option for a release, called ``title``, that lacks one of its values."""
         return evolve(
             self,
             values=[kept for kept in self.values if kept != value],
@@ -131,7 +132,7 @@ class Option:
         )
 
     def unsaid(self, given: Mapping[str, str]) -> str:
-        """Its value where only these options are given."""
+        """Its value if only these options are given."""
         for name, defaults in self.by.items():
             if given.get(name) in defaults:
                 return as_text(defaults[given[name]])
@@ -142,11 +143,11 @@ class Option:
 
     @property
     def switch(self) -> bool:
-        """Whether naming it alone switches it on."""
+        """Whether it is switched on if it is named without a value."""
         return set(self.values or self.means or ()) == {"true", "false"}
 
     def refuses(self, text: str) -> bool:
-        """Whether a text is a value that is not a baseline of a group."""
+        """Whether a text is a value without a group baseline."""
         return self._word(text) in self.refused
 
     def _word(self, text: str) -> str:
@@ -156,7 +157,7 @@ class Option:
         return "given" if given else value
 
     def read(self, text: str) -> str:
-        """The value that a text stands for."""
+        """The value that a text means."""
         if self.lacking:
             raise InputError(self.lacking)
         value = self._word(text)
@@ -195,7 +196,7 @@ def _number(name: str, text: str) -> float:
 
 
 def short_name(name: str) -> str:
-    """The last part of a name, and the one before where the last is a letter: ``rollout.n``."""
+    """The last part of a name, with the part before it if the last is one letter: ``rollout.n``."""
     parts = name.split(".")
     return ".".join(parts[-2:]) if len(parts[-1]) < 2 or parts[-1] in _VAGUE else parts[-1]
 
@@ -205,7 +206,7 @@ _VAGUE = (
     *("std_unbiased", "batch_size", "init_coef", "type", "path", "enabled"),
     *("temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
 )
-"""Last parts of names that say nothing without the part before them."""
+"""Last parts of names that are not clear without the part before them."""
 
 
 def _whole(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""YAML that is made of parts: parents by ``defaults:``, as Hydra and NeMo-RL have them, and references."""
+"""YAML files with references and parents (``defaults:``), as in Hydra and NeMo-RL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def of_yaml(path: Path) -> Source:
     data = read_yaml(path)
     if not isinstance(data, Mapping) or not ("defaults" in data or "${" in read_text(path)):
         return Source(str(path), of_sections(path, data))
-    with needed(f"{path}, which is made of parts,", "configs"):
+    with needed(f"{path}, which has parents or references,", "configs"):
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     source = Source(str(path))
@@ -26,25 +26,27 @@ def of_yaml(path: Path) -> Source:
     try:
         for part in parts:
             for name, section in part.items():
-                # NeMo-RL's word for a section that its parents say nothing of.
+                # NeMo-RL's word for a section that its parents do not have.
                 if isinstance(section, Mapping) and section.get("_override_"):
                     whole.pop(name, None)
             whole = OmegaConf.merge(whole, OmegaConf.create(part))
     except (OmegaConfBaseException, TypeError, ValueError) as error:
-        if "defaults" not in data:  # What it refers to is no option: a workflow's expressions.
+        if "defaults" not in data:  # These are references to a workflow's expressions.
             return Source(str(path), of_sections(path, data))
-        raise InputError(f"{path}: its parts do not fit: {' '.join(str(error).split())}") from None
+        raise InputError(
+            f"{path}: its parents and references do not fit together: {' '.join(str(error).split())}"
+        ) from None
     source.named = [
         (name, _resolved(whole, name, text))
         for name, text in of_sections(path, OmegaConf.to_container(whole))
     ]
-    # What Hydra makes, of the framework's classes or of another's.
+    # Hydra makes these, from classes of the framework or of others.
     source.runs = "\n".join(text for name, text in source.named if name.endswith("_target_"))
     return source
 
 
 def _resolved(whole: Any, name: str, text: str) -> str:
-    """A value with what it refers to; the text where only the framework can say that."""
+    """A value with its references resolved; the text itself if only the framework can resolve it."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -57,7 +59,7 @@ def _resolved(whole: Any, name: str, text: str) -> str:
 
 
 def _searched(data: Mapping[Any, Any], folder: Path) -> Iterator[Path]:
-    """The folders of Hydra's search path, of which only the run itself may know where they begin."""
+    """The folders of Hydra's search path; only the run itself may know where they start."""
     hydra = data.get("hydra")
     paths = hydra.get("searchpath") if isinstance(hydra, Mapping) else None
     for word in paths if isinstance(paths, list) else ():
@@ -69,7 +71,7 @@ def _searched(data: Mapping[Any, Any], folder: Path) -> Iterator[Path]:
 def _parts(
     path: Path, roots: tuple[Path, ...], source: Source, above: tuple[Path, ...]
 ) -> Iterator[Any]:
-    """A file's parents, the first of all first, and the file itself where it stands among them."""
+    """A file's parents in order, with the file itself in its place among them."""
     if path in above:
         raise InputError(f"{path}: it is its own parent")
     data = read_yaml(path) or {}
@@ -78,7 +80,7 @@ def _parts(
     own = {name: value for name, value in data.items() if name != "defaults"}
     entries = data.get("defaults", [])
     entries = entries if isinstance(entries, list) else [entries]
-    # Hydra puts a file after its parents unless it says where it stands.
+    # Hydra puts a file after its parents unless the file gives its own place.
     for entry in entries if "_self_" in entries else [*entries, "_self_"]:
         if entry == "_self_":
             yield own
@@ -98,7 +100,7 @@ def _parts(
 
 
 def _parents(entry: Any) -> Iterator[tuple[str, list[str]]]:
-    """The files that an entry of ``defaults`` names, and the sections that they fill."""
+    """The files that an entry of ``defaults`` names, and their sections."""
     if isinstance(entry, str):
         yield entry.partition("@")[0], []
     elif isinstance(entry, Mapping):

@@ -1,4 +1,4 @@
-"""The catalogue's records: estimators, frameworks, and how the files beside this one become them."""
+"""The catalogue's records of estimators and frameworks, and the reading of its files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .options import Option
 
 @frozen
 class Family:
-    """An estimator under five headings: one of this library, all those of one name with numbers, or
-    one that is no table by the number of successes.
+    """An estimator described under five headings: one of this library (with any numbers in its name), or one
+    that is not a table by the number of successes.
 
     Arguments:
-        name: as in :data:`ustat_pg.registry.ESTIMATORS`, or among the others.
-        title, formula: what it is called, and its advantages.
-        what, climbs, noise, silent, nothing: the five headings.
-        advice: one sentence to those who run it.
-        graded: what rewards other than 0 and 1 do, where they do otherwise.
-        elsewhere: what others call by its name, where that is something else.
+        name: its name in :data:`ustat_pg.registry.ESTIMATORS`, or among the others.
+        title, formula: its title, and the formula of its advantages.
+        what, climbs, noise, silent, nothing: texts of the five headings.
+        advice: one sentence of advice.
+        graded: the effect of rewards other than 0 and 1, if it differs.
+        elsewhere: another estimator to which others give this name, if any.
     """
 
     name: str
@@ -47,10 +47,10 @@ class Aggregation:
     """A way in which a loss adds up tokens and outputs.
 
     Arguments:
-        name, title, says: what it is called, what it does, and to what effect.
-        scale: what it multiplies the gradient by, where that is a constant.
-        one_factor: whether all outputs of a batch have one factor. Otherwise a baseline that leaves the
-            output out changes the mean estimate.
+        name, title, says: its name, what it does, and the effect.
+        scale: factor of the gradient, if it is a constant.
+        one_factor: whether all outputs of a batch have the same factor. If not, a leave-one-out baseline
+            changes the mean estimate.
     """
 
     name: str
@@ -62,16 +62,16 @@ class Aggregation:
 
 @frozen
 class Catalogue:
-    """Everything in the catalogue.
+    """The whole catalogue.
 
     Arguments:
-        families: this library's estimators by name.
-        others: those that have no closed form here, by name.
-        aggregations: by name.
-        kinds: what options of each kind change in the mean gradient.
-        divergences: whose gradient an estimate of the KL has in the loss and in the reward.
-        frameworks: by name.
-        absent: why a trainer that one may look for has no rows, by name.
+        families: this library's estimators, by name.
+        others: estimators without a closed form here, by name.
+        aggregations: aggregations, by name.
+        kinds: how options of each kind change the mean gradient.
+        divergences: the gradient of each estimate of the KL, in the loss and in the reward.
+        frameworks: frameworks, by name.
+        absent: reasons why known trainers have no rows, by name.
     """
 
     families: Mapping[str, Family]
@@ -84,7 +84,7 @@ class Catalogue:
 
     @property
     def names(self) -> dict[str, Framework]:
-        """The frameworks by names and aliases."""
+        """The frameworks, by names and aliases."""
         return {
             name: record
             for record in self.frameworks.values()
@@ -92,7 +92,7 @@ class Catalogue:
         }
 
     def framework(self, text: str) -> Framework:
-        """The framework of a name or an alias."""
+        """The framework with this name or alias."""
         known = self.names
         name = text.lower().replace("_", "-")
         if why := self.absent.get(name):
@@ -100,7 +100,7 @@ class Catalogue:
         return known[one_of("framework", name, known)]
 
     def called(self, family: str) -> list[tuple[Framework, Row]]:
-        """Every row that means an estimator of that name, here or among the others."""
+        """Every row that means the estimator of that name, in this library or among the others."""
         return [
             (framework, row)
             for framework in self.frameworks.values()
@@ -111,7 +111,7 @@ class Catalogue:
 
 @cache
 def catalogue() -> Catalogue:
-    """The catalogue that the library carries.
+    """The catalogue that ships with the library.
 
     >>> catalogue().frameworks["verl"].repository
     'verl-project/verl'
@@ -139,7 +139,7 @@ def catalogue() -> Catalogue:
 
 
 def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> Framework:
-    """The framework of a table, with what it has from the one that it is ``like``."""
+    """The framework of a table, with the entries inherited from the one that it is ``like``."""
     fields = _inherited(data, tables) if "like" in data else data
     options = {name: Option(name=name, **entry) for name, entry in flat(fields["options"], "kind")}
     earlier = tuple(Earlier(**entry) for entry in fields.get("earlier", ()))
@@ -149,10 +149,10 @@ def _completed(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> Fr
 
 
 def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """A table with the other's options and rows.
+    """A table to which another's options and rows are added.
 
-    Its own options replace the other's of the same name, and its rows come before the other's. What is
-    inherited gets a ``prefix`` and lacks the options named ``without``.
+    Its own options replace the other's of the same name, and its rows come before the other's. Inherited
+    options get a ``prefix``; those in ``without`` are left out.
     """
     other, prefix = tables[data["like"]], data.get("prefix", "")
     kept = {
@@ -185,7 +185,7 @@ def _inherited(data: dict[str, Any], tables: Mapping[str, dict[str, Any]]) -> di
 
 
 def bare(name: str) -> str:
-    """The option of a name in a product, without what says how it counts."""
+    """The option name in a product, without the signs ``/`` and ``?``."""
     return name.strip("/?")
 
 
@@ -194,7 +194,7 @@ def _behind(prefix: str, name: str) -> str:
 
 
 def flat(data: Mapping[str, Any], leaf: str | None = None, before: str = "") -> list[Any]:
-    """Names with their sections, and the values; a mapping that holds ``leaf`` is a value."""
+    """Names with their sections, and their values; a mapping with the key ``leaf`` is a value."""
     leaves: list[Any] = []
     for key, value in data.items():
         name = f"{before}{key}"

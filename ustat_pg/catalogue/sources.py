@@ -1,4 +1,4 @@
-"""The options that a file, a command or a config writes, by name. Nothing in it runs."""
+"""The options that a file, a command or a config contains, by name; nothing of it is run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .options import as_text
 from .records import catalogue, flat
 
 Named = list[tuple[str, str]]
-"""Options by the names that are written, those that hold last; "" where no value is."""
+"""Options by their written names; those with priority come last, and "" means no value."""
 
 
 @dataclass
 class Source:
-    """The options that a file, a command or a config writes.
+    """The options that a file, a command or a config contains.
 
     Arguments:
-        title: what messages call it.
+        title: its name in messages.
         named: its options.
-        runs: the commands that it runs and the modules that it imports.
-        missing: the parents that it names and that are not there.
-        unread: the options whose values only running it would say.
-        text: where it may say which releases it installs.
+        runs: commands that it runs and modules that it imports.
+        missing: parents that it names and that do not exist.
+        unread: options whose values only a run would give.
+        text: text that may name the releases that it installs.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Source:
     text: str = ""
 
     def then(self, other: Source) -> Source:
-        """Both, the options of the other holding before one's own."""
+        """Both sources together; the options of the other have priority."""
         return Source(
             self.title or other.title,
             [*self.named, *other.named],
@@ -49,7 +49,7 @@ class Source:
         )
 
     def asked(self, package: str) -> list[tuple[str, str]]:
-        """The clauses on a package's release, ``("==", "0.19.1")``, in commands, requirements and a script's
+        """The version clauses for a package, ``("==", "0.19.1")``, in commands, requirements and a script's
         own ``# /// script``.
         """
         text = _METADATA.sub(lambda block: re.sub("(?m)^# ?", "", block[0]), self.text)
@@ -60,7 +60,7 @@ class Source:
 
 
 def is_there(word: str) -> bool:
-    """Whether a word is the name of something that is there."""
+    """Whether a word is the path of an existing file or folder."""
     try:
         return Path(word).exists()
     except OSError:  # A name that is too long.
@@ -68,7 +68,7 @@ def is_there(word: str) -> bool:
 
 
 def of_config(config: Any) -> Source:
-    """The options of a mapping, of a config that has them as attributes, or of a trainer that has such."""
+    """The options of a mapping, of a config with attributes, or of a trainer with such a config."""
     if not isinstance(config, Mapping):
         args = getattr(config, "args", None)
         try:
@@ -82,14 +82,14 @@ def of_config(config: Any) -> Source:
 
 def of_sections(title: Any, data: Any) -> Named:
     if isinstance(data, list) and data and all(isinstance(entry, str) for entry in data):
-        return options_of(data)  # Hydra's overrides.
+        return options_of(data)  # These are overrides of Hydra.
     if not isinstance(data, Mapping):
         raise InputError(f"{title}: it must hold options by name")
     return [(str(name), as_text(value)) for name, value in flat(data)]
 
 
 def options_of(words: Iterable[str], switches: Callable[[str], bool] | None = None) -> Named:
-    """Options as a shell has them: ``a=b``, ``--a=b``, ``--a b``; one alone has no value."""
+    """Options in the forms of a shell: ``a=b``, ``--a=b``, ``--a b``; a single option has no value."""
     known = _known()
     is_switch = switches or (lambda name: "switch" in known.get(plain(name), ()))
     named: Named = []
@@ -107,13 +107,13 @@ def options_of(words: Iterable[str], switches: Callable[[str], bool] | None = No
 
 
 def plain(name: str) -> str:
-    """A name as the catalogue has it."""
+    """A name in the spelling of the catalogue."""
     return name.lstrip("-+").replace("-", "_")
 
 
 @cache
 def _known() -> dict[str, set[str]]:
-    """The names of switches and of lists, in any framework."""
+    """The names of switches and of lists, in all frameworks."""
     kinds: dict[str, set[str]] = {}
     for framework in catalogue().frameworks.values():
         for name, option in framework.names().items():
@@ -134,7 +134,7 @@ FILES = ("config", "override_config_file")
 YAML = (".yaml", ".yml")
 
 ABOVE = 5
-"""Folders above a file in which those that it names are looked for."""
+"""The number of folders above a file in which the files that it names are searched."""
 
 CLAUSE = re.compile(r"(==|>=|<=|~=|!=|<|>)\s*(v?\d[\w.*+]*)")
 _METADATA = re.compile(r"(?m)^# /// script$\s(?:^#(?: .*)?$\s)+^# ///$")

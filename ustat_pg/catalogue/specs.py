@@ -1,4 +1,4 @@
-"""Options as they are written, and the framework whose they are."""
+"""The options that a user writes, and the framework that they belong to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from .sources import FILES, Named, Source, is_there, of_config, options_of, plai
 
 
 def named(estimator: Any) -> str | None:
-    """The name of one of this library's estimators, where this is one and no framework has it; else None."""
+    """The name of one of this library's estimators; None if it is not one, or if a framework has this
+    name.
+    """
     alone = isinstance(estimator, list | tuple) and len(estimator) == 1
     word = estimator[0] if alone else estimator
     family = word.partition(":")[0] if isinstance(word, str) else None
@@ -33,29 +35,29 @@ def named(estimator: Any) -> str | None:
 def resolve(spec: Any, group_size: int | None = None) -> Meaning:
     """Resolve the options of a framework: ``"framework option=value ..."``, with its own defaults.
 
-    A file may stand behind the framework, or alone: YAML, JSON or TOML, a launch script, Python or a
-    notebook with one call of a config class, ``training_args.bin``, the folder of a Hydra run. Nothing of it
-    is imported or run. Parents that it names are followed (``defaults:``, ``config=``). Options that follow
-    it hold before those in it; one that is known stands for itself under any section but those of evaluation,
-    optimizers, critics and the like. What is no option of the catalogue is passed over, and named in the
-    result's ``passed_over``.
+    A file may follow the framework, or be given alone: YAML, JSON or TOML, a launch script, Python or a
+        notebook with one call of a config class, ``training_args.bin``, the folder of a Hydra run. Nothing of
+        it is imported or run. Its parents are read too (``defaults:``, ``config=``). Options after the file
+        have priority over those in it. A known option is accepted under any section except those of
+        evaluation, optimizers, critics and the like. Other names are ignored, and listed in the result's
+        ``passed_over``.
 
-    A release behind the framework, or an exact one of its package in a file (``pip install trl==0.19.1``, a
-    ``# /// script``, a ``requirements.txt`` beside it), has its own defaults, where they are recorded. The
-    result's ``releases`` say so.
+    With a release after the framework, or an exact release of its package in a file (``pip install
+    trl==0.19.1``, a ``# /// script``, a ``requirements.txt`` next to it), the defaults of that release are
+    used if they are recorded. The result's ``releases`` name it.
 
     Arguments:
         spec: ``"verl adv_estimator=rloo rollout.n=4"``, ``"trl run.yaml"``, ``"trl==0.19.1"``, ``"run.sh"``,
             or the command that starts a run, ``"python -m verl.trainer.main_ppo algorithm.adv_estimator=rloo
-            ..."``; the words of one of these as a list; or a mapping of options, or a config that has them as
-            attributes: ``trainer.args``.
-        group_size: G, in place of what the options say.
+            ..."``; the words of one of these as a list; or a mapping of options, or a config with attributes:
+            ``trainer.args``.
+        group_size: G; it replaces the group size of the options.
 
     Raises:
-        InputError: an unknown framework or value, or an option by a name that is nearly right, which is
-            named with the nearest; a file that is not as said, that may be of several frameworks, that may
-            have more than one value for an option, or lacks a parent that may have one; a release that is not
-            recorded, or lacks an option.
+        InputError: the framework or a value is unknown, or the name of an option is nearly right (the message
+            gives the nearest); a file has another format, may belong to several frameworks, may give an
+            option several values, or lacks a parent that may give one; a release is not recorded, or lacks an
+            option.
 
     >>> meaning = resolve("verl adv_estimator=rloo rollout.n=4")
     >>> meaning.estimator, meaning.group_size, meaning.aggregation.name
@@ -114,7 +116,7 @@ def resolve(spec: Any, group_size: int | None = None) -> Meaning:
 def _released(
     framework: Framework, source: Source, typed: str | None = None
 ) -> tuple[Framework, list[str]]:
-    """The framework at the release that is typed, or that a file names, and what is to be said of it."""
+    """The framework at the release that is typed, or that a file names, and sentences about it."""
     package = framework.package or framework.name
     asked = source.asked(package)
     exact = {version for how, version in asked if how == "==" and not version.endswith("*")}
@@ -133,7 +135,7 @@ def _released(
             f"{source.title} asks for {package}{clauses}, and {these}: write {framework.name}==VERSION."
         ]
     said = [
-        f"{source.title} names {package}=={version}: {release}, which is typed, holds."
+        f"{source.title} names {package}=={version}, but the typed release {release} is used."
         for version in sorted(exact - {release})
     ]
     if typed is None and not framework.earlier:
@@ -143,11 +145,11 @@ def _released(
     title = f"{framework.called} {release}"
     title += f", which {source.title} names" if typed is None else ""
     if framework.earlier and release_numbers(release) > release_numbers(framework.release):
-        return framework, [*said, f"{title}, is later than what is recorded: {these}."]
+        return framework, [*said, f"{title}, is later than the recorded releases: {these}."]
     then = framework.at(release)
     since, before = framework.span(release)
     until = f"to before {before}" if before else "on"
-    return then, [*said, f"{title}: these are its defaults from {since} {until}."]
+    return then, [*said, f"{title}: these defaults apply from {since} {until}."]
 
 
 def _allows(how: str, version: str, release: str) -> bool:
@@ -162,7 +164,7 @@ def _allows(how: str, version: str, release: str) -> bool:
 
 
 def _typed(framework: Framework, name: str) -> Option | None:
-    """The option of a typed name; None where the name is like none of the framework's."""
+    """The option with a typed name; None if no option of the framework has a similar name."""
     known = {option_name.rpartition(".")[2] for option_name in framework.names()}
     last = plain(name).rpartition(".")[2]
     slip = last not in known and nearest(last, known, cutoff=NEAR)
@@ -208,7 +210,7 @@ def _meaning(
         framework=framework,
         row=framework.row(values),
         values=values,
-        # A config has every option, most of them as they are by default.
+        # A config has every option, and most of them have the default.
         given=tuple(
             name
             for name in given
@@ -229,7 +231,7 @@ def _meaning(
 def _known(
     framework: Framework, source: Source, typed: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The framework's options among what is named and not typed, and the names of the rest."""
+    """The framework's options among the names in the sources, and the remaining names."""
     matches, foreign = matched(framework, source.named)
     values = {}
     names = framework.names()
@@ -240,7 +242,7 @@ def _known(
             values[option.name] = "none"
             foreign += [name for name, _ in written]
             continue
-        written = [*dict(written).items()]  # The later of one name holds.
+        written = [*dict(written).items()]  # The last value of a name applies.
         own = [pair for pair in written if plain(pair[0]) in names]
         texts = {
             option.read(text or ("true" if option.switch else "none")): name
@@ -264,7 +266,7 @@ def _is_value(option: Option, name: str, text: str) -> bool:
         return False
     if "$" in text:
         raise InputError(
-            f"{name} is {text!r}, which only the run itself sets: write {name}=VALUE after the file"
+            f"{name} is {text!r}; only the run itself knows its value: write {name}=VALUE after the file"
         )
     if not text and not option.switch and name.startswith("-"):
         raise InputError(f"{name!r} has no value: write {name}=VALUE")
@@ -272,8 +274,8 @@ def _is_value(option: Option, name: str, text: str) -> bool:
 
 
 def matched(framework: Framework, named: Named) -> tuple[dict[str, Named], list[str]]:
-    """What is written for each option, by its name or by its last parts under another section, and the names
-    that are for none.
+    """The written values of each option, by its name or by its last parts under another section, and the
+    names that match no option.
     """
     names = {name: option.name for name, option in framework.names().items()}
     tails = defaultdict[str, set[str]](set)
@@ -302,7 +304,9 @@ def _by_tail(name: str, tails: Mapping[str, set[str]]) -> str | None:
 
 
 def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) -> None:
-    """Refuse to take a default for what a parent that is not there, or a value that is not read, may say."""
+    """Raise an error if a missing parent, or a value that is not read, may set an option that would get its
+    default.
+    """
     missing = [name for name in source.missing if Path(name).stem not in framework.bases]
     unsaid = [
         option
@@ -325,7 +329,7 @@ def _refuse_unsaid(framework: Framework, source: Source, said: Iterable[str]) ->
 
 
 def _recognised(source: Source) -> Framework:
-    """The framework that the commands are of, or that alone has the names which say what the advantage is."""
+    """The framework of the commands, or the only framework that has the names of these advantage options."""
     frameworks = catalogue().frameworks
     known = {
         name: {
@@ -347,7 +351,8 @@ def _recognised(source: Source) -> Framework:
     rivals = sorted(first, key=first.__getitem__, reverse=True)
     if not rivals:
         raise InputError(
-            f"{source.title}: whose options are these? Write the framework before the file: 'trl run.yaml'"
+            f"{source.title}: the framework of these options is not clear: write it before the "
+            f"file: 'trl run.yaml'"
         )
     titles = " or ".join(frameworks[name].title for name in rivals[:_RIVALS])
     raise InputError(
@@ -356,7 +361,9 @@ def _recognised(source: Source) -> Framework:
 
 
 def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> tuple[int, ...]:
-    """How well commands and options fit a framework: what runs, then names as they stand, then last parts."""
+    """How well commands and options fit a framework: first by what runs, then by full names, then by last
+    parts.
+    """
     names, options = framework.names(), framework.options
     written = [plain(name) for name, _ in source.named]
     patterns = (*framework.commands, *framework.refused, *framework.classes)
@@ -375,7 +382,9 @@ def _score(framework: Framework, source: Source, known: Mapping[str, Named]) -> 
 
 
 def _in_clone(framework: Framework, source: Source) -> bool:
-    """Whether a file lies in a folder of the framework's name, which tells it from its kin alone."""
+    """Whether a file lies in a folder with the framework's name; this only separates frameworks with equal
+    options.
+    """
     folder = re.compile(
         rf"(.*\W)?{re.escape(framework.repository.rpartition('/')[2])}", re.IGNORECASE
     )
@@ -383,8 +392,8 @@ def _in_clone(framework: Framework, source: Source) -> bool:
 
 
 def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
-    """Whether some say what the advantage is, and no framework of another family has all of these names, as
-    they stand or else by their last parts.
+    """Whether some of the names choose the advantage, and no framework of another family has all of these
+    names, in full or by their last parts.
     """
     frameworks = catalogue().frameworks
 
@@ -397,7 +406,7 @@ def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
             if not whole or plain(word) in each.names()
         }
 
-    # A name with its sections says more than the last part of another; of G alone it says no more.
+    # A name with its sections is stronger evidence than the last part of another name, except for G alone.
     advantage = any(frameworks[name].options[each].kind == "advantage" for each in known[name])
     whole = advantage and any("." in word for word in words(name, True))
     own, wrong = words(name, whole), _wrong(frameworks[name], known[name])
@@ -410,8 +419,8 @@ def _told(name: str, known: Mapping[str, Mapping[str, Named]]) -> bool:
 
 
 def _tells(framework: Framework, known: Mapping[str, Named]) -> bool:
-    """Whether a framework with options of the advantage has any that say what it is; or G, where its own
-    default is a group's.
+    """Whether an advantage option of the framework is named; or G, if the framework's default is a group
+    baseline.
     """
     kinds = {framework.options[name].kind for name in known}
     if not framework.of_kind("advantage"):
@@ -423,12 +432,12 @@ def _tells(framework: Framework, known: Mapping[str, Named]) -> bool:
 
 
 def _wrong(framework: Framework, known: Mapping[str, Named]) -> int:
-    """How many options have a value that is none of theirs."""
+    """The number of options with a value that they do not allow."""
     return sum(_is_wrong(framework.options[name], pairs) for name, pairs in known.items())
 
 
 def _is_wrong(option: Option, pairs: Named) -> bool:
-    """Whether a value is none that the option may have."""
+    """Whether the option does not allow this value."""
     try:
         for _, text in pairs:
             if not option.refuses(text or "true"):
@@ -443,7 +452,7 @@ def _runs(pattern: str, source: Source) -> re.Match[str] | None:
 
 
 def _is_command(words: list[str]) -> bool:
-    """Whether they start a run, or are options alone, so that no framework stands first."""
+    """Whether the words start a run, or are only options, so that the framework does not come first."""
     return (
         bool(re.search("^--|=", words[0]))
         or "-m" in words
@@ -455,19 +464,19 @@ _PINNED = re.compile(r"([\w.-]+)(?:\[[\w,-]*\])?==(.*)")
 _COMPARED = {"==": eq, ">=": ge, "<=": le, "!=": ne, "<": lt, ">": gt}
 
 NEAR = 0.9
-"""Likeness of two names from which one is taken for a slip of the other."""
+"""The similarity of two names from which one counts as a typing error of the other."""
 
 _RIVALS = 4
-"""Frameworks that are named where a file may be of more."""
+"""The most frameworks that a message lists if a file may belong to several."""
 
 _TELLING = ("advantage", "group size", "aggregation")
 _DECIDING = (*_TELLING, "KL", "loss", "length")
-"""Kinds of options that the answer is made of."""
+"""The kinds of options that determine the answer."""
 
 _COMMON = ("policy", "sampling", "score", "rewards")
-"""Kinds of options whose names every trainer has, so that they do not tell whose they are."""
+"""The kinds of options whose names occur in every trainer, so they do not identify the framework."""
 
 _ELSEWHERE = re.compile(
     "val|eval|test|valid|optim|adam|sched|quant|qat|bnb|critic|reward_model|rm$|lora|peft|teacher|distill"
 )
-"""Sections whose options are not those of the loss."""
+"""The sections whose options do not belong to the loss."""

@@ -1,4 +1,4 @@
-"""The comparisons of trainers over the turns of episodes, as this library's schemes write it (turns)."""
+"""How trainers compare the turns of episodes, written with this library's schemes (turns)."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .meaning import Meaning
 from .options import texts_by_name
 
 _RANDOM = ("1/s", "n/(n-1)")
-"""Factors of a term that depend on the group."""
+"""Factors of a term that change from group to group."""
 
 
 @frozen
 class Term:
-    """One scheme of :func:`ustat_pg.estimators.turns`, as a trainer has it.
+    """One scheme of :func:`ustat_pg.estimators.turns` with the arguments that a trainer uses.
 
     Arguments:
-        scheme, ddof: as that function takes them.
-        states: whether turns in an equal state are compared, in place of the same turn.
-        discount: the option that holds γ.
-        times: what multiplies it: an option, or words.
+        scheme, ddof: arguments of that function.
+        states: whether turns in equal states are compared, rather than turns with equal numbers.
+        discount: option that gives γ.
+        times: factor of the term: an option, or words.
     """
 
     scheme: str
@@ -36,7 +36,7 @@ class Term:
     times: str = ""
 
     def written(self, values: Mapping[str, str]) -> str:
-        """The call that makes it, with the discount among the values of options."""
+        """The call that computes the term, with the discount from the options' values."""
         words = [f'"{self.scheme}"']
         words += ["states=states"] if self.states else []
         words += [f"discount={values[self.discount]}"] if self.discount else []
@@ -49,13 +49,14 @@ class Term:
         """The objective of its mean, in words."""
         if self.ddof is not None or self.times in _RANDOM:
             if self.scheme.startswith("episode"):
-                return "An episode counts as one output: with returns 0 and 1 it climbs what is said above"
+                return "An episode counts as one output: with returns 0 and 1 it climbs the objective above"
             return "Its objective has no closed form; enumerate_turns gives its mean on a problem"
         if not self.states:
             return f"{self.scheme} climbs {CLIMBS[self.scheme]}"
         return (
-            f"{self.scheme} by states climbs each state's part of J with a weight of its own, smaller where "
-            "few episodes meet it; an episode's other visits to the state bias the estimate"
+            f"{self.scheme} by states climbs each state's part of J with the state's own weight. "
+            f"This weight is smaller if few episodes visit the state. Other visits of an episode "
+            f"to the state bias the estimate"
         )
 
 
@@ -65,15 +66,15 @@ def _terms(tables: Sequence[Mapping[str, Any]]) -> tuple[Term, ...]:
 
 @frozen
 class TurnRow:
-    """The scheme over turns of some values of a framework's options.
+    """The scheme over turns that some values of a framework's options choose.
 
     Arguments:
-        when: the values, by option; several where any will do.
-        terms: what is added up.
-        source: the file in the framework's repository, and lines.
-        turn: what counts as a turn, where that is no call of the model.
-        says: what else is to know.
-        read: whether it was only read there, and not run.
+        when: the values, by option; several if any of them fits.
+        terms: terms that are added up.
+        source: the file in the framework's repository, and the lines.
+        turn: what counts as a turn, if that is not one call of the model.
+        says: further sentences.
+        read: whether the code was only read, and not run.
     """
 
     when: Mapping[str, tuple[str, ...]] = field(converter=texts_by_name)
@@ -94,13 +95,13 @@ def _tables() -> dict[str, Any]:
 
 
 def compared() -> dict[str, str]:
-    """The comparison of each scheme, in words."""
+    """What each scheme compares, in words."""
     return dict(_tables()["compares"])
 
 
 @cache
 def turn_rows() -> dict[str, tuple[TurnRow, ...]]:
-    """The rows of frameworks that have them, by name.
+    """The rows over turns, by the name of the framework.
 
     >>> [term.scheme for term in turn_rows()["verl-agent"][0].terms]
     ['pooled-mean', 'to-go-mean']
@@ -110,7 +111,7 @@ def turn_rows() -> dict[str, tuple[TurnRow, ...]]:
 
 
 def over_turns(meaning: Meaning) -> list[str]:
-    """Sentences on what a trainer's options compare over turns; none where no row says.
+    """Sentences on what a trainer's options compare over turns; empty if no row fits.
 
     >>> from ustat_pg.catalogue import resolve
     >>> print(over_turns(resolve("prime-rl group_size=8"))[0])

@@ -1,1 +1,3 @@
-"""Commands of ``ustat-pg``: each reads words, calls a function of the library and prints its record."""
+"""Commands of ``ustat-pg``: each parses its arguments, calls a function of the library and prints the
+record.
+"""

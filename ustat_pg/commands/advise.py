@@ -1,4 +1,4 @@
-"""``ustat-pg advise`` and ``ustat-pg rewards``: group sizes of problems and models, groups without signal."""
+"""The commands ``ustat-pg advise``, for group sizes, and ``ustat-pg rewards``, for groups without signal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> None:
     plot, form = given.pop("plot", None), given.pop("form", None)
     del given["command"]
     if plot is not None:
-        # Before anything is sampled.
+        # This check comes before any sampling.
         refuse_plot(plot)
     advice = _advice(given)
     if plot is not None:
@@ -48,7 +48,7 @@ def _advice(given: dict[str, Any]) -> ProblemAdvice | PoolAdvice:
 
 
 def rewards(options: argparse.Namespace) -> None:
-    """Print pass rates, and groups without signal, of a file of rewards."""
+    """Print the pass rates and the groups without signal in a file of rewards."""
     from ..llm.rollouts.rewards import summarise_rewards
 
     def show() -> None:

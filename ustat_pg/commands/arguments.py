@@ -1,4 +1,4 @@
-"""The arguments of the commands here, apart from what runs them: ``--help`` imports no library."""
+"""The commands' arguments, separate from the code that runs them, so ``--help`` imports no library."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ from typing import Any
 
 
 def add_predict(commands: Any) -> None:
-    """The command's options."""
+    """Add the options of ``predict``."""
     predict = commands.add_parser(
         "predict",
-        help="the exact MSE of a gradient estimator on a problem",
-        description="The exact MSE of a gradient estimator on a problem, and what it is made of.",
+        help="compute the exact MSE of a gradient estimator on a problem",
+        description="Compute the exact MSE of a gradient estimator on a problem, and its parts.",
     )
     predict.add_argument("problem", metavar="PROBLEM", help="a .json or .npz file, or ustat:NAME")
     predict.add_argument(
         "--estimator",
         metavar="NAME",
-        help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; for "
-        "rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, shrinkage:L, best; "
-        "with --enumerate also norm-weighted, and the others for any rewards",
+        help="grpo (default), vanilla, group-mean, oracle, constant, minimum-variance, critic; "
+        "for rewards 0 and 1 also std, std-ddof1, nemo, maxrl, pass-at-k:K, bayes:A,B, "
+        "shrinkage:L, best; --enumerate allows these for any rewards, and also norm-weighted",
     )
     sizes = predict.add_mutually_exclusive_group(required=True)
     sizes.add_argument("--group-size", type=int, metavar="G")
     sizes.add_argument(
         "--plan",
         metavar="PLAN",
-        help="groups sized by their rewards, '3+2 if mixed', or a published scheme (dapo, pilot-commit, "
-        "reinforce-ada, ...); --estimator is then sequential, the unbiased one, or the scheme's",
+        help="a plan that sizes groups by their rewards, '3+2 if mixed', or a published scheme "
+        "(dapo, pilot-commit, reinforce-ada, ...); --estimator is then sequential (unbiased) or "
+        "the scheme's own",
     )
     predict.add_argument("--batch-size", type=int, default=1, metavar="B", help="default: 1")
     predict.add_argument(
         "--design",
         default="iid",
         choices=("iid", "fixed", "without-replacement"),
-        help="how the prompts of a minibatch are chosen (default: iid)",
+        help="way to draw the prompts of a minibatch (default: iid)",
     )
     predict.add_argument(
-        "--constant", type=float, metavar="V", help="value of the estimator constant"
+        "--constant", type=float, metavar="V", help="baseline of the estimator constant"
     )
     predict.add_argument(
         "--critic", metavar="FILE", help="JSON list of predicted values, one for each context"
@@ -44,7 +45,7 @@ def add_predict(commands: Any) -> None:
     predict.add_argument(
         "--enumerate",
         action="store_true",
-        help="enumerate all outcomes where there is no closed form",
+        help="enumerate all outcomes if there is no closed form",
     )
     predict.add_argument(
         "--covariance", action="store_true", help="print the covariance matrix too"
@@ -52,21 +53,21 @@ def add_predict(commands: Any) -> None:
     predict.add_argument(
         "--verifier-rates",
         metavar="A,C",
-        help="shares of right and of wrong answers that an imperfect verifier accepts: says what that does "
-        "to the gradient, its noise and the best group size; rewards 0 and 1",
+        help="shares of right and of wrong answers that an imperfect verifier accepts; prints "
+        "the effect on the gradient, its noise and the best group size, for rewards 0 and 1",
     )
-    predict.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    predict.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
 def add_explain(commands: Any) -> Any:
-    """The parser of explain."""
+    """Add the parser of ``explain``."""
     explain = commands.add_parser(
         "explain",
-        help="what the options of a trainer mean: what it climbs, how biased, how noisy",
-        description="What the options of a trainer mean, for rewards 0 and 1: which estimator it is, "
-        "what it climbs, how biased and how noisy it is, which options change nothing.",
+        help="say what a trainer's options climb, and how biased and noisy they are",
+        description="Say what the options of a trainer mean for rewards 0 and 1: the estimator, "
+        "what it climbs, its bias and noise, and the options that change nothing.",
         allow_abbrev=False,
-        # A trainer's own options, as its command line has them.
+        # A trainer's own options, in the form of its command line.
         rest="estimator",
     )
     explain.add_argument(
@@ -81,13 +82,13 @@ def add_explain(commands: Any) -> Any:
     explain.add_argument(
         "--against",
         metavar="OPTIONS",
-        help="say what differs from this one in effect: 'verl run.yaml'",
+        help="compare with the effects of these options: 'verl run.yaml'",
     )
     explain.add_argument(
         "--group-size",
         type=int,
         metavar="G",
-        help="group size, in place of that of a trainer's options",
+        help="group size; it replaces the one in a trainer's options",
     )
     explain.add_argument(
         "--pass-rate",
@@ -100,11 +101,11 @@ def add_explain(commands: Any) -> Any:
         "--pass-rates",
         "--rollouts",
         metavar="FILE",
-        help="a JSON list of pass rates, or rewards or a trainer's log, as for ustat-pg rewards",
+        help="a JSON list of pass rates; or rewards or a trainer's log, as for ustat-pg rewards",
     )
     text = "columns of a log that define a group (default: prompt and step)"
     explain.add_argument("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
-    text = "reward column of a log that has several, or a sum, correct+0.5*format"
+    text = "reward column, or a sum of columns, correct+0.5*format, if a log has several"
     explain.add_argument("--reward", metavar="COLUMN", help=text)
     explain.add_argument(
         "--problem", metavar="FILE", help="a .json or .npz file, in place of pass rates"
@@ -112,27 +113,28 @@ def add_explain(commands: Any) -> Any:
     explain.add_argument(
         "--reward-rates",
         metavar="RATES",
-        help="pass rates of several rewards at a prompt, each 0 or 1: format=.9,correct=.2, independent "
-        "given the prompt, or with the chance of both, format+correct=.2; or a JSON file of these. Says "
-        "which gradients add up where rewards are summed or normalised separately (GDPO)",
+        help="pass rates of several 0/1 rewards at a prompt: format=.9,correct=.2 if they are "
+        "independent given the prompt, else with the chance of both, format+correct=.2; or a "
+        "JSON file of these. Prints which gradients add up if rewards are summed or normalised "
+        "separately (GDPO)",
     )
     explain.add_argument(
         "--weights",
         metavar="W",
-        help="weights of these rewards, 1,.5 (default: those of a trainer's options, or 1)",
+        help="weights of these rewards, 1,.5 (default: the weights in a trainer's options, or 1)",
     )
     explain.add_argument("--plot", metavar="FILE", help="plot w against the pass rate")
-    explain.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    explain.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     return explain
 
 
 def add_problems(commands: Any) -> None:
-    """The options of problems."""
+    """Add the options of ``problems``."""
     problems = commands.add_parser(
         "problems",
-        help="problems with a name, ustat:NAME, to cite and compare on",
-        description="The problems that ship with the library, which every command takes by name: "
-        "ustat-pg advise ustat:uneven --budget 64.",
+        help="list the named problems, ustat:NAME, for citing and comparing",
+        description="List the problems that ship with the library. Every command accepts their "
+        "names: ustat-pg advise ustat:uneven --budget 64.",
     )
-    problems.add_argument("name", nargs="?", metavar="NAME", help="print this one's file")
-    problems.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    problems.add_argument("name", nargs="?", metavar="NAME", help="print the file of this problem")
+    problems.add_argument("--json", action="store_true", help="print one JSON object on stdout")

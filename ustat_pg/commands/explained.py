@@ -1,4 +1,4 @@
-"""``ustat-pg explain``: what is asked, printed as text or as JSON, or drawn."""
+"""The command ``ustat-pg explain``: it prints an explanation as text or JSON, or plots it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _asked(options: argparse.Namespace) -> Found:
         others = ("pass_rate", "pass_rates", "problem", "plot", "against", "reward")
         if given := [_flag(name) for name in others if getattr(options, name)]:
             raise InputError(
-                f"{given[0]} is for one reward, --reward-rates for several: give one of the two"
+                f"{given[0]} is for one reward and --reward-rates is for several: give one of the two"
             )
         asked = {"group_size": size, "weights": options.weights}
         return explain_rewards(options.reward_rates, options.estimator, **asked)
@@ -52,7 +52,7 @@ def _asked(options: argparse.Namespace) -> Found:
     if options.pass_rates is not None:
         rates += _pass_rates(Path(options.pass_rates), options)
     else:
-        _refuse_unread(options, "there is no log to read", "group_by", "reward")
+        _refuse_unread(options, "these options need a log", "group_by", "reward")
     if len(options.estimator) == 1 and options.estimator[0] in SCHEMES:
         unread = ("against", "group_size", "problem")
         _refuse_unread(options, f"{options.estimator[0]} is a way of sampling", *unread)
@@ -66,12 +66,16 @@ def _asked(options: argparse.Namespace) -> Found:
         return explanation
     _refuse_unread(options, "--against compares two", "plot")
     if explanation.meaning is None or named(options.against) is not None:
-        raise InputError("--against compares options of trainers: an estimator's name has none")
+        raise InputError(
+            "--against compares options of trainers, and an estimator's name has no options"
+        )
     return Differences(explanation, explain(options.against, **prompts))
 
 
 def _refuse_others(options: argparse.Namespace) -> None:
-    """Refuse options of another command, unless a trainer that may be meant has them too."""
+    """Raise an error for options of another command, unless the trainer may have options with the same
+    names.
+    """
     flags = [word.partition("=")[0] for word in options.estimator]
     if not (foreign := [flag for flag in flags if flag in options.others]):
         return
@@ -82,23 +86,23 @@ def _refuse_others(options: argparse.Namespace) -> None:
     for flag in foreign:
         if not any(framework.matching(flag) for framework in frameworks):
             owner = options.others[flag]
-            raise InputError(f"explain has no option {flag}, which {owner} has: leave it out")
+            raise InputError(f"explain has no option {flag} (it belongs to {owner}): leave it out")
 
 
 def _refuse_unread(options: argparse.Namespace, why: str, *names: str) -> None:
-    """Refuse options that are given and that nothing would read."""
+    """Raise an error for given options that nothing would read."""
     given = [_flag(name) for name in names if getattr(options, name)]
     if given:
         raise InputError(f"{why}: leave out {', '.join(given)}, which would be ignored")
 
 
 def _flag(name: str) -> str:
-    """An option as it is typed."""
+    """The option as a user types it."""
     return f"--{name.replace('_', '-')}"
 
 
 def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
-    """The pass rates in a JSON list, or of the prompts of a log."""
+    """The pass rates in a JSON list, or of the prompts in a log."""
     if path.suffix == ".json" and isinstance(numbers := read_json(path), list):
         _refuse_unread(options, f"{path} is not a log", "group_by", "reward")
         if not numbers:
@@ -111,7 +115,7 @@ def _pass_rates(path: Path, options: argparse.Namespace) -> list[float]:
 
 
 def _numbers(text: str) -> list[float]:
-    """The numbers of a list with commas."""
+    """The numbers in a list with commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:

@@ -1,4 +1,4 @@
-"""A file that another program writes, read again whenever it has grown."""
+"""Following a file that another program writes: it is read again whenever it has grown."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SECONDS = 2.0
 
 
 def follow(path: Path, show: Callable[[], None]) -> None:
-    """Show a file, or a folder of files, now and after each change, until it is interrupted.
+    """Show a file, or a folder of files, now and after each change, until an interruption.
 
-    What cannot be read yet is waited for, and said once.
+    If the file cannot be read yet, the function says so once and waits.
     """
     said, before = None, None
     while True:
@@ -33,7 +33,7 @@ def follow(path: Path, show: Callable[[], None]) -> None:
 
 
 def _state(path: Path) -> list[tuple[str, int, int]]:
-    """What of a file, or of those in a folder, changes as they are written."""
+    """The properties of a file, or of the files in a folder, that change when they are written."""
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     stats = [(str(file), file.stat()) for file in files if file.is_file()]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

@@ -1,4 +1,4 @@
-"""``ustat-pg llm mse``, and the progress of all that samples or scores."""
+"""The command ``ustat-pg llm mse``, and the progress bars of sampling and scoring."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Lines(logging.Handler):
-    """The library's log as lines on stderr, above the bar where there is one."""
+    """The library's log as lines on stderr, above the progress bar if there is one."""
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
@@ -33,7 +33,7 @@ class _Lines(logging.Handler):
 
 @contextmanager
 def shown_progress() -> Iterator[Progress]:
-    """One bar of progress, and above it the lines of the library's log."""
+    """A progress bar, with the lines of the library's log above it."""
     log, lines = logging.getLogger("ustat_pg.llm"), _Lines()
     level = log.level
     log.addHandler(lines)
@@ -56,7 +56,9 @@ def shown_progress() -> Iterator[Progress]:
 
 
 def mse(options: argparse.Namespace) -> None:
-    """Print every estimator's gradient MSE at every group size; of an older policy's rollouts their noise."""
+    """Print every estimator's gradient MSE at every group size, or the noise of an older policy's
+    rollouts.
+    """
     settings = {
         name: value for name, value in vars(options).items() if name not in ("command", "part")
     }

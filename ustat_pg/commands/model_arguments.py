@@ -1,6 +1,6 @@
-"""The options of the commands on language models. Nothing heavy is imported here.
+"""The options of the commands on language models; this module imports nothing slow.
 
-An option that is not given is not in the namespace: the function that is called has its default.
+The namespace has only the options that are given; the called function has the defaults.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from .parser import Parser, Subject
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
-_SCORED = Subject("--scored FILE", "--scored takes no model")
-_OWN = Subject("--model M --rollouts FILE", "rollouts of your own are not sampled again")
+_SCORED = Subject("--scored FILE", "--scored does not need a model")
+_OWN = Subject("--model M --rollouts FILE", "your own rollouts are not sampled again")
 _SAMPLED = Subject(
-    "--model M", "--model takes no PROBLEM, and options of a log with --rollouts alone"
+    "--model M",
+    "--model does not allow a PROBLEM, and allows options of a log only with --rollouts",
 )
-_PROBLEM = Subject("PROBLEM", "a problem file is not a language model: name one of the two")
+_PROBLEM = Subject("PROBLEM", "a problem file is not a language model: give one of the two")
 MSE = {"scored": _SCORED, "rollouts": _OWN, "model": _SAMPLED}
-"""What ``llm mse`` is asked of."""
+"""The subjects of ``llm mse``."""
 ADVISE = MSE | {"problem": _PROBLEM}
-"""What ``advise`` is asked of."""
+"""The subjects of ``advise``."""
 
 
 def advise_arguments(command: Parser) -> None:
@@ -31,35 +32,43 @@ def advise_arguments(command: Parser) -> None:
     add = command.options(*ADVISE)
     text = "a .json or .npz file, or ustat:NAME"
     command.options("problem")("problem", nargs="?", metavar="PROBLEM", help=text)
-    text = "outputs per step, B prompts times G; with costs, the most that a step may cost"
+    text = "outputs per step, B prompts times G; with costs, the largest cost of a step"
     add("--budget", type=quantity, needed=True, metavar="K", help=text)
     _subject(command)
     models = command.options("model", "rollouts")
-    models("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
+    models(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder that keeps all results, from which the command can continue",
+    )
     models(
         "--until",
         type=_until,
         metavar="all|SHARE",
-        help="take more prompts until the advised G costs at most this share over the least error, or "
-        "all prompts are used (default: 5%%, if neither --limit nor rollouts set their number)",
+        help="add prompts until the error at the advised G exceeds the least error by at most "
+        "this share, or all prompts are used (default: 5%%, if neither --limit nor rollouts fix "
+        "the number)",
     )
     costs = command.options(*ADVISE, group=command.add_argument_group("costs"))
     costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")
     text = "cost of each output (default: 1 if only --prompt-cost is given)"
     costs("--output-cost", type=float, metavar="R", help=text)
-    text = "prompts, of a pool and of a step, are drawn without replacement from N (default: independently)"
+    text = "draw the prompts of a pool and of a step without replacement from N (default: independently)"
     costs("--population", type=int, metavar="N", help=text)
-    text = (
-        "a trainer's options in use, 'trl scale_rewards=group' or run.yaml, to compare others with"
-    )
+    text = "compare with the options that a trainer uses now, 'trl scale_rewards=group' or run.yaml"
     add("--estimator", metavar="OPTIONS", help=text)
     form = command.options(*ADVISE, group=command.add_mutually_exclusive_group())
     _form(form, "json", "one JSON object on stdout")
-    _form(form, "csv", "the table of group sizes alone, as CSV")
+    _form(form, "csv", "print only print the table of group sizes as CSV")
     text = "plot the error, relative to the least, against G"
     add("--plot", type=Path, metavar="FILE", help=text)
-    add("--adaptive", action="store_true", help="compare groups in two stages with fixed ones too")
-    text = "cost of a second stage, in outputs; with --adaptive"
+    add(
+        "--adaptive",
+        action="store_true",
+        help="also compare groups in two stages with fixed groups",
+    )
+    text = "cost of a second stage, in outputs (with --adaptive)"
     costs("--stage-cost", type=float, metavar="N", help=text)
 
 
@@ -68,8 +77,13 @@ def mse_arguments(command: Parser) -> None:
     add, logs = command.options(*MSE), command.options("rollouts")
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     _subject(command)
-    add("--out", type=Path, metavar="DIR", help="keep everything here and continue from it")
-    text = "weight tokens by the ratio to the older policy that drew them, from log_probs"
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder that keeps all results, from which the command can continue",
+    )
+    text = "weight tokens by the ratio to the older policy that drew them, computed from log_probs"
     logs("--ratio", choices=("none", "token", "prefix", "sequence", "gspo"), help=text)
     logs("--clip", type=_clip, metavar="E[,E_HIGH]", help="clip ratios as PPO does")
     logs("--truncate", type=float, metavar="C", help="bound ratios as CISPO does")
@@ -77,47 +91,52 @@ def mse_arguments(command: Parser) -> None:
 
 
 def _subject(command: Parser) -> None:
-    """Add the options that say which model, prompts and rollouts, and how they are scored."""
+    """Add the options that choose the model, the prompts, the rollouts and their scores."""
     add, logs = command.options("model", "rollouts"), command.options("rollouts")
     text = "smollm2, a .gguf file, a local folder, embedded:NAME (base, strong, ...) or a hub id"
     add("--model", needed=True, metavar="M", help=text)
     add(
         "--prompts",
         metavar="P",
-        help="gsm8k, math, reasoning-gym:NAME, embedded:NAME, each with options (math:source=FOLDER, "
-        "reasoning-gym:chain_sum,max_terms=2), smollm2:ask and other settings, or a .jsonl file; an "
-        "embedded model has its own",
+        help="gsm8k, math, reasoning-gym:NAME, embedded:NAME, each with options "
+        "(math:source=FOLDER, reasoning-gym:chain_sum,max_terms=2), smollm2:ask and other "
+        "settings, or a .jsonl file (default for an embedded model: its own prompts)",
     )
-    add("--shots", type=int, metavar="K", help="worked examples in each prompt of reasoning-gym")
-    text = "verifier for a .jsonl file, with TRL's signature"
+    add(
+        "--shots",
+        type=int,
+        metavar="K",
+        help="number of worked examples in each prompt of reasoning-gym",
+    )
+    text = "verifier for a .jsonl file, a function with TRL's signature"
     add("--verifier", metavar="MODULE:FUNCTION", help=text)
     add("--limit", type=int, metavar="N", help="take N prompts, drawn by --seed (default: all)")
     add("--seed", type=int, metavar="S", help="seed of prompts and rollouts (default: 0)")
-    text = "your own rollouts, .jsonl, or a trainer's log"
+    text = "your own rollouts (.jsonl), or a trainer's log"
     logs("--rollouts", type=Path, metavar="FILE", help=text)
     text = "columns of a log that define a group (default: prompt and step)"
     logs("--group-by", nargs="+", metavar="COLUMN", help=text)
     logs("--reward", metavar="COLUMN", help="reward column of a log that has several")
     draw = command.options("model", group=command.add_argument_group("sampling"))
-    draw("--samples", type=int, metavar="N", help="rollouts a prompt (default: 64)")
+    draw("--samples", type=int, metavar="N", help="rollouts per prompt (default: 64)")
     draw("--max-new-tokens", type=int, metavar="T", help="longest completion")
-    draw("--batch", type=int, metavar="N", help="completions sampled at a time")
+    draw("--batch", type=int, metavar="N", help="number of completions sampled at a time")
     group = command.add_argument_group("model and scores")
     score = command.options("model", "rollouts", group=group)
     score("--device", help="cpu, cuda, cuda:N (default: the machine's accelerator)")
-    score("--dtype", help="type of the weights: float32, bfloat16 (default: as stored)")
-    score("--lora", metavar="FOLDER_OR_RANK", help="an adapter, or a fresh one")
+    score("--dtype", help="type of the weights, float32 or bfloat16 (default: the stored type)")
+    score("--lora", metavar="FOLDER_OR_RANK", help="a LoRA adapter, or the rank of a new one")
     score("--pad-token", metavar="TOKEN", help="pad token, if the tokenizer has none")
     text = "score only these parameters; may be repeated"
     score("--parameters", action="append", metavar="PATTERN", help=text)
-    text = "loop works for every architecture (default: hooks)"
+    text = "way to compute scores; loop works for every architecture (default: hooks)"
     score("--method", choices=("hooks", "loop"), help=text)
     score("--autocast", action="store_true", help="forward pass in bfloat16")
-    text = "memory to use besides the model, such as 1GiB (default: most of the free memory)"
+    text = "memory to use in addition to the model, such as 1GiB (default: most of the free memory)"
     score("--memory", type=_bytes, metavar="SIZE", help=text)
-    text = "a scored pool, .npz, without a model"
+    text = "a scored pool (.npz); no model is needed"
     command.options("scored")("--scored", type=Path, metavar="FILE", help=text)
-    text = "accept rollouts that another policy seems to have drawn"
+    text = "accept rollouts even if they seem to come from another policy"
     command.options(*MSE)("--off-policy", action="store_true", help=text)
 
 
@@ -126,18 +145,19 @@ def _form(add: Any, name: str, help: str) -> None:
 
 
 def add_rewards(commands: Any) -> None:
-    """Add the command of rewards without a model."""
+    """Add the command ``rewards``, which needs no model."""
     command = commands.add_parser(
         "rewards",
-        help="why a loss is 0 or a reward flat, and pass rates, from logged rewards",
-        description="Why a loss is 0 or a reward flat, from rewards or a trainer's log: groups of equal "
-        "rewards, truncated outputs, a constant part of the reward, nearly equal rewards; nothing if none of "
-        "these is found. Pass rates, and the share of groups of equal rewards at each group size.",
+        help="say from logged rewards why a loss is 0 or a reward is flat",
+        description="Say from rewards or a trainer's log why a loss is 0 or a reward is flat: "
+        "groups of equal rewards, truncated outputs, a constant part of the reward, or nearly "
+        "equal rewards; nothing is said if none of these is found. Print pass rates, and the "
+        "share of groups of equal rewards at each group size.",
     )
     add = command.add_argument
     text = ".json, .jsonl, .csv, .tsv, each as it is or .gz, .parquet, or a folder of them"
     add("file", metavar="FILE", type=Path, help=text)
-    text = "go on, and print again whenever the file has grown, until interrupted"
+    text = "wait, and print again whenever the file has grown, until interrupted"
     add("--follow", action="store_true", help=text)
     text = "columns of a log that define a group (default: prompt and step)"
     add("--group-by", nargs="+", default=(), metavar="COLUMN", help=text)
@@ -146,11 +166,11 @@ def add_rewards(commands: Any) -> None:
     add("--group-sizes", type=sizes, metavar="G[,G...]", help="group sizes (default: powers of 2)")
     form = command.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object on stdout")
-    form.add_argument("--csv", action="store_true", help="the table of group sizes, as CSV")
+    form.add_argument("--csv", action="store_true", help="print the table of group sizes as CSV")
 
 
 def quantity(text: str) -> int | float:
-    """A number, whole where it can be: 1024, 1e6 and 0.5 are all budgets that people write."""
+    """A number, an int if it is whole: people write budgets as 1024, 1e6 and 0.5."""
     try:
         number = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Words of a command line as options, and what is wrong with them in one line."""
+"""A parser of the command line that reports an error in one line."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..validation import InputError, nearest, one_of
 
 @dataclass(frozen=True)
 class Subject:
-    """What a command is asked of: how it is written, and why it takes no options of the others."""
+    """A subject of a command: how it is written, and why it does not accept options of other subjects."""
 
     written: str
     why: str
 
 
 class Parser(argparse.ArgumentParser):
-    """The words of a command line; what is wrong with them is one line.
+    """The parser of a command line; an error is one line.
 
     Arguments:
-        rest: the place of words that are none of its own; unless given they are refused.
-        subjects: what the command may be asked of, by the option that says so. The first of them that is
-            given is the subject; options of the others are refused, and ``--help`` beside it shows its own.
+        rest: name for unknown words; without it, unknown words are an error.
+        subjects: the command's subjects, by the option that gives each. The first one that is given is the
+            subject; options of the others are an error, and ``--help`` after it shows its options.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
         self._of: dict[argparse.Action, tuple[str, ...]] = {}
         self._needed: list[argparse.Action] = []
         if subjects:
-            # An option that is not given is not in the namespace.
+            # The namespace has only the options that are given.
             settings |= {"argument_default": argparse.SUPPRESS}
             settings |= {"add_help": False, "allow_abbrev": False}
         super().__init__(*arguments, **settings)
@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
             self.options(*subjects)("-h", "--help", action="store_true", help=text)
 
     def options(self, *subjects: str, group: Any = None) -> Any:
-        """What adds an option that these subjects take, to the parser or to a group of its options."""
+        """A function that adds an option of these subjects, to the parser or to a group of options."""
         return partial(self._option, subjects, self if group is None else group)
 
     def _option(
@@ -58,11 +58,11 @@ class Parser(argparse.ArgumentParser):
         action = group.add_argument(*names, **how)
         self._of[action] = subjects
         if needed:
-            # Of some subjects alone, which argparse cannot require.
+            # Only some subjects need it, and argparse cannot express that.
             self._needed.append(action)
 
     def flags(self, subject: str | None = None) -> list[str]:
-        """The options, or those that a subject takes."""
+        """All options, or the options of one subject."""
         return [
             flag
             for flag, action in self._option_string_actions.items()
@@ -70,7 +70,7 @@ class Parser(argparse.ArgumentParser):
         ]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Words as options; a shell passes no NUL, a caller may."""
+        """The options in the words; a shell passes no NUL, but a caller may."""
         words = list(sys.argv[1:] if args is None else args)
         for word in words:
             if "\0" in word:
@@ -91,7 +91,9 @@ class Parser(argparse.ArgumentParser):
         self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
     def _settle(self, options: argparse.Namespace) -> None:
-        """Show the help of the subject, or refuse what it does not take and ask for what it lacks."""
+        """Show the help of the subject, or raise an error for options that it does not accept or that it
+        lacks.
+        """
         given = vars(options)
         subject = next((name for name in self.subjects if name in given), None)
         if given.pop("help", False):
@@ -113,7 +115,7 @@ class Parser(argparse.ArgumentParser):
         return [action for action in self._needed if subject in self._of[action]]
 
     def _typed(self, name: str, value: Any) -> str:
-        """An option as it was typed, or the word in a place."""
+        """An option as the user typed it, or the word of a positional argument."""
         flag = f"--{name.replace('_', '-')}"
         return flag if flag in self._option_string_actions else str(value)
 
@@ -129,7 +131,7 @@ class Parser(argparse.ArgumentParser):
         self.exit()
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a word that is none of an option's, with the nearest of them."""
+        """Raise an error for a word that is not an allowed value, with the nearest value."""
         if action.choices is not None:
             try:
                 one_of(" ".join(action.option_strings) or "command", value, [*action.choices])
@@ -137,5 +139,5 @@ class Parser(argparse.ArgumentParser):
                 self.error(str(error))
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the words."""
+        """Raise an error for the words."""
         raise InputError(f"{message}; see {self.prog} --help")

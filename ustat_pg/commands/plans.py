@@ -1,4 +1,4 @@
-"""``ustat-pg predict --plan``: what a plan of sampling climbs, its noise, and the outputs it draws."""
+"""The command ``ustat-pg predict --plan``: what a plan of sampling climbs, its noise, and its outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..validation import InputError
 
 
 def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
-    """A prediction under a plan, as rows or as one JSON object; the unbiased estimator beside it."""
+    """Print a prediction under a plan, and the unbiased estimator, as rows or as one JSON object."""
     plan, scheme = Plan.parse(options.plan).text, SCHEMES.get(options.plan)
     if options.design != "iid" or options.covariance:
         raise InputError("a plan takes independent prompts: leave out --design and --covariance")
@@ -31,12 +31,12 @@ def printed_plan(problem: SoftmaxBandit, options: argparse.Namespace) -> str:
         return json.dumps(prediction.to_dict() | {"sequential": beside})
     if name == "sequential" or unbiased is None or unbiased.critical_budget is None:
         return str(prediction)
-    text = "outputs at which they are equal, unbiased"
+    text = "the same for the unbiased estimator"
     return f"{prediction}\n{text:42} {unbiased.critical_budget:.6g}"
 
 
 def _enumerated(problem: SoftmaxBandit, plan: str, name: str, batch_size: int) -> dict[str, Any]:
-    """Error and size by enumeration of every group in the order drawn, graded rewards too."""
+    """The error and size, by enumeration of every group in the drawn order, also for graded rewards."""
     cell = PlanCell.of(problem, plan)
     (size,) = cell.measure("exact", [GroupSize()]).mean
     found = enumerate_mse(problem, cell.weighed(of_plan(name)), cell.group_size)

@@ -1,4 +1,4 @@
-"""Files that ``--plot`` draws into."""
+"""The files that ``--plot`` writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def refuse_plot(path: Path) -> None:
-    """Refuse a file that no picture can be written to."""
+    """Raise an error if no picture can be written to a file."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -25,7 +25,7 @@ def refuse_plot(path: Path) -> None:
 
 
 def save(axes: Axes, path: Path) -> None:
-    """Write the picture of these axes."""
+    """Write the plot on these axes to a file."""
     figure: Any = axes.figure
     try:
         figure.savefig(path)

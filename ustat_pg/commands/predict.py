@@ -1,4 +1,4 @@
-"""``ustat-pg predict``: the exact MSE of a gradient estimator on a problem, and what it is made of."""
+"""The command ``ustat-pg predict``: the exact MSE of a gradient estimator on a problem, and its parts."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _over_turns(options: argparse.Namespace) -> str:
-    """The schemes over turns on a problem with turns, side by side."""
+    """Print a comparison of the schemes over turns on a problem with turns."""
     from ..comparison import compare_turns
 
     for name in ("plan", "estimator", "constant", "critic", "verifier_rates"):
         if getattr(options, name) is not None:
             raise InputError(
-                f"{name} is given with a problem with turns, whose schemes are compared"
+                f"{name} is given, but the command compares schemes on a problem with turns"
             )
     frame = compare_turns(options.problem, options.group_size)
     if options.json:
@@ -89,7 +89,7 @@ def _over_turns(options: argparse.Namespace) -> str:
 def _enumerated(
     problem: SoftmaxBandit, moments: Moments, arguments: dict[str, Any]
 ) -> MsePrediction:
-    """The record of a closed form with every outcome enumerated in its place."""
+    """The record of a closed form, computed by enumeration of every outcome."""
     from ..engines.enumeration import enumerate_mse
 
     if arguments["constant"] is not None or arguments["critic"] is not None:
@@ -103,7 +103,7 @@ def _enumerated(
 
 
 def _verifier_rates(options: argparse.Namespace) -> tuple[float, float] | None:
-    """The rates at which a verifier accepts right and wrong answers, where they are asked."""
+    """The rates at which a verifier accepts right and wrong answers, if they are given."""
     if (text := options.verifier_rates) is None:
         return None
     unread = {
@@ -115,7 +115,7 @@ def _verifier_rates(options: argparse.Namespace) -> tuple[float, float] | None:
         "--covariance": options.covariance,
     }
     if given := [name for name, is_given in unread.items() if is_given]:
-        raise InputError(f"--verifier-rates does not read {', '.join(given)}: leave it out")
+        raise InputError(f"--verifier-rates does not use {', '.join(given)}: leave it out")
     try:
         right, wrong = map(float, text.split(","))
     except ValueError:
@@ -127,10 +127,10 @@ def _verifier_rates(options: argparse.Namespace) -> tuple[float, float] | None:
 
 
 def numbers_in(path: str) -> Any:
-    """A list from a JSON file.
+    """A list of numbers from a JSON file.
 
     Raises:
-        InputError: the file cannot be read, or holds something else.
+        InputError: the file cannot be read, or contains something else.
     """
     values = read_json(Path(path))
     if not isinstance(values, list):

@@ -1,4 +1,4 @@
-"""``ustat-pg problems``: the problems that go by a name."""
+"""The command ``ustat-pg problems``, which lists the named problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..problems import NamedProblem, example_problem, named_problem, named_probl
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the list of problems, or the file of one."""
+    """Print the list of problems, or the file of one problem."""
     if options.name is not None:
         name = named_problem(options.name).name
         print((files("ustat_pg.problems") / "named" / f"{name}.json").read_text(encoding="utf-8"))
@@ -30,13 +30,13 @@ def run(options: argparse.Namespace) -> None:
         rows.append(
             [one.cited, *sizes, f"{round(one.objective, 12):.3g}", star, one.licence, one.title]
         )
-    header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "what it is"]
+    header = ["problem", "prompts", "arms", "d", "mean reward", "best G", "licence", "description"]
     align = ("left",) + ("right",) * 5 + ("left",) * 2
     print(tabulate(rows, header, disable_numparse=True, colalign=align))
 
 
 def example(options: argparse.Namespace) -> None:
-    """Print a problem file to start from."""
+    """Print an example of a problem file."""
     print(json.dumps(example_problem(), indent=1))
 
 

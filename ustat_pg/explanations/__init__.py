@@ -1,7 +1,7 @@
-"""Explanations: what a trainer's options, an estimator, a way of sampling or several rewards do, in words and
+"""Explanations of a trainer's options, an estimator, a way of sampling or several rewards, in words and
 numbers.
 
-Each is a record, which ``ustat-pg explain`` prints.
+Each explanation is a record, and ``ustat-pg explain`` prints it.
 """
 
 import lazy_loader

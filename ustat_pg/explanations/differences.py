@@ -1,4 +1,4 @@
-"""Differences between two specifications in effect, not in words."""
+"""Differences between the effects of two specifications, however they are written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Differences(Shown):
     """The differences between two explanations of frameworks' options.
 
     Arguments:
-        one, other: of options, at the same pass rates.
+        one, other: explanations of options at the same pass rates.
 
     >>> from ustat_pg import explain
     >>> one, other = explain("verl adv_estimator=rloo rollout.n=4"), explain("trl num_generations=4")
@@ -36,12 +36,12 @@ class Differences(Shown):
     def __post_init__(self) -> None:
         if self.one.meaning is None or self.other.meaning is None:
             raise InputError(
-                "differences compare two trainers' options: an estimator's name has none"
+                "differences compare the options of two trainers, and an estimator's name has no options"
             )
 
     @property
     def rows(self) -> dict[str, tuple[str, str]]:
-        """The differences by name, with the words of the one and of the other."""
+        """The differences by name, each with the words of both explanations."""
         mine, theirs = dict(_effects(self.one)), dict(_effects(self.other))
         return {
             what: (mine.get(what, "not said"), theirs.get(what, "not said"))
@@ -50,22 +50,22 @@ class Differences(Shown):
         }
 
     def to_dict(self) -> dict[str, dict[str, str]]:
-        """The differences as JSON has them."""
+        """The differences as a dict for JSON."""
         return {what: {"A": first, "B": second} for what, (first, second) in self.rows.items()}
 
     def __str__(self) -> str:
         meanings = [each.meaning for each in (self.one, self.other) if each.meaning is not None]
         one, other = (f"{each.framework.title} {each.written}".rstrip() for each in meanings)
-        lines = [f"A is {one}", f"B is {other}", "", "What differs in effect:"]
+        lines = [f"A is {one}", f"B is {other}", "", "Effects that differ:"]
         for what, (first, second) in self.rows.items():
             lines += [f"  {what}", f"    A: {first}", f"    B: {second}"]
         if not self.rows:
-            lines = [f"{one} and {other}: the same in effect, as far as the catalogue knows."]
+            lines = [f"{one} and {other} have the same effect, as far as the catalogue knows."]
         return "\n".join(map(wrapped, [*lines, *chain(*map(passed, meanings))]))
 
 
 def _effects(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """The effects of options, in words and numbers that are equal where the effects are."""
+    """The effects of options, in words and numbers; equal effects have equal words and numbers."""
     meaning, family = explanation.meaning, explanation.family
     assert meaning is not None
     yield "group size", f"G = {explanation.group_size}"

@@ -1,10 +1,10 @@
-"""A trainer's options, or an estimator by name, in numbers.
+"""The effects of a trainer's options, or of an estimator given by name, in numbers.
 
-Pass rates alone say nothing about scores. The numbers are then those of prompts whose scores
-have E‖s‖² = 1 whatever the reward, and whose gradients g(x) are small, orthogonal, and of squared
-length proportional to p(1-p). So an error is the variance of leading order: that of RLOO is G/(G-1)
-times the oracle's, and the squared bias is as small as the gradient's square: 1e-12. Noise to signal
-is in units of E‖s‖²/‖∇J‖²: multiply by what your model has.
+Pass rates alone say nothing about scores. If only these are known, the numbers are for prompts whose scores
+have E‖s‖² = 1 whatever the reward, and whose gradients g(x) are small, orthogonal, and of squared length
+proportional to p(1-p). Then an error is the variance of leading order: RLOO's is G/(G-1) times the oracle's,
+and the squared bias is about as small as the squared gradient, 1e-12. Noise to signal is in units of
+E‖s‖²/‖∇J‖²: multiply it by this ratio for your model.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from ..validation import InputError, argument, integer, shares
 from .explanation import Explanation
 
 PASS_RATES = tuple(k / 10 for k in range(1, 10))
-"""The prompts of those who name none."""
+"""The pass rates that are used if none are given."""
 
 GRID = tuple(k / 20 for k in range(21))
 """The pass rates at which w is shown."""
 
 _SMALL = 1e-12
-"""‖g(x)‖² over p(1-p) E‖s‖² of prompts whose pass rates alone are known."""
+"""‖g(x)‖² divided by p(1-p) E‖s‖², for prompts of which only the pass rate is known."""
 
 
 def moments_of_pass_rates(pass_rates: ArrayLike) -> Moments:
-    """Moments of equally likely prompts whose pass rates alone are known.
+    """Moments of equally likely prompts of which only the pass rates are known.
 
-    E‖s‖² = 1 whatever the reward, and orthogonal gradients of ‖g(x)‖² = 1e-12 p(1-p).
+    They assume E‖s‖² = 1 for every reward, and orthogonal gradients with ‖g(x)‖² = 1e-12 p(1-p).
 
     Arguments:
-        pass_rates: (X,), in [0, 1].
+        pass_rates: pass rate of each prompt, (X,), in [0, 1].
 
     >>> from ustat_pg.predictions import gradient_mse
     >>> moments = moments_of_pass_rates([0.2])
@@ -73,20 +73,20 @@ def explain(
 ) -> Explanation:
     """Explain what a framework's options, or one of this library's estimators, do to rewards 0 and 1.
 
-    An advantage function of one's own is tried on groups of rewards 0 and 1, and explained in the same way.
+    An advantage function is evaluated on groups of rewards 0 and 1, and then explained in the same way.
 
     Arguments:
-        estimator: one of this library's, by a name that no framework has. Or a framework and its options, a
-            file of them, a mapping or a config, as :func:`ustat_pg.catalogue.resolve` reads them:
-            ``explain(trainer.args)``. Or a function from rewards (n, G) to advantages of that shape, of NumPy
+        estimator: the name of one of this library's estimators; or a framework and its options, a file, a
+            mapping or a config of options, as :func:`ustat_pg.catalogue.resolve` reads them:
+            ``explain(trainer.args)``; or a function from rewards (n, G) to advantages of that shape, in NumPy
             or torch.
-        group_size: G, in place of what the options say.
-        pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
-        moments: of a problem, or the problem, in place of pass rates.
+        group_size: G; it replaces the group size of the options.
+        pass_rates: pass rates of equally likely prompts (default: .1, .2, ..., .9).
+        moments: a problem, or its moments, in place of pass rates.
 
     Raises:
-        InputError: anything unknown; a group size that is missing or too small; rewards that are not 0 or 1;
-            moments and pass rates together.
+        InputError: a name or value is unknown, the group size is missing or too small, rewards are not 0 or
+            1, or both moments and pass rates are given.
 
     >>> verl = explain("verl adv_estimator=grpo rollout.n=2", pass_rates=[0.2])
     >>> verl.estimator, verl.unbiased, [round(w, 4) for w in verl.mean_factor]
@@ -136,8 +136,8 @@ def explain(
     record = parse(name)[0]
     if not record.by_count:
         raise InputError(
-            f"{record.name} is not a table by the number of successes: ask gradient_mse, or ustat-pg "
-            "predict, what it does on a problem"
+            f"{record.name} is not a table by the number of successes: call gradient_mse, or "
+            f"ustat-pg predict, with a problem"
         )
     table, scaled = count_table(name, size, moments), name
     if meaning is not None and meaning.factor != 1:
@@ -150,7 +150,7 @@ def explain(
 def _of_table(
     called: str, table: CountTable, scaled: str, moments: Moments, common: dict[str, Any]
 ) -> Explanation:
-    """The explanation of a table, whose name as an estimator is ``scaled``."""
+    """The explanation of a table; ``scaled`` is its name as an estimator."""
     size, assumed = table.group_size, common["assumed"]
     error = gradient_mse(moments, scaled, size)
     oracle, best, rloo = (
@@ -174,7 +174,7 @@ def _of_table(
 
 
 def group_size_of(group_size: int | None, meaning: Meaning | None) -> int:
-    """G as it is given, or as the options say."""
+    """G, from the argument or from the options."""
     size = group_size if meaning is None else meaning.group_size
     if size is None:
         option = meaning and f"{meaning.framework.of_kind('group size')[0].name}=G or "

@@ -1,4 +1,4 @@
-"""An estimator's effect on rewards 0 and 1, as a record, in words and as JSON."""
+"""A record of an estimator's effect on rewards 0 and 1, in words and as JSON."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ..testing.tables import Namesake
 
 _WIDTH, _LEAST = 100, 40
-"""Characters of a line that a person reads, at most and, on a narrow terminal, at least."""
+"""The most characters of a printed line, and the fewest on a narrow terminal."""
 
 _NAMED = 12
-"""Names that were passed over and are shown; JSON has all."""
+"""The most ignored names that are printed; JSON has all of them."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class Explanation(shown.Shown):
     """The effect of an estimator on rewards 0 and 1.
 
     Arguments:
-        estimator: this library's name of it, or the framework's own where the library has none.
+        estimator: this library's name of the estimator, or the framework's name if the library has none.
         group_size: G.
-        unbiased: for the gradient of the expected reward, the advantage alone; None where unknown,
-            as are those that follow.
+        unbiased: whether the advantage alone is unbiased for the gradient of the expected reward; this and
+            each following field is None if it is unknown.
         weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient, of the advantage alone.
-        scale: what the loss multiplies the gradient by; None where lengths or the batch decide.
-        frac_reward_zero_std: of groups whose rewards are all equal.
+        scale: factor by which the loss multiplies the gradient; None if it depends on lengths or the batch.
+        frac_reward_zero_std: share of groups whose rewards are all equal.
         mse: E‖ĝ - ∇J‖² of one prompt drawn at random.
         noise_to_signal: tr Cov ĝ/‖E ĝ‖².
         cosine: of the angle between E ĝ and ∇J.
-        best_table: b(0), ..., b(G-1) of the best unbiased estimator here.
-        pass_rates, mean_factor: the prompts and w at each.
-        noise_to_rloo, noise_to_oracle: noise to signal over that of these two.
-        best_noise_to_rloo: the same of the best table.
-        meaning: of the framework's options, where it was named by those.
-        alike: of an advantage function, the estimator that it, or its weight, is a multiple of, if there is
-            one.
-        function: whether it is an advantage function.
-        assumed: whether pass rates were all that is known.
+        best_table: b(0), ..., b(G-1) of the best unbiased estimator for these prompts.
+        pass_rates, mean_factor: the prompts' pass rates, and w at each.
+        noise_to_rloo, noise_to_oracle: noise to signal divided by that of RLOO and of the oracle.
+        best_noise_to_rloo: the same ratio to RLOO for the best table.
+        meaning: meaning of the framework's options, if options were explained.
+        alike: for an advantage function, the estimator of which the function, or its weight, is a multiple;
+            None if there is no such estimator.
+        function: whether an advantage function was explained.
+        assumed: whether only pass rates are known.
     """
 
     estimator: str
@@ -83,7 +83,7 @@ class Explanation(shown.Shown):
         elsewhere = [f"  {line}" for line in self.called]
         assumptions = [
             "(Pass rates alone say nothing about scores. These numbers assume equal norms, E‖s‖² = 1, and a "
-            "small gradient; errors are in units of E‖s‖². A problem of your own brings its own scores.)"
+            "small gradient; errors are in units of E‖s‖². If you give a problem, its own scores are used.)"
         ]
         parts = [
             _heading(self),
@@ -100,7 +100,7 @@ class Explanation(shown.Shown):
         return "\n\n".join("\n".join(map(wrapped, part)) for part in parts if part)
 
     def to_dict(self) -> dict[str, Any]:
-        """The explanation as JSON has it."""
+        """The explanation as a dict for JSON."""
         plain = dict(vars(self))
         meaning, alike = plain.pop("meaning"), plain.pop("alike")
         if plain.pop("function"):
@@ -116,19 +116,19 @@ class Explanation(shown.Shown):
         return plain | {"called": self.called, "advice": self.family.advice}
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """A picture of w over the pass rates, with the prompts' own marked.
+        """Plot w against the pass rate, with the prompts marked.
 
         Arguments:
             axes: to draw on; new ones unless given.
         """
         if self.weight is None or self.mean_factor is None:
-            raise InputError(f"{self.estimator} has no closed form here: there is nothing to draw")
+            raise InputError(f"{self.estimator} has no closed form here, so w cannot be plotted")
         prompts = self.pass_rates, self.mean_factor
         return plot_weight(axes, f"{self.estimator}, G = {self.group_size}", self.weight, *prompts)
 
     @property
     def family(self) -> Family:
-        """Its entry in the catalogue."""
+        """The estimator's entry in the catalogue."""
         if self.function:
             named = self.alike is not None and self.alike.whole
             name = self.alike.name if self.alike is not None and named else "count-table"
@@ -140,7 +140,9 @@ class Explanation(shown.Shown):
 
     @property
     def called(self) -> list[str]:
-        """Who calls it what: title, options and own name, of every row of the catalogue."""
+        """The frameworks' names for this estimator: title, options and own name of every row of the
+        catalogue.
+        """
         return [
             f"{framework.title}: {row.written() or 'as it is'} ({row.name})"
             for framework, row in catalogue().called(self.family.name)
@@ -165,15 +167,15 @@ def _heading(explanation: Explanation) -> list[str]:
             (grouping,) = meaning.framework.of_kind("group size")
             default = f" {grouping.name} is 1 by default." if grouping.default == "1" else ""
             lines += [
-                "  G = 1: an output has no others to compare with. Is that intended?"
+                "  G = 1: there are no other outputs to compare an output with. Is that intended?"
                 f"{default} Write {short_name(grouping.name)}=G."
             ]
         if row.factor != "1":
             lines += [f"  Here it is multiplied by {row.factor} = {meaning.factor:.4g}."]
         if row.epsilon:
-            lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here leave it out."]
+            lines += [f"  {row.epsilon:g} is added to the divisor; the numbers here ignore it."]
         if row.one_output:
-            lines += [f"  A group of one output: {row.one_output}."]
+            lines += [f"  The advantage in a group of one output is {row.one_output}."]
         framework = meaning.framework
         source = f"{framework.repository}@{framework.commit} {row.source}"
         lines += [f"  Source: {source}, {framework.checked(row)}."]
@@ -182,7 +184,7 @@ def _heading(explanation: Explanation) -> list[str]:
 
 
 def _found(explanation: Explanation) -> str:
-    """The estimator that an advantage function was found to be."""
+    """A sentence on which estimator an advantage function equals."""
     tried = f"On groups of {explanation.group_size} rewards 0 and 1"
     if explanation.alike is None:
         return f"{tried} it is a new table, not a multiple of any in the catalogue."
@@ -193,8 +195,8 @@ def _found(explanation: Explanation) -> str:
 
 
 def passed(meaning: Meaning) -> list[str]:
-    """Lines on the release whose defaults these are, and on what was not understood; names like those of
-    options first.
+    """Lines on the release that has these defaults, and on ignored names; names similar to options come
+    first.
     """
     names, releases = meaning.passed_over, [f"  {sentence}" for sentence in meaning.releases]
     if not names:
@@ -203,7 +205,7 @@ def passed(meaning: Meaning) -> list[str]:
     alike = [name for name in names if nearest(name.rpartition(".")[2], known, cutoff=NEAR)]
     first = [*alike, *(name for name in names if name not in alike)][:_NAMED]
     more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
-    words = f"  Passed over, because the catalogue has no such option: {', '.join(first)}{more}."
+    words = f"  Ignored, because the catalogue has no such option: {', '.join(first)}{more}."
     return [*releases, words]
 
 
@@ -220,7 +222,7 @@ def _bias(explanation: Explanation) -> str:
     same = bool(np.ptp(explanation.weight["w"]) < 1e-9) if explanation.weight else False
     what = "prompts are reweighted by their pass rate"
     if same:
-        # A divisor made of rewards is a constant only where these take two values.
+        # A divisor computed from rewards is constant only if rewards take two values.
         what = "a rescaled learning rate" + " with rewards 0 and 1" * bool(
             explanation.family.graded
         )
@@ -234,7 +236,7 @@ def _bias(explanation: Explanation) -> str:
 
 
 def _some(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most nine, evenly chosen."""
+    """At most nine of the pairs, evenly spaced."""
     places = np.linspace(0, len(pairs) - 1, min(len(pairs), 9)).round().astype(int)
     return [pairs[place] for place in places]
 
@@ -258,7 +260,7 @@ def _noise(explanation: Explanation) -> list[str]:
 
 
 def _times(ratio: float) -> str:
-    """A ratio as it stands before what it multiplies; nothing where it is 1 as printed."""
+    """A ratio and "times", or an empty text if the ratio prints as 1."""
     shown = f"{ratio:.4g}"
     return "" if shown == "1" else f"{shown} times "
 
@@ -288,7 +290,7 @@ def _rest(explanation: Explanation, meaning: Meaning) -> list[str]:
 
 
 def curve(weight: dict[str, list[float]], pass_rates: Sequence[float]) -> list[str]:
-    """w over the pass rates, drawn with letters; the prompts' own are marked below."""
+    """A plot of w against the pass rate as text, with marks for the prompts below it."""
     height, width = 8, 61
     p, w = np.array(weight["pass_rate"]), np.array(weight["w"])
     low, high = min(0.0, float(w.min())), max(float(w.max()), 1.0)
@@ -314,7 +316,7 @@ def plot_weight(
     pass_rates: list[float],
     factors: list[float],
 ) -> Axes:
-    """A picture of w over the pass rates, with the prompts' own marked."""
+    """Plot w against the pass rate, with the prompts marked."""
     axes = shown.axes_or_new(axes)
     axes.axhline(1.0, color="0.7", linewidth=1, label="expected reward: w = 1")
     rates, w = weight["pass_rate"], weight["w"]
@@ -326,7 +328,7 @@ def plot_weight(
 
 
 def wrapped(line: str) -> str:
-    """The line, what is beyond the width below it: that of a terminal, or of a page."""
+    """The line, wrapped to the width of the terminal, or of a page."""
     width = max(min(_WIDTH, shown.width() or _WIDTH), _LEAST)
     if len(line) <= width:
         return line

@@ -1,7 +1,7 @@
-"""Several rewards, each 0 or 1, and what their weighted sum climbs at a prompt.
+"""The objective that a weighted sum of several 0/1 rewards climbs at a prompt.
 
-An output is in one of the 2ᴷ cells c, by which of its rewards are 1, with probability π_c. In a group with
-counts n of the cells its advantage is A_c(n). Whatever that is,
+Which rewards of an output are 1 puts the output into one of 2ᴷ cells c, with probability π_c. In a group with
+counts n of the cells its advantage is A_c(n). For every A,
 
     E ĝ = Σ_c u_c ∇π_c,    u_c = E A_c(m + e_c),    m ~ Multinomial(G-1, π) of the others.
 
@@ -9,9 +9,9 @@ With P(S) the chance that all rewards of S are 1, π_c is an alternating sum of 
 
     E ĝ = Σ_S w(S) ∇P(S),    w(S) = Σ_{c ⊆ S} (-1)^(|S| - |c|) u_c.
 
-The weighted sum itself has w of a reward equal to its weight, and w = 0 where S has more than one. Each
-reward over its own deviation (GDPO) has there its weight times w(p) of a single reward, however rewards go
-together. The sum over its deviation has a w of every S, made of all P.
+The plain weighted sum has w(S) equal to the weight if S is one reward, and 0 if S has more. If each reward is
+divided by its own deviation (GDPO), w of one reward is its weight times the w(p) of a single reward, for any
+correlation of rewards. If the sum is divided by its deviation, w of every S depends on all P.
 """
 
 from __future__ import annotations
@@ -37,33 +37,33 @@ from .effects import group_size_of
 from .explanation import wrapped
 
 _MOST_REWARDS = 8
-"""Rewards of an output: their cells are 256."""
+"""The most rewards of an output, which have 256 cells."""
 _MOST_NUMBERS = 2**23
-"""Rewards in all groups that are enumerated."""
+"""The most rewards in all enumerated groups together."""
 
 _WAYS = {
     "sum/deviation": ("std-ddof1", False),
     "each/deviation (GDPO)": ("std-ddof1", True),
     "sum (RLOO)": ("grpo", False),
 }
-"""An estimator, and whether each reward has it, beside the requested one."""
+"""The estimators that are always shown, and whether each reward is normalised by itself."""
 
 
 @dataclass(frozen=True)
 class RewardGradients(Shown):
-    """The gradients that the mean estimate of a prompt is made of.
+    """The gradients that add up to the mean estimate at a prompt.
 
     Arguments:
-        estimator: the framework's own name of it, or this library's.
+        estimator: its name in the framework, or in this library.
         group_size: G.
-        weights: of the rewards, by name.
-        rates: P(S) by the names of S, a ``+`` between them.
-        independent: whether P(S) was taken for the product of its rewards' rates.
-        multiples: w(S) by S, of each way to put rewards together.
-        single: the same where rewards stay independent as the policy moves, so that ∇P(S) is made of those
-            of its rewards; None where they are not.
-        own: which of these ways is that of the options; None where it has no closed form.
-        passed_over: names that were written and are no option of the catalogue.
+        weights: weight of each reward, by name.
+        rates: P(S) by the names of S, joined with ``+``.
+        independent: whether P(S) is the product of the rates of its rewards.
+        multiples: w(S) by S, for each way to combine rewards.
+        single: the factors of single rewards if rewards stay independent as the policy changes, because ∇P(S)
+            then follows from theirs; None if they are not independent.
+        own: the way that the options use; None if it has no closed form.
+        passed_over: names that were written and are not options of the catalogue.
     """
 
     estimator: str
@@ -83,7 +83,7 @@ class RewardGradients(Shown):
         ways = [way + "*" * (way == self.own) for way in self.multiples]
         lines = [
             f"{self.estimator}, G = {self.group_size}",
-            f"  Rewards 0 or 1, {how}; weights {weights}.",
+            f"  Rewards are 0 or 1, {how}; weights {weights}.",
             "",
             "The mean estimate of a prompt with these rates is a sum of gradients, each multiplied by",
             self._row("gradient of", "at", ways),
@@ -91,14 +91,14 @@ class RewardGradients(Shown):
             "",
         ]
         if self.single is not None:
-            lines.append("Where rewards stay independent as the policy moves, these add up to")
+            lines.append("If rewards stay independent as the policy changes, these add up to")
             lines += [*self._table(self.single), ""]
         lines.append(
-            f"{own}. An ε of the divisor, and one divisor for a whole batch, are left out."
+            f"{own}. The numbers ignore an ε in the divisor, and one divisor for a whole batch."
         )
         if self.passed_over:
             names = ", ".join(self.passed_over)
-            lines.append(f"Passed over, because the catalogue has no such option: {names}.")
+            lines.append(f"Ignored, because the catalogue has no such option: {names}.")
         return "\n".join(map(wrapped, lines))
 
     def _table(self, multiples: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -123,17 +123,19 @@ def explain_rewards(
     group_size: int | None = None,
     weights: Sequence[float] | str | None = None,
 ) -> RewardGradients:
-    """Explain what several rewards of 0 and 1 climb, summed or normalised apart.
+    """Explain what several 0/1 rewards climb if they are summed or normalised separately.
 
     Arguments:
-        rates: P(S) at a prompt by the names of S, ``{"format": 0.9, "correct": 0.2}`` or as text; of each
-            reward, and of none or of all sets of more, ``"format+correct": 0.2``. A JSON file of these too.
-        estimator, group_size: as :func:`~ustat_pg.explain` takes them, but no function.
-        weights: of the rewards in this order; those of the trainer's options, or 1, unless given.
+        rates: P(S) at a prompt by the names of S, ``{"format": 0.9, "correct": 0.2}``, as text or a JSON
+            file; one rate for each reward, and either no joint rates or all of them, ``"format+correct":
+            0.2``.
+        estimator, group_size: as for :func:`~ustat_pg.explain`, except that the estimator cannot be a
+            function.
+        weights: weights of the rewards in this order (default: the weights in the trainer's options, or 1).
 
     Raises:
-        InputError: fewer than two rewards, rates that no outputs have, as many weights as there are no
-            rewards, too large a group, and what an estimator is refused for.
+        InputError: there are fewer than two rewards, rates contradict each other, the number of weights is
+            wrong, the group is too large, or :func:`~ustat_pg.explain` would refuse the estimator.
 
     >>> found = explain_rewards("format=.9,correct=.2", "trl num_generations=8")
     >>> {s: round(w, 3) for s, w in found.multiples["sum/deviation"].items()}
@@ -147,7 +149,7 @@ def explain_rewards(
     names, joint, independent = _rates(rates)
     known = _weights(weights, meaning, names)
     bits = _cells(len(names))
-    # P(S) = Σ of the cells that hold S, so that cells are P times the transpose of this.
+    # P(S) is the sum of the cells that contain S, so the cells are P times the transpose of this.
     above: Array = np.ones((1, 1))
     for _ in names:
         above = np.asarray(np.kron(above, [[1.0, 0.0], [-1.0, 1.0]]))
@@ -155,7 +157,7 @@ def explain_rewards(
     if cells.min() < -DERIVED:
         only = _name(names, bits[cells.argmin()]) or "none"
         raise InputError(
-            f"no outputs have these rates: the chance of {only} alone would be {cells.min():.4g}"
+            f"these rates contradict each other: the chance of {only} alone would be {cells.min():.4g}"
         )
     own, factor, title = _own(name, meaning)
     ways = dict(_WAYS)
@@ -167,7 +169,7 @@ def explain_rewards(
         multiples[way] = above @ gains * (factor if (formula, apart) == own else 1.0)
     shown = sorted(range(1, len(bits)), key=lambda i: (bits[i].sum(), [*-bits[i]]))
     labels = {_name(names, bits[i]): i for i in shown}
-    # P(S) is then a product of rates, and moves by that of the others with the rate of each.
+    # P(S) is then a product of rates; its slope in one rate is the product of the others.
     alone = np.array([joint[labels[name]] for name in names])
     beside = np.where(np.eye(len(names)) == 1, 1.0, alone)
     slopes = np.where(bits, beside[:, None], 1.0).prod(axis=-1) * bits.T
@@ -193,7 +195,7 @@ def explain_rewards(
 
 
 def _own(name: str | None, meaning: Meaning | None) -> tuple[tuple[str, bool] | None, float, str]:
-    """The estimator of the options and whether each reward has it; its factor and its name."""
+    """The estimator of the options, whether it normalises each reward, its factor and its name."""
     if meaning is None:
         assert name is not None
         return (name, False), 1.0, name
@@ -201,13 +203,13 @@ def _own(name: str | None, meaning: Meaning | None) -> tuple[tuple[str, bool] | 
     title = f"{meaning.framework.title} {meaning.written}".rstrip() + f": {row.name}"
     if row.each is not None:
         return (row.each, True), 1.0, title
-    # A table that was cut, or is one of counts alone, is of one reward of 0 and 1.
+    # A clipped table, or a table by counts, is defined for one 0/1 reward only.
     alone = row.estimator is None or row.binary or meaning.clip or row.dropped
     return (None if alone else (str(meaning.estimator), False)), meaning.factor, title
 
 
 def _gains(name: str, apart: bool, bits: Array, cells: Array, weights: Array, size: int) -> Array:
-    """u of each cell, (cells,): its mean advantage beside others drawn from the cells."""
+    """u of each cell, (cells,): its mean advantage when the others are drawn from the cells."""
     if not apart:
         return _mean_advantages(name, (bits @ weights).round(12), cells, size)
     parts = (_mean_advantages(name, column, cells, size) for column in bits.T)
@@ -215,13 +217,13 @@ def _gains(name: str, apart: bool, bits: Array, cells: Array, weights: Array, si
 
 
 def _mean_advantages(name: str, rewards: Array, chances: Array, size: int) -> Array:
-    """The mean advantage of an output of each cell, which depends on the rewards alone, (cells,)."""
+    """The mean advantage of an output of each cell, a function of the rewards only, (cells,)."""
     values, places = np.unique(rewards, return_inverse=True)
     groups = comb(size + len(values) - 2, size - 1)
     if groups * size > _MOST_NUMBERS:
         raise InputError(
-            f"groups of {size} with {len(values)} different sums of rewards are too many to enumerate: "
-            "take a smaller group"
+            f"groups of {size} with {len(values)} different sums of rewards are too many to "
+            f"enumerate: take a smaller group"
         )
     drawn = combinations_with_replacement(range(len(values)), size - 1)
     others = np.fromiter(chain.from_iterable(drawn), int, groups * (size - 1)).reshape(groups, -1)
@@ -240,7 +242,7 @@ def _name(names: Sequence[str], bits: Array) -> str:
 
 
 def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
-    """The rewards' names, P(S) in the order of the cells, (2ᴷ,), and whether they are independent."""
+    """The rewards' names, P(S) in the order of the cells, (2ᴷ,), and whether rewards are independent."""
     if isinstance(rates, str):
         if "=" in rates:
             parts = [part.partition("=") for part in rates.split(",")]
@@ -273,7 +275,7 @@ def _rates(rates: Mapping[str, float] | str) -> tuple[list[str], Array, bool]:
 
 
 def _sorted(label: str, names: Sequence[str]) -> str:
-    """The label of a set in the order of the rewards; as it is where it is none."""
+    """The label of a set with its rewards in order; other labels are returned unchanged."""
     parts = label.split("+")
     return "+".join(sorted(parts, key=names.index)) if {*parts} <= {*names} else label
 

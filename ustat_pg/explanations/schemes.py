@@ -1,4 +1,4 @@
-"""A published way of sampling: what it climbs, and what it costs."""
+"""The explanation of a published way of sampling: what it climbs, and what it costs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class SchemeExplanation(Shown):
     """The effect of a published way of sampling on rewards 0 and 1.
 
     Arguments:
-        name: its name in :data:`~ustat_pg.sampling.plans.SCHEMES`.
-        scheme: plan, estimator, source.
+        name: name of the scheme in :data:`~ustat_pg.sampling.plans.SCHEMES`.
+        scheme: its plan, estimator and source.
         weight: ``pass_rate`` and ``w``, the factor of a prompt's mean gradient.
-        pass_rates, mean_factor: the prompts and w at each.
-        sizes: outputs drawn for a group that counts, at each.
-        noise_to_rloo: outputs times noise over signal, over that of RLOO in groups of the same mean size.
-        unbiased_noise_to_rloo: the same of the sequential estimator under the plan; None if there is none.
+        pass_rates, mean_factor: the prompts' pass rates, and w at each.
+        sizes: mean number of outputs drawn for one used group, at each pass rate.
+        noise_to_rloo: outputs times noise over signal, divided by RLOO's in groups of the same mean size.
+        unbiased_noise_to_rloo: the same ratio for the sequential estimator under the plan; None if it does
+            not exist.
     """
 
     name: str
@@ -49,7 +50,8 @@ class SchemeExplanation(Shown):
         pairs = zip(self.pass_rates, self.mean_factor, self.sizes, strict=True)
         rows = [f"  {p:8.4g} {w:10.4g} {size:10.4g}" for p, w, size in pairs]
         rest = (
-            "  None exists: the plan may stop at one output, and one output has no other to compare with."
+            "  It does not exist: the plan may stop at one output, and then there is no other to "
+            "compare with."
             if self.unbiased_noise_to_rloo is None
             else "  estimators.sequential with this plan has w = 1 everywhere; it needs "
             f"{self.unbiased_noise_to_rloo:.3g} times RLOO's outputs for the same noise over signal."
@@ -67,7 +69,7 @@ class SchemeExplanation(Shown):
             "",
             "Noise",
             f"  {self.noise_to_rloo:.3g} times the outputs of RLOO in groups of the same mean size, for the "
-            "same noise over signal of its own mean.",
+            "same noise, relative to the estimator's own mean.",
             "",
             "The unbiased form of the same plan",
             rest,
@@ -75,7 +77,7 @@ class SchemeExplanation(Shown):
         return "\n".join(map(wrapped, lines))
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """A picture of w over the pass rates, with the prompts' own marked.
+        """Plot w against the pass rate, with the prompts marked.
 
         Arguments:
             axes: to draw on; new ones unless given.
@@ -84,14 +86,14 @@ class SchemeExplanation(Shown):
 
 
 def explain_scheme(name: str, pass_rates: ArrayLike | None = None) -> SchemeExplanation:
-    """Explain what a published way of sampling climbs, and what it costs (adaptive_groups).
+    """Explain what a published way of sampling climbs and what it costs (adaptive_groups).
 
     Arguments:
         name: one of :data:`~ustat_pg.sampling.plans.SCHEMES`.
-        pass_rates: of equally likely prompts; .1, .2, ..., .9 unless given.
+        pass_rates: pass rates of equally likely prompts (default: .1, .2, ..., .9).
 
     Raises:
-        InputError: another name, or pass rates outside [0, 1].
+        InputError: the name is unknown, or a pass rate is outside [0, 1].
 
     >>> found = explain_scheme("dapo", [0.5])
     >>> round(found.sizes[0], 3), found.scheme.plan

@@ -1,4 +1,4 @@
-"""The noise of a training's own steps, in any loop: torch and NumPy are all that it takes."""
+"""The noise of a training's own steps, in any loop; it needs only torch and NumPy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Late, so that what needs no torch does not import it."""
+    """Import late, so that modules without torch do not import it."""
     if name in _HOME:
         with needed(name, "torch"):
             return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,8 +1,8 @@
-"""Faults of a training that its outputs show, each with a rate of false alarms (:class:`Alarms`).
+"""Alarms for faults of a training that its outputs show, each with a rate of false alarms (:class:`Alarms`).
 
-What chance can imitate is a bet against it. Let bets on each look at the training have a mean of at most 1
-where nothing is wrong, whatever came before. Then so has their product at every time, and by Ville's
-inequality it ever exceeds 1/α in at most a share α of runs, however long they are and however often one
+If chance can imitate a fault, its test is a series of bets. If nothing is wrong, let the bet at each look
+have a mean of at most 1, given everything before. Then their product also has a mean of at most 1 at every
+time. By Ville's inequality it ever exceeds 1/α in at most a share α of runs, for any length and any number of
 looks.
 """
 
@@ -18,46 +18,51 @@ from numpy.typing import ArrayLike, NDArray
 from ..validation import Array, InputError, integer
 
 SENTENCES = {
-    "silent": "At least half of the groups have equal rewards: they cost outputs and give no gradient.",
-    "spikes": "More than 5% of groups have nearly equal rewards: divided, their advantages are noise.",
-    "clipped": "At least a fifth of the tokens are clipped: rollouts are not of this policy.",
-    "capped": "The cap on ratios is below 1 (epsilon_high): it cuts tokens of this policy itself.",
-    "lost": "The signal is lost in noise: for a whole window no estimate distinguishes it from 0.",
-    "groups": "Groups are cut or mixed: advantages of one prompt do not belong together.",
-    "survivors": "Outputs are dropped by their reward or length: the ones that are left are biased.",
-    "rollouts": "Rollouts are not of this policy: temperature, truncated sampling, or an older policy.",
+    "silent": "At least half of the groups have equal rewards: they use outputs but give no gradient.",
+    "spikes": "More than 5% of groups have nearly equal rewards: after the division their "
+    "advantages are noise.",
+    "clipped": "At least a fifth of the tokens are clipped: this policy did not draw the rollouts.",
+    "capped": "The cap on ratios is below 1 (epsilon_high): it even caps tokens that this policy drew.",
+    "lost": "The signal is lost in the noise: for a whole window no estimate distinguishes it from 0.",
+    "groups": "Groups are split or mixed: the advantages of a prompt do not fit together.",
+    "survivors": "Outputs are dropped by their reward or length: the remaining ones are biased.",
+    "rollouts": "This policy did not draw the rollouts: check temperature, truncated sampling, "
+    "or an older policy.",
 }
 TOLERANCE = 4e-3
-"""How far a group's advantages may be from summing to 0, over the largest: that of half precision."""
+"""The largest allowed sum of a group's advantages, relative to the largest of them, for half precision."""
 _FALSE = 0.01
-"""The share of sound runs in which an alarm is ever raised, at most."""
+"""The largest share of sound runs in which an alarm is ever raised."""
 ROUNDING = 5e-7
-"""Relative difference of rewards that is the rounding of single precision."""
+"""The relative difference of rewards that is explained by rounding in single precision."""
 NEAR = 0.01
-"""The share of the usual deviation below which rewards of a group nearly agree."""
+"""The share of the usual deviation below which a group's rewards count as nearly equal."""
 LEVELS = {"silent": 0.5, "spikes": 0.05}
-"""Shares of groups up to which there is no fault."""
+"""The largest shares of groups that are not a fault."""
 _STAKES = np.array([0.05, 0.2, 0.6])
-"""Stakes of bets that a share or a mean is above its level, of all that can be lost."""
+"""The stakes of bets that a share or a mean is above its level, relative to the largest loss."""
 _SHIFTS = np.array([-1.0, -0.4, -0.15, -0.05, 0.05, 0.15, 0.4, 1.0])
-"""Stakes of bets on the rank of what is dropped, per standard deviation."""
+"""The stakes of bets on the ranks of dropped outputs, per standard deviation."""
 _HOT, _COLD = np.array([0.01, 0.05, 0.25]), np.array([0.005, 0.015, 0.042])
-"""Stakes of bets on more and on less surprise than the entropy, per nat."""
+"""The stakes of bets on more, or less, surprise than the entropy, per nat."""
 _MOST_SURPRISE = 23.0
-"""Nats of a token beyond which surprise is cut; of 10⁶ tokens this takes at most e⁻⁹ nats from its mean."""
+"""The nats at which a token's surprise is clipped; with 10⁶ tokens this changes the mean by at most e⁻⁹
+nats.
+"""
 _BLUR, _LEAST_BLUR = 0.02, 2e-4
-"""How far mean surprise may be from the entropy, over it and in nats, by rounding in two engines."""
+"""The allowed distance of mean surprise from the entropy, relative and in nats, for rounding in two
+engines.
+"""
 _APART = 0.05
-"""Nats an output that rollouts of this policy may be away from it, by the rounding of another engine."""
+"""The allowed distance of rollouts from this policy, in nats per output, for rounding in another engine."""
 _MOST_APART = 20 * _APART
-"""Nats beyond which one output counts no more."""
+"""The nats at which the count of one output is clipped."""
 
 
 class _Evidence:
-    """The winnings of bets since the starts of the latest two windows.
+    """The wealth of bets since the starts of the latest two windows.
 
-    The k-th window has the share 1/(k (k + 1)) of all that is staked, so that all windows together have no
-    more than 1.
+    The k-th window gets the share 1/(k (k + 1)) of the whole stake, so the sum over all windows is at most 1.
     """
 
     def __init__(self, bets: int, window: int) -> None:
@@ -65,7 +70,7 @@ class _Evidence:
         self._since: deque[tuple[int, Array]] = deque(maxlen=2)
 
     def add(self, age: int, gains: Array) -> None:
-        """Take up the logarithms of what each bet multiplied its stake by at a look."""
+        """Add the logarithms of the factors by which each bet changed its stake at a look."""
         number = age // self._window + 1
         if not self._since or number > self._since[-1][0]:
             self._since.append((number, np.zeros(self._bets)))
@@ -74,7 +79,7 @@ class _Evidence:
 
     @property
     def conclusive(self) -> bool:
-        """Whether chance wins as much in a share ``_FALSE`` of runs at most."""
+        """Whether chance wins this much in at most a share ``_FALSE`` of runs."""
         logs = [won - math.log(k * (k + 1) * self._bets) for k, won in self._since]
         return bool(len(logs) and np.logaddexp.reduce(np.ravel(logs)) >= -math.log(_FALSE))
 
@@ -87,7 +92,7 @@ class _Evidence:
 
 
 class Alarms:
-    """Watch the outputs of a training, in any loop.
+    """A watch on the outputs of a training, in any loop.
 
     ::
 
@@ -96,22 +101,22 @@ class Alarms:
         alarms.tokens(log_probs, mask, entropies)
         alarms.standing()
 
-    ``silent``, more than half of the groups have equal rewards. ``spikes``, the rewards of more than 5%
-    differ by less than 1% of the usual deviation, of interest where advantages are divided by it.
-    ``survivors``, outputs that are left out have other rewards or lengths than the rest of their group, by
-    ranks. ``rollouts``, tokens surprise by more or less than the policy's entropy, by 2% of it, or recorded
-    log-probabilities put an output .05 nats and more from the policy. Each of these four is ever raised in
-    at most 1% of sound runs, however long they are. ``groups``, the outputs of a prompt are no whole number
-    of groups, or one of positive advantage has a smaller reward than one of negative advantage (without
-    rewards: advantages do not sum to 0), which no chance does.
+    ``silent``: more than half of the groups have equal rewards. ``spikes``: in more than 5% of groups the
+    rewards differ by less than 1% of the usual deviation, which matters if advantages are divided by it.
+    ``survivors``: outputs that are left out have other rewards or lengths than the rest of their group, by
+    ranks. ``rollouts``: the tokens' surprise differs from the policy's entropy by 2% of it, or recorded
+    log-probabilities put an output at least .05 nats from the policy. Each of these four is ever raised in at
+    most 1% of sound runs, for any length. ``groups``: the outputs of a prompt are not a whole number of
+    groups, or an output of positive advantage has a smaller reward than one of negative advantage (without
+    rewards: advantages do not sum to 0); chance cannot cause this.
 
     Arguments:
-        window: latest generations that count, up to twice as many; calls of :meth:`tokens` where no
-            generation is shown.
-        group_size: G; None where groups may have any size.
+        window: number of latest generations that count, up to twice as many; or of calls of :meth:`tokens` if
+            no generation is shown.
+        group_size: G; None if groups may have any size.
 
     Raises:
-        InputError: numbers out of range.
+        InputError: a number is out of range.
     """
 
     def __init__(self, window: int = 50, group_size: int | None = None) -> None:
@@ -133,20 +138,20 @@ class Alarms:
         kept: ArrayLike | None = None,
         ranked: bool = True,
     ) -> None:
-        """Look at the outputs of one generation.
+        """Check the outputs of one generation.
 
         Arguments:
-            prompts: which group each output is of, (n,).
-            rewards: NaN where there is none.
-            advantages: as they are trained on. An output of advantage 0 whose reward is that of others with
-                an advantage, or beyond theirs, counts as dropped.
-            lengths: tokens.
-            kept: whether it is trained on.
+            prompts: group of each output, (n,).
+            rewards: reward of each output; NaN if there is none.
+            advantages: advantages in the training. An output with advantage 0 counts as dropped if its reward
+                equals, or lies beyond, that of others with an advantage.
+            lengths: number of tokens.
+            kept: whether the output is trained on.
             ranked: whether advantages rise with the rewards of a group; if not, or without rewards, they sum
                 to 0 in each group.
 
         Raises:
-            InputError: lengths of these differ.
+            InputError: the arrays have different lengths.
         """
         places = np.unique(np.asarray(prompts), return_inverse=True)[1]
         rows = [
@@ -154,7 +159,9 @@ class Alarms:
             for given in (rewards, advantages, lengths, kept)
         ]
         if any(row is not None and row.shape != places.shape for row in rows):
-            raise InputError(f"there are {len(places)} prompts: give one of each for an output")
+            raise InputError(
+                f"there are {len(places)} prompts: give one entry of each array per output"
+            )
         z, a, size, left = rows
         if z is not None:
             self._shares(places, z)
@@ -166,7 +173,7 @@ class Alarms:
             broken = bool(broken or cut)
         self._broken.append(broken)
         if (gone | unused).any():
-            # Ranks of advantages are those of rewards.
+            # Advantages have the same ranks as rewards.
             values = (a if z is None else z, size)
             gains = [_dropped(places, x, gone | unused, z, unused) for x in values]
             self._evidence["survivors"].add(self._age, np.concatenate(gains))
@@ -177,7 +184,7 @@ class Alarms:
         counts = np.bincount(places)
         means = np.bincount(places, z) / counts
         deviations = np.sqrt(np.bincount(places, np.square(z - means[places])) / counts)
-        # Nothing is said of groups with an unknown reward.
+        # Groups with an unknown reward are skipped.
         with np.errstate(invalid="ignore"):
             low, high = _ends(places, z)
         deviations[high - low <= ROUNDING * np.maximum(np.abs(low), np.abs(high))] = 0.0
@@ -199,14 +206,14 @@ class Alarms:
         entropies: ArrayLike | None = None,
         recorded: ArrayLike | None = None,
     ) -> None:
-        """Look at outputs' tokens before the policy moves.
+        """Check outputs' tokens before the policy changes.
 
         Arguments:
-            log_probs: of the sampled tokens under the policy that is trained, (n, T).
-            mask: which entries are tokens of outputs.
-            entropies: of the policy at each of them; None where some of the sampled outputs are left out,
-                since the tokens of those that are left were chosen by what came later.
-            recorded: log-probabilities that the sampler gave.
+            log_probs: log-probabilities of the sampled tokens under the trained policy, (n, T).
+            mask: whether an entry is a token of an output.
+            entropies: the policy's entropy at each token; None if some sampled outputs are left out, because
+                the remaining tokens then depend on what came later.
+            recorded: log-probabilities that the sampler recorded.
         """
         logs, on = np.asarray(log_probs, dtype=float), np.asarray(mask).astype(bool)
         hot, cold, apart = np.zeros(len(_HOT)), np.zeros(len(_COLD)), np.zeros(len(_STAKES))
@@ -215,7 +222,7 @@ class Alarms:
             blur = _BLUR * entropy + _LEAST_BLUR
             above = surprise - entropy - blur
             below = entropy - blur - np.minimum(surprise, _MOST_SURPRISE)
-            # Nobody stakes more than can be lost: above is at least -(entropy + blur).
+            # The stake is limited by the largest loss: above is at least -(entropy + blur).
             stakes = np.minimum(_HOT[:, None], 0.5 / (entropy + blur))
             hot = np.log1p(stakes * above).sum(axis=1)
             cold = np.log1p(_COLD[:, None] * below).sum(axis=1)
@@ -230,12 +237,12 @@ class Alarms:
         self._age += not self._generations
 
     def standing(self) -> set[str]:
-        """The names of the alarms that stand."""
+        """The names of the raised alarms."""
         raised = {name for name, evidence in self._evidence.items() if evidence.conclusive}
         return raised | ({"groups"} if any(self._broken) else set())
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was seen, in numbers that JSON takes."""
+        """The state of the watch, for JSON."""
         return {
             "age": self._age,
             "generations": self._generations,
@@ -245,7 +252,7 @@ class Alarms:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Restore a state from :meth:`state_dict`."""
         self._age, self._generations = int(state["age"]), bool(state["generations"])
         self._broken.clear()
         self._broken.extend(map(bool, state["broken"]))
@@ -258,7 +265,7 @@ class Alarms:
 def _ends(
     places: NDArray[np.int64], x: Array, those: NDArray[np.bool_] | None = None
 ) -> tuple[Array, Array]:
-    """The least and the largest of those of each group; infinite where there are none."""
+    """The least and largest value in each group; infinite if the group is empty."""
     count = places.max() + 1
     those = np.ones(len(x), dtype=bool) if those is None else those
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
@@ -268,10 +275,10 @@ def _ends(
 
 
 def _judged(places: NDArray[np.int64], a: Array, z: Array | None) -> tuple[bool, NDArray[np.bool_]]:
-    """Whether advantages of a group do not belong together, and which outputs theirs leave out."""
+    """Whether the advantages of a group do not fit together, and the outputs that they leave out."""
     none = np.zeros(len(a), dtype=bool)
     low, high = _ends(places, a)
-    # Equal rewards may have advantages of one sign, the rounding of their mean.
+    # Equal rewards may have advantages of one sign, because their mean is rounded.
     least = TOLERANCE * np.maximum(-low, high)[(low < 0) & (high > 0)].max(initial=0.0)
     if not least:
         return False, none
@@ -293,12 +300,12 @@ def _dropped(
     z: Array | None,
     unused: NDArray[np.bool_],
 ) -> Array:
-    """Gains of bets that what is gone has other ranks in its group than chance would have drawn.
+    """The gains of bets that the dropped outputs have other ranks in their group than a random draw.
 
-    Given how many are gone, chance takes every subset alike. A bet gains exp(θ S) over its mean, S the sum of
-    their ranks r: that mean is an elementary symmetric polynomial of all exp(θ r) over the number of
-    subsets. Outputs known by advantages of 0 are known only where rewards left differ: others are not
-    counted.
+    Given the number of dropped outputs, chance takes every subset with equal probability. A bet gains exp(θ
+    S) divided by its mean, where S is the sum of their ranks r. The mean is an elementary symmetric
+    polynomial of all exp(θ r), divided by the number of subsets. Outputs that are recognised by advantages of
+    0 count only if the remaining rewards differ.
     """
     total = np.zeros(len(_SHIFTS))
     if values is None:
@@ -309,7 +316,7 @@ def _dropped(
         x, out = values[rows], gone[rows]
         if not np.isfinite(x).all():
             continue
-        # Equal values share their rank.
+        # Equal values have the same rank.
         ranks = np.sign(x[:, None] - x).sum(axis=1) / 2
         count, away = len(rows), int(out.sum())
         variance = away * (count - away) / (count * (count - 1)) * float(ranks @ ranks)
@@ -331,7 +338,7 @@ def _dropped(
 
 
 def _polynomial(powers: Array, degree: int) -> Array:
-    """Σ over all subsets of ``degree`` rows of their product, (L,) of (n, L)."""
+    """The sum over all subsets of ``degree`` rows of their product, (L,) from (n, L)."""
     sums = np.zeros((degree + 1, powers.shape[1]))
     sums[0] = 1.0
     for row in powers:

@@ -1,11 +1,11 @@
-"""Noise of estimators and group sizes that a training does not use, from each completion's own gradient.
+"""The noise of estimators and group sizes that a training does not use, from each completion's own gradient.
 
-With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes. Completion i adds
-Aᵢ uᵢ, so uᵢ is its gradient over Aᵢ, and all groups of G' among the N of a group tell what another table
-would have made of them. How many successes stand beside one or two of its completions is hypergeometric, so
-their mean takes no drawing: it is linear in sums over its successes and over its failures (those of
-:mod:`ustat_pg.llm.pool.tables`, without a centre, since u may be weighted by length). A group of advantages 0
-has no uᵢ, and needs none where tables give equal rewards nothing.
+With rewards 0 and 1 the advantages of a group are a table a₁(n), a₀(n) by its successes. Completion i adds Aᵢ
+uᵢ, so uᵢ is its gradient divided by Aᵢ. All groups of G' among the N completions of a group show the result
+of another table. The number of successes among the others of one or two completions is hypergeometric, so the
+mean needs no sampling: it is linear in sums over successes and over failures (as in
+:mod:`ustat_pg.llm.pool.tables`, but without a centre, since u may be weighted by length). A group with
+advantages 0 has no uᵢ, and needs none if tables give equal rewards advantages 0.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from .shares import two_valued
 
 @dataclass(frozen=True)
 class Blocks:
-    """One step of per-completion gradients, reduced to what every table takes.
+    """The per-completion gradients of one step, reduced to the sums that every table needs.
 
-    Groups of one size and as many successes have the same coefficients in any table: they are of one kind,
-    and sums over each kind are all that is kept.
+    Groups with equal size and equal number of successes have the same coefficients in any table: they form
+        one kind, and only sums over each kind are kept.
 
     Arguments:
-        counts: completions and successes of a group, whether uᵢ are known, and groups, of each kind, (C, 4).
+        counts: for each kind, completions and successes of a group, whether uᵢ are known, and the number of
+            groups, (C, 4).
         alone: Σ‖uᵢ‖² over successes and over failures, (C, 2).
-        pairs: inner products of two successes, of two failures and of one each, within groups, (C, 3).
+        pairs: inner products of two successes, of two failures, and of one of each, within groups, (C, 3).
         products: inner products of Σ uᵢ over successes and over failures, between groups, (C, 2, C, 2).
     """
 
@@ -46,9 +47,9 @@ class Blocks:
     products: Array
 
     def sums(self, tables: dict[int, Any]) -> Array:
-        """The sums of :func:`ustat_pg.noise.estimate.step_sums` had a table made this step.
+        """The sums of :func:`ustat_pg.noise.estimate.step_sums`, as if a table had made this step.
 
-        ``tables`` has the coefficients for groups of each N; a step keeps its completions, in groups of G'.
+        ``tables`` has the coefficients for groups of each N; the step keeps its completions, in groups of G'.
         """
         rows = np.array([tables[int(n)][int(won)] for n, won, *_ in self.counts])
         groups, size = self.counts[:, 3].sum(), rows[0, 7]
@@ -59,7 +60,7 @@ class Blocks:
         n = self.counts[:, 0] @ self.counts[:, 3]
         signal = apart / max(pair_count, 1)
         total = n**2 * signal + n * size * (second - signal)
-        # β of the pairs of a group, of which its mean has (G-1)/G.
+        # β of the pairs of a group; the group's mean has (G-1)/G of it.
         known = groups if size > 1 else 0
         same = known * pairs * size / max(size - 1, 1)
         return np.array(
@@ -87,12 +88,12 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
 
     Arguments:
         rows: n times what each adds to the step, (n, k).
-        groups: the prompt of each.
-        advantages: its advantage; that of a success is above 0, that of a failure below.
+        groups: prompt of each.
+        advantages: advantage of each; above 0 for a success, below 0 for a failure.
 
     Raises:
-        InputError: micro-batches of several completions, rewards that are graded, groups cut or advantages
-            of 0 beside others.
+        InputError: a micro-batch has several completions, rewards are graded, a group is split, or advantages
+            of 0 occur next to others.
     """
     if any(row is None for row in advantages):
         raise InputError("a micro-batch came without advantages: give them to micro_batch")
@@ -105,10 +106,10 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
     zero = np.bincount(places, a == 0)
     if ((zero > 0) & (zero < counts[:, 0])).any():
         raise InputError(
-            "a completion of advantage 0 shares a micro-batch: its gradient is not known"
+            "a completion of advantage 0 shares a micro-batch, so its gradient is not known"
         )
     if not two_valued(a, places).all():
-        raise InputError("advantages of a group have more than two values: rewards are graded")
+        raise InputError("advantages of a group have more than two values, so rewards are graded")
     u = rows / np.where(a == 0, 1.0, a)[:, None]
     sums, alone = np.zeros((len(counts), 2, u.shape[1])), np.zeros((len(counts), 2))
     np.add.at(sums, (places, 1 - won), u)
@@ -128,23 +129,24 @@ def group_blocks(rows: Array, groups: list[NDArray[np.int64]], advantages: list[
 
 
 def beside(values: Array, others: int, won: NDArray[Any]) -> Array:
-    """E of values(0), ..., values(r) by the successes among r that are drawn from ``others`` without
-    replacement, ``won`` of them successes; the shape of ``won``, which is held to what is possible.
+    """The mean of values(0), ..., values(r) by the number of successes among r draws without replacement from
+    ``others``, of which ``won`` are successes. It has the shape of ``won``, which is clipped to the possible
+    values.
     """
-    # Formulas of counts alone take scipy.
+    # Only formulas of counts need scipy.
     from scipy.stats import hypergeom
 
     drawn = len(values) - 1
     left = np.clip(won, 0, others)[..., None]
-    # SciPy draws from one or more.
+    # SciPy needs at least one item to draw from.
     return np.asarray(hypergeom.pmf(np.arange(drawn + 1), max(others, 1), left, drawn) @ values)
 
 
 def coefficients(table: Any, room: int) -> Array:
     """A table's coefficients in groups of N, by the successes in them, (N + 1, 8).
 
-    They multiply the two of ``alone``, the products of two successes, of two failures and of one each, and
-    the two sums; the last is G'.
+    They multiply the two entries of ``alone``, the products of two successes, of two failures and of one of
+    each, and the two sums; the last is G'.
     """
     # Formulas of counts alone take scipy.
     from ..predictions.closed_forms import table_shares
@@ -163,15 +165,15 @@ def coefficients(table: Any, room: int) -> Array:
 
 @dataclass(frozen=True)
 class Alternative:
-    """An estimator at a group size, had it made the steps of a window from the same completions.
+    """An estimator at a group size, as if it had made the steps of a window from the same completions.
 
     Arguments:
         estimator: its name.
         group_size: G'.
-        noise: signal, noise and critical budget of a step of as many completions.
-        over_best: its K_crit over that of the first estimator at its best group size among those given, with
-            the interval of the paired jackknife over steps of the logarithm; the choice of the best is not in
-            it. NaN where a signal is not above 0.
+        noise: signal, noise and critical budget of a step with the same number of completions.
+        over_best: its K_crit divided by that of the first estimator at the best given group size, with the
+            interval from a paired jackknife of the logarithm over steps; the interval ignores the choice of
+            the best. NaN if a signal is not above 0.
     """
 
     estimator: str
@@ -186,16 +188,16 @@ def alternatives(
     group_sizes: Sequence[int] | None,
     population: int | None = None,
 ) -> list[Alternative]:
-    """Each of some tables at each group size, all from the same steps.
+    """The noise of several tables at each group size, all from the same steps.
 
     Arguments:
-        population: of :func:`~ustat_pg.noise.estimate.estimate_noise`.
+        population: as for :func:`~ustat_pg.noise.estimate.estimate_noise`.
 
     Raises:
-        InputError: a name that is no table by counts, a group size that no group has room for, or a table
-            that gives equal rewards advantages where their gradients are not known.
+        InputError: a name is not a table by counts, a group size is too large for every group, or a table
+            gives equal rewards advantages although their gradients are not known.
     """
-    # Formulas of counts alone take scipy.
+    # Only formulas of counts need scipy.
     from ..predictions import count_table
 
     if isinstance(estimators, str) or not len(estimators):
@@ -213,8 +215,8 @@ def alternatives(
             table = count_table(name, size)
             if (table.successes[-1] or table.failures[0]) and not counts[:, 2].all():
                 raise InputError(
-                    f"{name} gives groups of equal rewards advantages, and the gradients of such groups are "
-                    "not known: the training multiplies them by 0"
+                    f"{name} gives groups of equal rewards advantages, but the gradients of such "
+                    f"groups are not known, because the training multiplies them by 0"
                 )
             parts = {room: coefficients(table, room) for room in rooms}
             rows.append((name, size, np.array([step.sums(parts) for step in steps])))

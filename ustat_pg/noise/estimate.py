@@ -1,17 +1,18 @@
-"""From inner products of micro-batches to the noise of a step, with intervals.
+"""Estimates of a step's noise from inner products of micro-batches, with intervals.
 
-Let completion i add vᵢ/n to a step ĝ of n completions: advantage, clipping, ratio, penalty, weight of length,
-all of it. Where prompts are independent and completions of a prompt exchangeable, sums Hₖ over
+Let completion i add vᵢ/n to a step ĝ of n completions; vᵢ includes advantage, clipping, ratio, penalty and
+weight of length. If prompts are independent and completions of a prompt exchangeable, sums Hₖ over
 micro-batches have
 
     E⟨Hₖ, Hₗ⟩ = β n_same + γ n_other,   E‖Hₖ‖² = α m + β n_same + γ n_other,
 
-exactly, n_same and n_other the pairs of different completions of one prompt and of different ones. So
-‖E ĝ‖² = γ, and tr Cov ĝ = E‖ĝ‖² - γ.
+exactly, where n_same and n_other count pairs of different completions of the same prompt and of different
+prompts. So ‖E ĝ‖² = γ, and tr Cov ĝ = E‖ĝ‖² - γ.
 
-Where a set of X prompts is passed over in shuffled epochs, two prompts of a step are never one, and
-γ = ‖E ĝ‖² - c/(X-1), c the variance of prompts' mean gradients. Their E‖·‖² is that of β, which in groups of
-G around their mean is larger by 1 + 1/(G-1)². So ‖E ĝ‖² is known again: γ (X-1)/X + β/(1 + 1/(G-1)²)/X.
+If a set of X prompts is used in shuffled epochs, two prompts of a step are never the same, and γ = ‖E ĝ‖² -
+c/(X-1), where c is the variance of prompts' mean gradients. Their E‖·‖² is that of β, which is larger by the
+factor 1 + 1/(G-1)² in groups of G centred at their mean. So ‖E ĝ‖² is known again: γ (X-1)/X + β/(1 +
+1/(G-1)²)/X.
 """
 
 from __future__ import annotations
@@ -37,27 +38,28 @@ if TYPE_CHECKING:
 
 
 _KNOWN = 0.3
-"""The relative error at which a ratio is called known."""
+"""The relative error below which a ratio counts as known."""
 OF_SHARES = 2 + 2 * COLUMNS
-"""Sums of a step for silent groups, φ and importance weights, which end it."""
+"""The number of sums at the end of a step for silent groups, φ and importance weights."""
 SUMS = 12 + OF_SHARES
-"""All sums of a step."""
+"""The number of all sums of a step."""
 
 
 class Sums(NamedTuple):
     """The sums of a step, of means over steps, or of a column of either, (...,) each.
 
     Arguments:
-        same_same, same_other, other_other: products of n_same and n_other over pairs of micro-batches, each
-            pair divided by the root of its sizes' product.
-        same_value, other_value: of them and the pairs' ⟨Hₖ, Hₗ⟩.
+        same_same, same_other, other_other: sums of products of n_same and n_other over pairs of
+            micro-batches, each divided by the root of the product of the sizes.
+        same_value, other_value: the same with the pairs' ⟨Hₖ, Hₗ⟩ as one factor.
         squares: Σ‖Hₖ‖².
-        same, other: pairs of completions within micro-batches.
+        same, other: numbers of pairs of completions within micro-batches.
         completions, completions_squared: n and n².
         whole: ‖Σ Hₖ‖².
-        groups: of the step, where all have one size, else 0.
-        silent, told: silent groups, and those of which advantages tell it.
-        phi, weighed: of :func:`~ustat_pg.noise.shares.share_sums`, for φ and for weights, (..., COLUMNS).
+        groups: number of groups of the step if all have one size, else 0.
+        silent, told: numbers of silent groups, and of groups with known advantages.
+        phi, weighed: results of :func:`~ustat_pg.noise.shares.share_sums` for φ and for weights, (...,
+            COLUMNS).
     """
 
     same_same: Any
@@ -79,7 +81,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, columns: Array) -> Sums:
-        """The sums that stand in columns, (..., SUMS), as views of these."""
+        """The record of sums in columns, (..., SUMS), as views."""
         numbers, phi, weighed = np.split(columns, [-2 * COLUMNS, -COLUMNS], axis=-1)
         return cls._make([*np.moveaxis(numbers, -1, 0), phi, weighed])
 
@@ -88,37 +90,40 @@ class Sums(NamedTuple):
 class NoiseEstimate(Estimates):
     """The noise of one step from the steps of a window, with standard errors and 95% intervals.
 
-    Errors are those of a jackknife over steps, intervals those of :mod:`ustat_pg.inference`: gradients have
-    skewed and heavy tails. A ratio whose denominator is not distinguishable from 0 has no upper end, nor has
-    what two or three steps of the window carry. Constants are NaN unless advantages are leave-one-out.
+    Errors come from a jackknife over steps, and intervals from :mod:`ustat_pg.inference`, because gradients
+    have skewed and heavy tails. A ratio has no upper end if its denominator is not distinguishable from 0, or
+    if two or three steps of the window dominate it. Constants are NaN unless advantages are leave-one-out.
 
     Arguments:
         signal: ‖E ĝ‖², unbiased, so it may be negative.
         noise_to_signal: tr Cov ĝ / ‖E ĝ‖² of one step.
-        k_crit: completions a step at which noise equals signal, in groups of this size.
+        k_crit: completions per step at which noise equals signal, in groups of this size.
         c1: tr Cov_X g(X).
         c2: E[τ - ‖g(X)‖²].
         c3: E[φ + ‖g(X)‖²].
-        g_star: 1 + √(c3/c1), infinite where c1 is not positive.
-        common: mean ⟨ĝₜ, ĝₜ₊ₖ⟩ of steps up to 10 apart: the signal, and what steps turn it by. Where it is
-            far below the signal a step undoes what the last ones gained: the rate is large. NaN where no
-            such pairs are kept.
-        silent: q, the share of groups whose advantages all are 0.
-        k_crit_refilled: completions *generated* a step at which noise equals signal, were silent groups
-            dropped and drawn again until none is silent: K_crit - G q/(1-q), a share 1-q of them trained on.
-        weights_share: the share of the noise that importance weights w make, E[(1 - 1/w) ‖v‖²] over that of
-            one completion. Without them the trained policy has drawn it, and not the others of its group.
-        phi_over_tau: φ/τ, as it was given or measured.
-        steps: T, of the window so far.
-        constant_steps: the steps that c1, c2, c3 and G* are made of, those whose groups all have the size
-            that most groups of the window have. Two groups of one prompt in a step look like one of twice
-            the size, and leave it out.
-        steps_needed: further steps until noise over signal is known to 30%; infinite while the signal
-            is not distinguishable from 0. A window that is shorter never gets there.
-        lagged_pairs: pairs of neighbouring steps that the signal is made of too; 0 where they carry nothing
-            about it, or differ from the pairs within steps.
-        top_share: share of Σ‖Hₖ‖² that the largest 1% of micro-batches hold: of α where they are single
-            completions. Near 1% tails are light; above 10% errors are rough. NaN of fewer than 100.
+        g_star: 1 + √(c3/c1), infinite if c1 is not positive.
+        common: mean ⟨ĝₜ, ĝₜ₊ₖ⟩ of steps up to 10 apart, which is the signal plus its change by the steps. If
+            it is far below the signal, a step undoes the gain of the last ones: the learning rate is large.
+            NaN if no such pairs are kept.
+        silent: q, the share of groups with all advantages 0.
+        k_crit_refilled: completions *generated* per step at which noise equals signal, if silent groups were
+            dropped and redrawn until no group is silent: K_crit - G q/(1-q); a share 1-q of them is trained
+            on.
+        weights_share: share of the noise due to importance weights w, E[(1 - 1/w) ‖v‖²] divided by the noise
+            of one completion. Without weights the trained policy has drawn this completion, but not the
+            others of its group.
+        phi_over_tau: φ/τ, given or measured.
+        steps: T, number of steps in the window so far.
+        constant_steps: number of steps behind c1, c2, c3 and G*: all of their groups have the most common
+            size of the window. Two groups of one prompt in a step look like one group of twice the size, so
+            the step is left out.
+        steps_needed: further steps until noise over signal is known to 30%; infinite while the signal is not
+            distinguishable from 0. A shorter window never reaches this.
+        lagged_pairs: number of pairs of neighbouring steps that also enter the signal; 0 if they have no
+            information on it, or disagree with the pairs within steps.
+        top_share: share of Σ‖Hₖ‖² in the largest 1% of micro-batches (share of α if these are single
+            completions). Near 1% tails are light; above 10% errors are rough. NaN for fewer than 100
+            micro-batches.
     """
 
     signal: Estimate
@@ -141,15 +146,16 @@ class NoiseEstimate(Estimates):
 
     @property
     def budget_over_critical(self) -> Estimate:
-        """Completions of a step over ``k_crit``."""
+        """The completions of a step divided by ``k_crit``."""
         return self.noise_to_signal.inverse()
 
     def decide(self, budget: int, population: int | None = None) -> Decision:
-        """The group size of a step of so many completions that loses least, whatever the intervals allow.
+        """The group size with the least worst-case loss within the intervals, for a step of this many
+        completions.
 
         Arguments:
             budget: completions of a step.
-            population: N, where prompts are drawn without replacement.
+            population: N, if prompts are drawn without replacement.
 
         Raises:
             InputError: the constants are not known, or the budget is below 2.
@@ -159,8 +165,8 @@ class NoiseEstimate(Estimates):
         values = (max(each.value, 0.0) for each in (self.c1, self.c2, self.c3))
         if math.isnan(self.g_star.value):
             raise InputError(
-                f"c1, c2 and c3 are not known: {self.constant_steps} steps show them; advantages must be "
-                "leave-one-out up to a factor, and φ/τ be given or measured"
+                f"c1, c2 and c3 are not known: {self.constant_steps} steps show them; advantages "
+                f"must be leave-one-out up to a factor, and φ/τ must be given or measured"
             )
         return decision(
             self,
@@ -169,7 +175,7 @@ class NoiseEstimate(Estimates):
         )
 
     def meaning(self) -> str:
-        """The meaning of the sentence without its numbers: equal meanings give equal advice."""
+        """The meaning of the sentence without its numbers; equal meanings give equal advice."""
         low, high = self.budget_over_critical.interval
         if math.isnan(self.signal.value):
             return "inseparable"
@@ -185,17 +191,15 @@ class NoiseEstimate(Estimates):
         meaning = self.meaning()
         if meaning == "inseparable":
             return (
-                "Signal and noise cannot be separated: every pair of micro-batches has the same share of "
-                "common prompts."
+                "Signal and noise cannot be separated, because every pair of micro-batches has "
+                "the same share of common prompts."
             )
         if meaning == "few steps":
             return f"The signal is not known yet: {self.signal.reason}."
         if meaning == "signal unknown":
-            return (
-                "The signal is not yet distinguishable from 0; keep measuring, or widen the window."
-            )
+            return "The signal is not yet distinguishable from 0: keep measuring, or use a longer window."
         if meaning == "noise unknown":
-            return "The noise is not distinguishable from 0: fewer completions a step would do."
+            return "The noise is not distinguishable from 0: fewer completions per step would be enough."
         low, high = map(_short, self.budget_over_critical.interval)
         share = f"{low} to {high}" if low != high else f"about {low}"
         share = f"at least {low}" if high == "inf" else f"at most {high}" if low == "0" else share
@@ -210,14 +214,14 @@ class NoiseEstimate(Estimates):
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """All that has an error and an interval, by name."""
+        """The quantities with an error and an interval, by name."""
         return super().estimates | {"budget_over_critical": self.budget_over_critical}
 
     def metrics(self) -> dict[str, float]:
-        """All that is known, by name; an error as ``_se``, an interval as ``_low`` and ``_high``.
+        """The known quantities by name, with errors as ``_se`` and intervals as ``_low`` and ``_high``.
 
-        What is infinite is left out, and so is an end that any window has: that of a ratio at 0, of G* at 1;
-        the share of a critical budget that is infinite; and of constants that do not exist all.
+        Infinite values are left out, and so are trivial ends (0 for a ratio, 1 for G*), the share of an
+        infinite critical budget, and all values of constants that do not exist.
         """
         values: dict[str, Any] = {
             f"{name}_{part}".removesuffix("_value"): getattr(each, part)
@@ -244,16 +248,18 @@ def step_sums(
     *,
     leave_one_out: bool = False,
 ) -> Array:
-    """All that an estimate takes of one step, as :class:`Sums` names it.
+    """The sums of one step that an estimate needs, as in :class:`Sums`.
 
     Arguments:
-        products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), H = n times what each adds to the step.
-        groups: which group each completion is of, for each micro-batch, (m,); where a prompt has several
-            groups, with its prompt, (m, 2).
-        advantages: of each micro-batch's completions, (m,), for φ and silent groups; none where not known.
-        weights: importance weights that are in what they add, (m,); none where there are none.
-        leave_one_out: whether they are leave-one-out up to a factor. Pairs of two groups of one prompt are
-            known by pairs of one then, and else taken for these.
+        products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k), where H is n times the micro-batch's part of the
+            step.
+        groups: for each micro-batch the group of each completion, (m,); if a prompt has several groups, also
+            its prompt, (m, 2).
+        advantages: advantages of each micro-batch's completions, (m,), for φ and silent groups; empty if
+            unknown.
+        weights: importance weights of the completions, (m,); empty if there are none.
+        leave_one_out: whether advantages are leave-one-out up to a factor. Then products between two groups
+            of one prompt follow from those within a group; otherwise they are treated as equal.
     """
     sizes = np.array([len(group) for group in groups], dtype=float)
     of = np.concatenate(groups).reshape(int(sizes.sum()), -1)
@@ -267,7 +273,7 @@ def step_sums(
     other = np.outer(sizes, sizes) - same
     prompts = np.unique(names[:, -1], return_inverse=True)[1]
     if prompts.max() + 1 < len(names):
-        # E⟨·, ·⟩ is ‖g(X)‖² of them, and β that times 1 + 1/(G-1)².
+        # Their E⟨·, ·⟩ is ‖g(X)‖², and β is 1 + 1/(G-1)² times that.
         whole = counts @ np.eye(prompts.max() + 1)[prompts]
         twins = whole @ whole.T - same
         same, other = same + twins / (1 + around(size) * leave_one_out), other - twins
@@ -276,7 +282,7 @@ def step_sums(
     apart = ~np.eye(len(groups), dtype=bool)
     root = np.sqrt(np.outer(sizes, sizes))[apart]
     n, o, value = same[apart] / root, other[apart] / root, products[apart] / root
-    # Constants take groups of one size.
+    # Constants need groups of one size.
     alike = np.ptp(counts.sum(axis=0)) == 0
     silent, told, phi, weighed = 0, 0, np.zeros(COLUMNS), np.zeros(COLUMNS)
     if alike and _given(advantages):
@@ -285,7 +291,7 @@ def step_sums(
         if leave_one_out and size > 2:
             phi = share_sums(products, counts, shares_of(a, places), a, places)
         if _given(weights):
-            # A weight of 0 adds nothing, with it or without.
+            # A completion with weight 0 adds nothing in both cases.
             w = np.concatenate(weights)
             parts = 1 - np.divide(1, w, out=np.ones_like(w), where=w > 0)
             weighed = share_sums(products, counts, parts, a, places)
@@ -312,12 +318,14 @@ def step_sums(
 
 
 def _given(values: Sequence[Any]) -> bool:
-    """Whether there are some for each micro-batch."""
+    """Whether each micro-batch has values."""
     return len(values) > 0 and not any(each is None for each in values)
 
 
 def around(size: float) -> float:
-    """1/(G-1)², by which a pair of a group around its mean has more than one of two groups of its prompt."""
+    """1/(G-1)², the relative excess of a pair within a centred group over a pair from two groups of a
+    prompt.
+    """
     return 1 / (size - 1) ** 2 if size > 1 else 0.0
 
 
@@ -333,20 +341,21 @@ def estimate_noise(
     """Signal, noise and constants from the sums of some steps.
 
     Arguments:
-        steps: of :func:`step_sums`, (T, Q), T at least 2.
-        leave_one_out: whether advantages are leave-one-out, so that c₁ to c₃ exist.
-        phi_over_tau: φ/τ, which parts c₂ from c₃; None for what the gradients say, and 1 in groups of 2.
-        squares: ‖Hₖ‖² of all their micro-batches, for ``top_share``.
-        lagged: pairs of each with steps before it.
-        population: X, of a set of prompts that is passed over in shuffled epochs; None where prompts are
-            drawn independently. Where no prompt is in two micro-batches c is only bounded, and intervals of
-            the signal and the critical budget are wider by that.
+        steps: results of :func:`step_sums`, (T, Q), T at least 2.
+        leave_one_out: whether advantages are leave-one-out; only then c₁ to c₃ exist.
+        phi_over_tau: φ/τ, which separates c₂ from c₃; None to estimate it from gradients (it is 1 in groups
+            of 2).
+        squares: ‖Hₖ‖² of all micro-batches of the steps, for ``top_share``.
+        lagged: pairs of each step with earlier steps.
+        population: X, if a set of X prompts is used in shuffled epochs; None if prompts are drawn
+            independently. If no prompt is in two micro-batches, c is only bounded, and intervals of the
+            signal and the critical budget are wider.
 
     Raises:
-        InputError: fewer than two steps.
+        InputError: there are fewer than two steps.
     """
     if len(steps) < 2:
-        raise InputError(f"{len(steps)} steps count: an estimate takes at least 2")
+        raise InputError(f"{len(steps)} steps count: an estimate needs at least 2")
     count, mean = len(steps), Sums.of(steps).completions.mean()
     size, alike = _of_one_size(steps)
     law = Law(population, size)
@@ -358,7 +367,7 @@ def estimate_noise(
     critical = ratio(both, signal.interval)
     if slack := law.slack(parts.full):
         share = 1 + slack / signal.high if signal.high > 0 else math.inf
-        # Noise and signal of a step together are what they are.
+        # The sum of noise and signal of a step is fixed.
         least = (critical.low + float(mean)) / share - float(mean)
         signal = replace(signal, high=signal.high + slack)
         critical = replace(critical, low=max(least, 0.0))
@@ -366,7 +375,7 @@ def estimate_noise(
     if Sums.of(steps).weighed.any():
         weighed = beside(both, parts).apply(_weights_share).estimate(0)
     refilled = beside(both, silent, parts).apply(_refilled)
-    # Errors are NaN where the signal is not above 0.
+    # Errors are NaN if the signal is not above 0.
     known = critical.value * critical.se > 0
     needed = count * (critical.se / (_KNOWN * critical.value)) ** 2 - count if known else math.inf
     alike = alike if leave_one_out and size > 1 else alike[:0]
@@ -396,16 +405,18 @@ def estimate_noise(
 
 
 def _with_pairs(parts: Means, both: Means, lagged: Lagged, law: Law) -> tuple[Means, Estimate, int]:
-    """Noise and signal from pairs of steps too, the mean product of these, and how many are made use of."""
+    """Noise and signal including pairs of steps, the mean product of these pairs, and the number of used
+    pairs.
+    """
     if law.population is not None:
         lagged = _of_epochs(parts.full, lagged, law)
     sums, pairs = line_sums(lagged)
     if not (sums.without[:, 0] > 0).all():
-        # Without some step there are none.
+        # If a step is left out, there may be no pairs.
         return both, Estimate(), 0
     shared = sums.apply(lambda columns: columns[..., 3:4] / columns[..., :1]).estimate(0)
     own = parts.apply(partial(_within, law=law))
-    # A product of two steps that are measured as one is a pair of neighbouring steps.
+    # If two steps are measured as one, their product is a pair of neighbouring steps.
     own = own.apply(lambda columns: columns * [1.0, 0.0]) if any(lagged.joined) else own
     gamma = combined(own, sums, pairs)
     if gamma is None:
@@ -417,39 +428,41 @@ def _with_pairs(parts: Means, both: Means, lagged: Lagged, law: Law) -> tuple[Me
 
 @dataclass(frozen=True)
 class Law:
-    """How prompts are drawn.
+    """The way in which prompts are drawn.
 
     Arguments:
-        population: X, where they are drawn without replacement; None for independent ones.
-        size: G, of their groups.
+        population: X, if prompts are drawn without replacement; None if they are independent.
+        size: G.
     """
 
     population: int | None = None
     size: float = 0.0
 
     def signal(self, beta: Array, gamma: Array) -> Array:
-        """‖E ĝ‖² from β and γ; γ where β is not known."""
+        """‖E ĝ‖² from β and γ; γ if β is not known."""
         if self.population is None or self.size < 2:
             return gamma
         known = np.where(np.isfinite(beta), beta / (1 + around(self.size)), gamma)
         return np.asarray(gamma + (known - gamma) / self.population)
 
     def slack(self, sums: Array) -> float:
-        """How far the signal may be above γ where β is unknown: c is at most E‖·‖² of a group's mean."""
+        """The largest distance of the signal above γ if β is unknown: c is at most E‖·‖² of a group's
+        mean.
+        """
         beta, gamma = _slopes(sums)
         if self.population is None or self.size < 2 or np.isfinite(beta):
             return 0.0
-        # Of micro-batches of m: m + m (m - 1) = m² where all are of one prompt.
+        # For micro-batches of m completions: m + m (m - 1) = m² if all belong to one prompt.
         own = Sums.of(sums)
         pairs = own.completions + own.same + own.other
         return max(float(own.squares / pairs - gamma), 0.0) / self.population
 
 
 def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
-    """Products of steps as if prompts were independent.
+    """The products of steps, converted to independent prompts.
 
-    Steps of one epoch have no prompt in common, as pairs of one step have none; a share k B/X of the pairs of
-    steps k apart are of two epochs.
+    Steps of one epoch have no prompt in common, like pairs of one step; of the pairs of steps k apart, a
+    share k B/X belongs to two epochs.
     """
     beta, gamma = _slopes(sums)
     below = float(law.signal(beta, gamma) - gamma)
@@ -466,7 +479,7 @@ def _of_epochs(sums: Array, lagged: Lagged, law: Law) -> Lagged:
 
 
 def _of_one_size(steps: Array) -> tuple[float, Array]:
-    """The size that most steps' groups have, all of a step, and the steps whose groups have it."""
+    """The most common group size of steps with equal groups, and the steps with this size."""
     sums = Sums.of(steps)
     own = np.divide(sums.completions, sums.groups, out=np.zeros(len(steps)), where=sums.groups > 0)
     sizes, times = np.unique(own, return_counts=True)
@@ -489,7 +502,7 @@ def _constants(sums: Array, law: Law, phi_over_tau: float | None) -> Array:
 
 
 def _silent(sums: Array) -> Array:
-    """The share of groups that are silent, (..., 1); NaN where some are not known."""
+    """The share of silent groups, (..., 1); NaN if some are not known."""
     own = Sums.of(sums)
     nothing = np.full_like(own.told, np.nan)
     share = np.divide(own.silent, own.told, out=nothing, where=own.told > 0)
@@ -497,9 +510,9 @@ def _silent(sums: Array) -> Array:
 
 
 def _refilled(columns: Array) -> Array:
-    """The noise of a completion that is generated, of noise, signal, silent share and sums; and the signal.
+    """The noise of a generated completion, from noise, signal, silent share and sums; and the signal.
 
-    Groups that are not silent have E h/(1-q) for their mean and E‖h‖²/(1-q) for their square.
+    Groups that are not silent have the mean E h/(1-q) and the mean square E‖h‖²/(1-q).
     """
     noise, signal, silent = (columns[..., place] for place in range(3))
     own = Sums.of(columns[..., 3:])
@@ -509,7 +522,7 @@ def _refilled(columns: Array) -> Array:
 
 
 def _weights_share(columns: Array) -> Array:
-    """The share of the noise that importance weights make, of noise, signal and sums, (..., 1)."""
+    """The share of the noise due to importance weights, from noise, signal and sums, (..., 1)."""
     sums = columns[..., 2:]
     own, (alpha, _, _) = Sums.of(sums), _three(sums)
     made = shared(own.weighed, alpha, own.completions)
@@ -518,7 +531,7 @@ def _weights_share(columns: Array) -> Array:
 
 
 def _short(value: float) -> str:
-    """A number with one digit, and no power of ten up to a million."""
+    """A number with one digit, written without an exponent up to a million."""
     return f"{float(f'{value:.1g}'):g}"
 
 
@@ -528,7 +541,7 @@ def _top_share(squares: Array) -> float:
 
 
 def _slopes(sums: Array) -> tuple[Array, Array]:
-    """β and γ; of pairs that have no prompt in common γ alone."""
+    """β and γ; only γ if pairs have no prompt in common."""
     nn, no, oo, nv, ov, *_ = Sums.of(sums)
     scale = nn * oo - no**2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -538,13 +551,15 @@ def _slopes(sums: Array) -> tuple[Array, Array]:
 
 
 def _three(sums: Array) -> tuple[Array, Array, Array]:
-    """α, β and γ."""
+    """The estimates of α, β and γ."""
     own, (beta, gamma) = Sums.of(sums), _slopes(sums)
     return (own.squares - beta * own.same - gamma * own.other) / own.completions, beta, gamma
 
 
 def _within(sums: Array, law: Law) -> Array:
-    """Signal of pairs within steps, and its weight beside a product of two, n² where these are noise."""
+    """The signal from pairs within steps, and its weight relative to a product of two steps, which is n² for
+    pure noise.
+    """
     gamma, (nn, no, oo, *_) = law.signal(*_slopes(sums)), Sums.of(sums)
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2

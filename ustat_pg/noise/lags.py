@@ -1,13 +1,13 @@
-"""Products of the gradients of neighbouring steps, and what they say of the signal.
+"""Products of the gradients of neighbouring steps, and the signal that they show.
 
 Let ĝₜ = gₜ + εₜ be the step's gradient and Σ = Cov εₜ. Before ĝₜ₊ₖ is measured the noise εₜ has moved the
-parameters by xₜₖ P εₜ, P what the optimizer multiplies by (1 in SGD), so with H the Hessian that is climbed
+parameters by xₜₖ P εₜ, where P is the optimizer's factor (1 in SGD). So with H the Hessian of the objective
 
     E⟨ĝₜ, ĝₜ₊ₖ⟩ = E⟨gₜ, gₜ₊ₖ⟩ + xₜₖ tr(H P Σ) + ...,   xₜₖ = Σ_{j<k} ηₜ₊ⱼ βʲ,
 
-η the rates and β the optimizer's memory (Adam's β₁, SGD's momentum), times (1-β)/(1-βᵗ) in Adam. Without
-memory all x are η and no lag is better than another: such pairs tell the signal plus an unknown number. With
-memory x begins small and grows with k, so the line of products over x has the signal where x is 0.
+where η are the rates and β the optimizer's memory (Adam's β₁, SGD's momentum), times (1-β)/(1-βᵗ) in Adam.
+Without memory all x are η and all lags are equivalent: such pairs give the signal plus an unknown number.
+With memory x starts small and grows with k, so the line of products over x has the signal at x = 0.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..inference import Means
 from ..validation import Array
 
 LAGS = 10
-"""Steps that two gradients are apart at most."""
+"""The largest number of steps between two gradients."""
 DRAWN = 64
-"""Steps whose sketches are drawn alike: those of two draws have no product."""
+"""The number of steps with the same draw of sketches; sketches of two draws have no product."""
 _APART = 2.5
-"""Standard errors by which pairs within steps and between steps may differ."""
+"""The standard errors by which pairs within steps and between steps may differ."""
 LINE = 1e-9
-"""Share of its squares that a regressor must have beside another to be told from it."""
+"""The share of its squares that must be independent of another regressor to separate the two."""
 
 
 def memory_of(optimizer: Any) -> tuple[float, bool] | None:
-    """β of an optimizer, and whether it corrects for its beginning; None where neither is known."""
+    """β of an optimizer, and whether it corrects its start; None if these are not known."""
     import torch
 
     groups = getattr(optimizer, "param_groups", [])
@@ -47,12 +47,12 @@ def memory_of(optimizer: Any) -> tuple[float, bool] | None:
 
 
 class Lagged(NamedTuple):
-    """Pairs of the steps of a window with steps before them.
+    """Pairs of a window's steps with earlier steps.
 
     Arguments:
-        units: by which number pairs know each of the steps, or of two that are measured as one.
-        joined: whether it is two, so that its own product is one of two steps.
-        pairs: of :meth:`Trail.take`, for each.
+        units: number that identifies each step, or two steps that are measured as one, in the pairs.
+        joined: whether a unit is two steps, so that its own product is one of two steps.
+        pairs: result of :meth:`Trail.take` for each.
     """
 
     units: tuple[int, ...]
@@ -64,18 +64,18 @@ class Trail:
     """The gradients of the last steps, and their products with the newest.
 
     Arguments:
-        optimizer: torch's Adam, AdamW or SGD; of others nothing is known, and no product is taken.
+        optimizer: torch's Adam, AdamW or SGD; others are not known, so no product is taken.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer, self.memory = optimizer, memory_of(optimizer)
         self._kept: deque[tuple[int, int, int, Array, float]] = deque(maxlen=LAGS)
         self._rates: deque[float] = deque(maxlen=LAGS + 1)
-        # Steps that the optimizer was seen to make.
+        # The number of observed optimizer steps.
         self.seen = 0
 
     def next(self) -> None:
-        """Note the rate at which a step is about to be made, whether it counts or not."""
+        """Record the learning rate of the next step, even if the step does not count."""
         if self.memory is not None:
             self.seen += 1
             rate = float(self._optimizer.param_groups[0]["lr"])
@@ -85,21 +85,21 @@ class Trail:
 
     @cached_property
     def _before(self) -> int:
-        """Steps that the optimizer had made when it was first seen, as in a training that is resumed."""
+        """The optimizer's steps before the first observation, for example in a resumed training."""
         made = (state["step"] for state in self._optimizer.state.values() if "step" in state)
         return int(next(made, 0))
 
     def take(self, unit: int, draw: int, gradient: Array, size: float) -> Array:
-        """Products of a step with those before.
+        """The products of a step with earlier steps.
 
         Arguments:
-            unit: the number of what the window takes it up in.
-            draw: of its sketch.
-            gradient: n times the step's, as a sketch.
+            unit: number of the window's unit that contains the step.
+            draw: draw of its sketch.
+            gradient: n times the step's gradient, as a sketch.
             size: n.
 
         Returns:
-            the unit of the earlier step, the lag k, the weight nₜ nₜ₊ₖ, x and ⟨ĝₜ, ĝₜ₊ₖ⟩, (p, 5).
+            rows of the unit of the earlier step, the lag k, the weight nₜ nₜ₊ₖ, x and ⟨ĝₜ, ĝₜ₊ₖ⟩, (p, 5).
         """
         if self.memory is None:
             return np.zeros((0, 5))
@@ -115,16 +115,16 @@ class Trail:
         return np.array(rows, dtype=float).reshape(-1, 5)
 
     def state_dict(self) -> dict[str, Any]:
-        """The last steps, in numbers that JSON takes."""
+        """The state of the last steps, for JSON."""
         kept = [[*known, gradient.tolist(), size] for *known, gradient, size in self._kept]
         before = self._before if self.seen else None
         return {"seen": self.seen, "before": before, "rates": [*self._rates], "kept": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave."""
+        """Restore a state from :meth:`state_dict`."""
         self.seen = int(state["seen"])
         if state["before"] is not None:
-            # What the optimizer counts now, it has made since.
+            # The optimizer has made the steps that it counts now since then.
             self._before = int(state["before"])
         self._rates.clear()
         self._rates.extend(state["rates"])
@@ -132,17 +132,17 @@ class Trail:
         self._kept.extend((*known, np.array(g), size) for *known, g, size in state["kept"])
 
     def drop(self, unit: int) -> None:
-        """Forget a step that the window did not take up."""
+        """Forget a step that the window did not use."""
         kept = [row for row in self._kept if row[0] != unit]
         self._kept.clear()
         self._kept.extend(kept)
 
 
 def line_sums(lagged: Lagged) -> tuple[Means, Array]:
-    """Sums for a weighted line over pairs, as means over units, and the pairs (weight, x, product).
+    """The sums for a weighted line over pairs, as means over units, and the pairs (weight, x, product).
 
-    A pair is of both its units: without one of them it is not there. x is that of its lag, averaged over
-    pairs: within a lag it changes with time, as the signal does.
+    A pair belongs to both its units and exists only with both. Its x is the mean over pairs of its lag,
+    because within a lag x changes with time, like the signal.
     """
     units, count = np.array(lagged.units), len(lagged.units)
     whose = np.repeat(units, [len(own) for own in lagged.pairs])
@@ -162,7 +162,9 @@ def line_sums(lagged: Lagged) -> tuple[Means, Array]:
 
 
 def height(sums: Array) -> tuple[Array, Array]:
-    """Weight and weighted value of a line's height at x = 0; both 0 where pairs do not tell it."""
+    """The weight and weighted value of a line's height at x = 0; both are 0 if the pairs do not determine
+    it.
+    """
     a, ax, axx, ay, axy = np.moveaxis(sums, -1, 0)
     along = np.divide(ax, axx, out=np.zeros_like(ax), where=axx > 0)
     weight = a - along * ax
@@ -171,12 +173,13 @@ def height(sums: Array) -> tuple[Array, Array]:
 
 
 def combined(within: Means, sums: Means, pairs: Array) -> Means | None:
-    """The signal from pairs within steps and between them, (1,); None where these differ, or tell nothing.
+    """The signal from pairs within steps and between them, (1,); None if these disagree or have no
+    information.
 
     Arguments:
-        within: the signal of pairs within steps and its weight, per unit; NaN and 0 where there are none.
-        sums: of :func:`line_sums`.
-        pairs: of the same.
+        within: signal of pairs within steps and its weight, per unit; NaN and 0 if there are no pairs.
+        sums: sums of :func:`line_sums`.
+        pairs: pairs of :func:`line_sums`.
     """
 
     def values(first: Array, second: Array) -> Array:

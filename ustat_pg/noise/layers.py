@@ -1,9 +1,10 @@
 """Gradients of single completions in the layers of a model, from one pass over several of them.
 
-In a matrix the gradient of a completion is Σₜ lₜ rₜᵀ over its tokens, of what a layer reads and the gradient
-of what it writes. With matrices P and Q of random signs over √width, Σₜ P lₜ (Q rₜ)ᵀ has width² numbers, and
-inner products that are unbiased for those of the gradients. It is P (Σₜ lₜ rₜᵀ) Qᵀ, linear in the gradient:
-uses of one matrix add up, and completions add up to what backward accumulates, by which they are checked.
+For a matrix the gradient of a completion is Σₜ lₜ rₜᵀ over its tokens, with a layer's input and the gradient
+of its output. With matrices P and Q of random signs divided by √width, Σₜ P lₜ (Q rₜ)ᵀ has width² numbers,
+and its inner products are unbiased for those of the gradients. It is P (Σₜ lₜ rₜᵀ) Qᵀ and linear in the
+gradient, so uses of one matrix add up. The sum over completions equals the gradient that backward
+accumulates, which serves as a check.
 """
 
 from __future__ import annotations
@@ -23,33 +24,37 @@ from .onlooker import Guard
 from .uses import Maker, Matrix, Table, Vector, makers
 
 _ALIKE = 0.05
-"""Distance of the sum over completions from a gradient, over its norm, that is rounding of bfloat16."""
+"""The largest relative distance between the sum over completions and a gradient that bfloat16 rounding
+explains.
+"""
 _SLIGHT = 1e-6
-"""Share of the squared norm of all gradients below which nothing is compared: such as of a key's bias."""
+"""The share of the squared norm of all gradients below which a gradient is not compared, such as of a key's
+bias.
+"""
 
 _MOST = 0.9
-"""Share of the squared norm that may be left out."""
+"""The share of the squared norm that may be left out."""
 _PIECE = 2**22
-"""Numbers of half precision that are copied into float32 at once."""
+"""The number of half-precision values that are copied into float32 at once."""
 
 Kept = tuple[int, Maker, Any]
-"""A parameter's place, how its use is made, and what that takes of a layer's input."""
+"""A parameter's index, the function that makes its use, and the function's part of a layer's input."""
 
 
 class Layers:
-    """Hooks on linear layers, embeddings and norms that take single completions apart.
+    """Hooks on linear layers, embeddings and norms that separate single completions.
 
-    What a layer reads is projected at once, so no activation is kept, but the inputs of norms.
+    A layer's input is projected at once, so no activations are kept except the inputs of norms.
 
     Arguments:
-        model: whose layers read one row for each completion.
-        parameters: those that are trained.
-        width: of the projections; a side of a matrix that is no longer is kept as it is.
-        seed: of the projections.
-        guard: under which hooks run.
+        model: model with layers that read one row for each completion.
+        parameters: the trained parameters.
+        width: width of the projections; a side of a matrix that is not longer is kept.
+        seed: seed of the projections.
+        guard: guard for the hooks.
 
     Raises:
-        InputError: a layer's matrix has another shape, so that parameters are sharded in an unknown way.
+        InputError: a layer's matrix has another shape, because parameters are sharded in an unknown way.
     """
 
     def __init__(
@@ -74,8 +79,9 @@ class Layers:
             for place, make in by_place.items():
                 if isinstance(make, Matrix | Table) and len(self._shapes[place]) != 2:
                     raise InputError(
-                        f"{self._names[place]} is a matrix and has shape {tuple(self._shapes[place])} on "
-                        "this process: of sharded parameters those of FSDP2 are known"
+                        f"{self._names[place]} is a matrix and has shape "
+                        f"{tuple(self._shapes[place])} on this process: the only known sharding "
+                        f"is that of FSDP2"
                     )
             if by_place:
                 register = partial(module.register_forward_hook, with_kwargs=True)
@@ -92,7 +98,7 @@ class Layers:
             for side in range(2)
             if self.projects(place) and self._shapes[place][side] > self.width
         }
-        # NumPy's bits are the same on every process; one call is many times as fast as one for each.
+        # NumPy's bits are the same on every process; one call is many times as fast as one call per matrix.
         rng = np.random.default_rng([self.seed, count, 1])
         bits = rng.integers(0, 2, self.width * sum(sizes.values()), dtype=np.int8) * 2 - 1
         signs = torch.as_tensor(bits, device=self._device).float() * self.width**-0.5
@@ -102,18 +108,18 @@ class Layers:
         }
 
     def begin(self, rows: int | None) -> None:
-        """Look at passes over this many completions, or at none."""
+        """Observe passes over this many completions, or over none."""
         self.rows = rows
         self._gradients: dict[int, Tensor] = {}
         self._real: dict[int, Tensor] = {}
 
     def forget(self) -> None:
-        """Keep nothing of a step."""
+        """Forget a step."""
         self._signs = {}
         self.begin(None)
 
     def numbers(self, place: int) -> int:
-        """How many numbers a parameter's gradient comes to."""
+        """The number of values that represent a parameter's gradient."""
         shape = self._shapes[place]
         return math.prod(min(side, self.width) if self.projects(place) else side for side in shape)
 
@@ -130,21 +136,21 @@ class Layers:
         return sum(a @ b for a, b in zip(lefts, rights, strict=True)).reshape(1, -1)
 
     def accumulated(self, place: int, gradient: Tensor) -> None:
-        """Take a gradient to check completions by, until they are checked."""
+        """Use a gradient to check the completions, until they are checked."""
         if self.left is not None:
             return
         if place in self._known:
             self._real[place] = self._real.get(place, 0) + self.whole(place, gradient)
         else:
-            # No completion's is known, so the norm will do.
+            # No completion's gradient is known, so the norm is enough.
             norm = gradient.norm(dtype=torch.float32).reshape(1, 1)
             self._real[place] = torch.hypot(self._real.get(place, 0 * norm), norm)
 
     def gradients(self) -> Iterator[tuple[int, Tensor]]:
-        """Each parameter's place and gradients of completions, (rows, numbers).
+        """Each parameter's index, with the gradients of completions, (rows, numbers).
 
         Raises:
-            InputError: completions add up to next to nothing of the gradient that was accumulated.
+            InputError: completions add up to almost nothing of the accumulated gradient.
         """
         total = sum(float(value.square().sum()) for value in self._real.values())
         if self.left is None and total > 0:
@@ -168,7 +174,7 @@ class Layers:
             raise InputError(
                 "layers that read one row for each completion inside the block have "
                 f"{100 * (1 - sum(shares.values())):.2g}% of the gradient's squared norm: run the forward "
-                "pass in it too, of a model that is not compiled, over completions that are not packed, or "
+                "pass inside the block too, without compilation or packing, or "
                 "give the meter model.parameters()"
             )
         self.left = set(shares)
@@ -179,11 +185,14 @@ class Layers:
             )
 
     def _name_missing(self) -> None:
-        """Say what has no gradient of a completion, where what is accumulated is sharded."""
+        """Warn about parameters without a gradient of a completion, if accumulated gradients are sharded."""
         self.left = set()
         missing = [place for place in range(len(self._shapes)) if place not in self._gradients]
         if missing:
-            self._warn(missing, "whose use hooks on layers do not see, or which had no gradient")
+            self._warn(
+                missing,
+                "because hooks on layers do not see it, or it had no gradient",
+            )
 
     def _warn(self, places: list[int], why: str) -> None:
         names = [self._names[place] for place in places]
@@ -194,11 +203,11 @@ class Layers:
         )
 
     def projects(self, place: int) -> bool:
-        """Whether its gradient is a matrix that is projected."""
+        """Whether the parameter's gradient is a matrix that is projected."""
         return place in self._known and len(self._shapes[place]) == 2
 
     def _projected(self, place: int, side: int, values: Tensor) -> Tensor:
-        """Vectors along one side of a matrix, or the numbers of unit vectors, in float32."""
+        """The projections of vectors along one side of a matrix, or of numbered unit vectors, in float32."""
         size, units = self._shapes[place][side], not values.is_floating_point()
         if size <= self.width:
             return nn.functional.one_hot(values, size).float() if units else values.float()
@@ -225,7 +234,7 @@ class Layers:
         output.register_hook(partial(self._guard, self._wrote, kept))
 
     def _taken(self, place: int, make: Maker, read: Tensor) -> Any:
-        """The part of a layer's input that the use of a parameter reads, a matrix's side projected."""
+        """The part of a layer's input that a parameter's use reads, projected for a matrix."""
         if isinstance(make, Matrix):
             return self._projected(place, make.side, read)
         return None if isinstance(make, Vector) and make.factor is None else read.detach()
@@ -248,5 +257,5 @@ class Layers:
 
 
 def is_sharded(parameter: torch.Tensor) -> bool:
-    """Whether processes hold parts of it, as FSDP2 has them."""
+    """Whether processes have parts of it, as in FSDP2."""
     return hasattr(parameter, "to_local")

@@ -21,19 +21,19 @@ from .sketch import Sketch, pieces
 from .window import Window, numbered
 
 _UNKNOWN_SHARDS = (
-    "of sharded ones those of FSDP2 are known, and none of DeepSpeed's ZeRO 3 or FSDP1"
+    "of sharded parameters only FSDP2's are known, not those of DeepSpeed's ZeRO 3 or FSDP1"
 )
 _SEEN = 22
-"""Steps that Adam's second moments are means of before they are a metric.
+"""The number of steps that Adam's second moments must cover before they are used as a metric.
 
 A mean v of n squares of normal numbers has E[1/v] = n / (n - 2) / σ²: 10% too large at 22, infinite at 2. The
-relative deviation of 1/v is √(2 / (n - 4)), a third for each entry. Adam weighs squares by β₂ to their age: a
-long memory, of β₂ near 1, makes v better later, and that of β₂ = .9 is full at 22.
+relative deviation of 1/v is √(2 / (n - 4)), a third for each entry. Adam weights squares by β₂ to the power
+of their age: a long memory, with β₂ near 1, makes v better later, and the memory of β₂ = .9 is full at 22.
 """
 
 
 class NoiseMeter:
-    """Signal and noise of the steps of a training, from the gradients that it makes anyway.
+    """A meter of the signal and noise of a training's steps, from the gradients that it computes anyway.
 
     ::
 
@@ -45,51 +45,55 @@ class NoiseMeter:
         optimizer.step()
         print(meter.estimate().noise_to_signal)
 
-    A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a
-    sketch of it; no copy as large as a parameter is made, but of a sparse gradient. Parameters sharded
-    along their first axis (FSDP2) have their shard sketched at its own place, from what each pass adds to it,
-    so each pass must reduce gradients: where the last of a step alone does, give it the model.
+    A hook on each parameter sees the gradient of a backward pass before it is accumulated, and keeps a sketch
+    of it; it makes no copy as large as a parameter, except of a sparse gradient. If parameters are sharded
+    along their first axis (FSDP2), each shard is sketched at its own place from the addition of each pass. So
+    each pass must reduce gradients: if only the last pass of a step does, give the meter the model.
 
-    Given the model itself, the meter knows the gradient of each completion of a micro-batch, by hooks on its
-    layers in place of those on parameters: :meth:`compare` takes micro-batches of any number of completions,
-    one micro-batch makes a step, and prompts need not be sorted. The forward pass is in the block then, and
-    every layer reads one row for each completion, in the order of ``prompts``. Linear layers, embeddings and
-    norms are known, and what a fused kernel does with their weights is not seen: the first
-    micro-batch with a gradient is compared with what backward accumulates, one warning names what is
-    left out, and its share. Sharded gradients are not compared: parameters without a gradient of a
-    completion are named. Several processes each call all methods: what they hold is gathered in :meth:`step`,
-    gradients taken to be averaged over them, as DDP and FSDP do.
+    Given the model itself, the meter has hooks on layers instead of parameters and knows the gradient of each
+    completion of a micro-batch. Then :meth:`compare` allows micro-batches of any size, one micro-batch can be
+    a step, and prompts need not be sorted. The forward pass must be inside the block, and every layer must
+    read one row for each completion, in the order of ``prompts``. Linear layers, embeddings and norms are
+    supported; the use of their weights in a fused kernel is not seen. The first micro-batch with a gradient
+    is compared with the gradient that backward accumulates, and one warning names the missing parts and their
+    share. Sharded gradients are not compared; a warning names parameters without a gradient of a completion.
+    With several processes each must call all methods: :meth:`step` gathers their data, and gradients are
+    averaged over processes, as DDP and FSDP do.
 
-    Steps of one micro-batch or of one prompt have no pair that parts signal from noise. Two in a row are
-    measured as one, by pairs of the one with the other: the signal is that of neighbouring steps then.
+    Steps of one micro-batch or of one prompt have no pair that separates signal from noise. Two such steps in
+        a row are measured as one, by pairs between them: the signal is then that of neighbouring steps.
 
-    What fails while it measures is one warning, never an error of the loop: it is off then, on all processes
-    from the step on, and its hooks are gone. :meth:`estimate` goes on saying what was measured.
+    A failure of the meter gives one warning, never an error in the loop: the meter is then off, on all
+        processes from that step on, and its hooks are removed. :meth:`estimate` still returns the results so
+        far.
 
     Arguments:
-        parameters: of the model, or the model itself; those that are not trained are passed over.
-        window: steps that an estimate is made of.
-        leave_one_out: whether advantages are leave-one-out: c₁, c₂, c₃ and G* exist then, where all groups
-            of the window have one size.
-        phi_over_tau: φ/τ, which parts c₂ from c₃; None to measure it from advantages of :meth:`micro_batch`,
-            where groups are of 3 or more and lie in three micro-batches, or in two by unequal parts.
-        metric: ``"euclidean"``, or ``"adam"`` for gradients over √v + ε of Adam's own second moments
-            of past steps, once they are of 22; entries that never had a gradient have no metric, and are
+        parameters: parameters of the model, or the model itself; parameters that are not trained are ignored.
+        window: number of steps in an estimate.
+        leave_one_out: whether advantages are leave-one-out: then c₁, c₂, c₃ and G* exist, if all groups of
+            the window have one size.
+        phi_over_tau: φ/τ, which separates c₂ from c₃; None to measure it from advantages of
+            :meth:`micro_batch`, for groups of at least 3 that lie in three micro-batches, or in unequal parts
+            of two.
+        metric: ``"euclidean"``, or ``"adam"`` for gradients divided by √v + ε with Adam's second moments of
+            past steps, once they cover 22 steps; entries that never had a gradient have no metric and are
             left out.
-        optimizer: torch's, with ``metric="adam"``; Adam, AdamW or SGD with momentum for pairs of neighbouring
-            steps too, of which the signal is known two to four times as well (:mod:`ustat_pg.noise.lags`).
-        numbers: that are kept of a micro-batch's gradient.
-        seed: of the sketches, the same on every process.
-        width: to which a layer's inputs and output gradients are projected where the model is given; sides
-            of a matrix that are no longer are kept. Cost and numbers grow with it, errors of products fall.
-        population: X, of a set of prompts that is passed over in shuffled epochs: two prompts of a step are
-            never one then, and pairs of them are below the signal by c₁/(X-1). None where prompts are drawn
-            independently. Where no two micro-batches share a prompt c₁ is not known, and intervals are wider.
-        guard: under which a loop around it runs too; its own unless given.
+        optimizer: torch's optimizer, needed for ``metric="adam"``. With Adam, AdamW or SGD with momentum,
+            pairs of neighbouring steps are used too, and the signal is two to four times as precise
+            (:mod:`ustat_pg.noise.lags`).
+        numbers: how many numbers are kept of a micro-batch's gradient.
+        seed: seed of the sketches, the same on every process.
+        width: width of the projections of a layer's inputs and output gradients, if the model is given; sides
+            of a matrix that are not longer are kept. Cost and size grow with the width, and errors of
+            products fall.
+        population: X, if a set of X prompts is used in shuffled epochs: then two prompts of a step are never
+            the same, and their pairs are below the signal by c₁/(X-1). None if prompts are drawn
+            independently. If no two micro-batches share a prompt, c₁ is not known, and intervals are wider.
+        guard: guard shared with the surrounding loop (default: its own).
 
     Raises:
-        InputError: no parameter is trained or holds numbers here (DeepSpeed's ZeRO 3), the optimizer has no
-            betas and eps, or arguments out of range.
+        InputError: no parameter is trained or has numbers on this process (DeepSpeed's ZeRO 3), the optimizer
+            has no betas and eps, or an argument is out of range.
     """
 
     def __init__(
@@ -113,12 +117,14 @@ class NoiseMeter:
         self.phi_over_tau = None if phi_over_tau is None else positive("phi_over_tau", phi_over_tau)
         self._adam = one_of("metric", metric, ("euclidean", "adam")) == "adam"
         if self._adam and optimizer is None:
-            raise InputError("metric is 'adam': give the optimizer, whose second moments it takes")
+            raise InputError(
+                "metric is 'adam': give the optimizer, because the metric uses its second moments"
+            )
         model = None
         if isinstance(parameters, torch.nn.Module):
             model, parameters = parameters, parameters.parameters()
         if model is not None and self._adam:
-            raise InputError("metric 'adam' takes whole gradients: give model.parameters()")
+            raise InputError("metric 'adam' needs whole gradients: give model.parameters()")
         for group in optimizer.param_groups if self._adam else ():
             if not {"betas", "eps"} <= group.keys():
                 raise InputError(
@@ -129,10 +135,12 @@ class NoiseMeter:
         self._optimizer = optimizer
         self._parameters = [p for p in dict.fromkeys(parameters) if p.requires_grad]
         if not self._parameters:
-            raise InputError("no parameter is trained: give those of the model before it is frozen")
+            raise InputError(
+                "no parameter is trained: give the parameters of the model before it is frozen"
+            )
         sizes = [p.numel() for p in self._parameters]
         if not any(sizes):
-            raise InputError(f"parameters hold no numbers on this process: {_UNKNOWN_SHARDS}")
+            raise InputError(f"parameters have no numbers on this process: {_UNKNOWN_SHARDS}")
         self._guard = guard or Guard()
         self._guard.stops.append(self.remove)
         self._layers: Layers | None = None
@@ -147,7 +155,7 @@ class NoiseMeter:
             if not self._sharded[place]:
                 self._guard.hang(p.register_hook, self._see, place)
         self.left_out = ""
-        """Why the latest step that does not count is left out."""
+        """The reason why the latest step that does not count is left out."""
         self._once, self._reduced = 0, False
         # Sketches of layers are drawn anew at each step, and Adam's metric changes.
         known = None if self._layers is not None or self._adam else optimizer
@@ -161,10 +169,12 @@ class NoiseMeter:
         self.clear()
 
     def __reduce__(self) -> Any:
-        raise TypeError("a meter hangs on its model and is not copied: keep meter.state_dict()")
+        raise TypeError(
+            "a meter is tied to its model and cannot be copied: keep meter.state_dict()"
+        )
 
     def clear(self) -> None:
-        """Forget the micro-batches of a step that is not finished."""
+        """Forget the micro-batches of an unfinished step."""
         self._broken = ""
         self._sketch: Sketch | None = None
         self._before: torch.Tensor | None = None
@@ -187,21 +197,21 @@ class NoiseMeter:
     ) -> Iterator[None]:
         """Measure the backward pass inside.
 
-        A block without a backward pass, as of groups whose advantages are all 0, counts as a gradient of 0.
-        After an error inside a block its step does not count.
+        A block without a backward pass, for example if all advantages are 0, counts as a gradient of 0. After
+        an error inside a block the step does not count.
 
         Arguments:
-            prompts: which prompt each completion is of, a whole number or a text, the same on every
-                process. Where a prompt is drawn for each group, groups may stand here.
-            scale: that the loss has beyond what the optimizer sees, as of a GradScaler.
-            advantages: of its completions, which their gradients are proportional to: for φ/τ, and with
-                rewards 0 and 1 for :meth:`compare`.
-            groups: which of its prompt's groups each is of, where a step has several groups of one prompt.
-            weights: importance weights, one of each whole completion, that its gradient is multiplied by.
+            prompts: prompt of each completion, a whole number or a text, the same on every process. If each
+                group has its own prompt, groups can be given.
+            scale: extra factor of the loss that the optimizer does not see, such as that of a GradScaler.
+            advantages: advantages of its completions, to which their gradients are proportional; used for
+                φ/τ, and with rewards 0 and 1 for :meth:`compare`.
+            groups: group of each completion within its prompt, if a step has several groups of one prompt.
+            weights: importance weights that multiply the gradients, one per completion.
 
         Raises:
-            InputError: prompts or groups are none, not flat, or neither whole numbers nor texts; groups,
-                advantages or weights are not one for each; a block is open.
+            InputError: prompts or groups are empty, not flat, or neither whole numbers nor texts; groups,
+                advantages or weights do not have one entry per completion; or a block is open.
         """
         self.begin(prompts, scale, advantages, groups, weights)
         try:
@@ -220,9 +230,9 @@ class NoiseMeter:
         groups: Sequence[Any] | torch.Tensor | None = None,
         weights: ArrayLike | None = None,
     ) -> None:
-        """Open what :meth:`micro_batch` holds, where a loop has no place for a block."""
+        """Start a :meth:`micro_batch`, for loops that cannot use a block."""
         if self._table is not None:
-            raise InputError("a micro-batch is open already: end it before the next")
+            raise InputError("a micro-batch is already open: end it before the next")
         names, self._scale = numbered(prompts), positive("scale", scale)
         own = names if groups is None else numbered(groups, "groups")
         if len(own) != len(names):
@@ -235,7 +245,7 @@ class NoiseMeter:
         device = self._parameters[0].device
         if self._sketch is None:
             like = torch.zeros((), device=device)
-            # Steps that are measured together are drawn alike.
+            # Steps that are measured together use the same draw.
             count = self._count - self._taken.holds
             draw = count if self._layers is not None else count // DRAWN
             if self._drawn is None or self._drawn[0] != draw:
@@ -247,7 +257,7 @@ class NoiseMeter:
         sharded = any(self._sharded)
         rows = 1 if self._layers is None else len(groups)
         if self._layers is not None:
-            # The gradient of a single completion is the one that is accumulated.
+            # For a single completion its gradient is the accumulated one.
             self._layers.begin(rows if rows > 1 or sharded else None)
         self._groups += np.split(groups, rows)
         for what, values in given.items():
@@ -257,9 +267,9 @@ class NoiseMeter:
             self._before = self._shards()
 
     def end(self) -> None:
-        """Close what :meth:`begin` opened."""
+        """End the micro-batch that :meth:`begin` started."""
         if self._table is None and self._guard.reason is None:
-            raise InputError("no micro-batch is open: begin one first")
+            raise InputError("no micro-batch is open: call begin first")
         self._guard(self._closed)
 
     def _closed(self) -> None:
@@ -282,21 +292,21 @@ class NoiseMeter:
         self._sketches.append(table / self._scale)
 
     def step(self, counts: bool = True) -> bool:
-        """Take up the step; call it before ``optimizer.step()`` and before gradients are cleared.
+        """Finish the step; call this before ``optimizer.step()`` and before gradients are cleared.
 
         Arguments:
-            counts: False leaves the step out, for all processes if one says so.
+            counts: False leaves the step out, on all processes if one process says so.
 
         Returns:
-            whether the step counts: one that is not finite, met an error inside a block, or comes before Adam
-            has a metric does not, and ``left_out`` says why.
+            whether the step counts. It does not count if it is not finite, if an error occurred inside a
+            block, or if Adam has no metric yet; ``left_out`` gives the reason.
 
         Raises:
-            InputError: no micro-batch was measured, or no gradient ever came.
+            InputError: no micro-batch was measured, or there was never a gradient.
         """
         if self._table is not None:
             raise InputError("a micro-batch is open: end it before the step")
-        # All processes come here, also those that are off.
+        # All processes reach this line, even those that are off.
         everything = self._guard.gathered(self._guard(self._finished, counts))
         whole = None if everything is None else self._guard(self._merged, everything)
         if whole is None:
@@ -308,13 +318,15 @@ class NoiseMeter:
             self._taken.drop_held()
             return False
         if not groups:
-            raise InputError("a step has no micro-batch: open one with meter.micro_batch(prompts)")
+            raise InputError(
+                "the step has no micro-batch: open one with meter.micro_batch(prompts)"
+            )
         if not self._ever:
-            raise InputError("no gradient came: call loss.backward() inside micro_batch(...)")
+            raise InputError("there was no gradient: call loss.backward() inside micro_batch(...)")
         return bool(self._guard(self._counted, rows, groups, given))
 
     def _finished(self, counts: bool) -> tuple[Any, ...]:
-        """The step as this process knows it."""
+        """The step's part on this process."""
         broken = self._broken or ("" if counts else "its loop leaves it out")
         numbers = min(self.numbers, self._first[-1])
         sketches = torch.cat(self._sketches or [torch.zeros(0, numbers)]).cpu()
@@ -327,7 +339,9 @@ class NoiseMeter:
         return sketches, groups, given, broken, moved, self._ever
 
     def _merged(self, everything: list[Any]) -> tuple[Any, ...]:
-        """The parts of all processes: sharded gradients are summed, whole ones are other micro-batches."""
+        """The parts of all processes; sharded gradients are summed, whole gradients count as separate
+        micro-batches.
+        """
         sketches, groups, given, broken, moved, ever = zip(*everything, strict=True)
         self._ever = any(ever)
         reason = next(filter(None, broken), "")
@@ -340,7 +354,9 @@ class NoiseMeter:
         values = {what: [each for own in given for each in own[what]] for what in given[0]}
         if self._layers is None and len(everything) > 1 and any(self._sharded):
             if not all(self._sharded):
-                raise InputError("some parameters are sharded and others are not: measure either")
+                raise InputError(
+                    "some parameters are sharded and others are not: measure only one kind"
+                )
             # Each pass averaged the gradients of all.
             if not reason:
                 parts = [np.concatenate(part) for part in zip(*groups, strict=True)]
@@ -361,21 +377,22 @@ class NoiseMeter:
         return True
 
     def estimate(self) -> NoiseEstimate:
-        """Signal, noise and their ratios over the steps in the window.
+        """The signal, the noise and their ratios over the steps in the window.
 
         Raises:
-            InputError: fewer than two steps count, or of all steps only the last micro-batch changed
-                gradients that are sharded.
+            InputError: fewer than two steps count, or gradients are sharded and only the last micro-batch of
+                each step changed them.
         """
         if self.steps < 2 and self.left_out:
-            few = f"{self.steps} steps count: an estimate takes at least 2"
+            few = f"{self.steps} steps count: an estimate needs at least 2"
             raise InputError(f"{few} (a step is left out: {self.left_out})")
         if self._once and not self._reduced:
             raise InputError(
-                "gradients are sharded and reduced at the last micro-batch of a step alone, so no other is "
-                "seen: give the meter the model itself, or reduce at every pass"
+                "gradients are sharded and reduced only at the last micro-batch of a step, so "
+                "the others are not seen: give the meter the model itself, or reduce at every "
+                "pass"
             )
-        # A record, an alarm and a sentence ask for the same one.
+        # The record, the alarm and the sentence use the same estimate.
         asked = self._taken.taken, self.leave_one_out
         if self._latest is None or self._latest[0] != asked:
             made = self._taken.estimate(self.leave_one_out, self.phi_over_tau, self.population)
@@ -383,51 +400,51 @@ class NoiseMeter:
         return self._latest[1]
 
     def metrics(self) -> dict[str, float]:
-        """The numbers of :meth:`estimate` to log; before two steps count, how many do."""
+        """The numbers of :meth:`estimate` for a log; the number of counted steps while it is below two."""
         return {"steps": float(self.steps)} if self.steps < 2 else self.estimate().metrics()
 
     def compare(
         self, estimators: Sequence[str], group_sizes: Sequence[int] | None = None
     ) -> list[Alternative]:
-        """Noise of other estimators and group sizes, from the completions of the window's steps.
+        """The noise of other estimators and group sizes, from the completions of the window's steps.
 
-        It takes rewards 0 and 1, the model or else micro-batches of one completion, advantages of
-        :meth:`micro_batch`, and a loss that is linear in them: no penalty or entropy, no token clipped.
+        It needs rewards 0 and 1, the model (or micro-batches of one completion), the advantages in
+        :meth:`micro_batch`, and a loss that is linear in them: without penalty, entropy or clipped tokens.
 
         Arguments:
             estimators: tables by counts, such as rloo, dr-grpo, std, std-ddof1, maxrl or pass-at-k:2.
-            group_sizes: up to the groups' own; all from 2 unless given.
+            group_sizes: at most the groups' own size (default: all from 2).
 
         Raises:
-            InputError: fewer than two steps had such completions, an unknown name, a size out of range, or a
-                table that needs groups which the training multiplies by 0.
+            InputError: fewer than two steps have such completions, a name is unknown, a size is out of range,
+                or a table needs groups that the training multiplies by 0.
         """
         return self._taken.compare(estimators, group_sizes, self.population)
 
     @property
     def steps(self) -> int:
-        """Steps in the window so far."""
+        """The number of steps in the window so far."""
         return len(self._taken.steps)
 
     @property
     def taken(self) -> int:
-        """Steps that the window ever took up, pairs as one."""
+        """The number of steps that the window ever used; pairs count as one."""
         return self._taken.taken
 
     def state_dict(self) -> dict[str, Any]:
-        """The window, in numbers that JSON takes."""
+        """The state of the window, for JSON."""
         drawn = [self.numbers, self.seed, self._layers is not None]
         return {"count": self._count, "drawn": drawn, **self._taken.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what :meth:`state_dict` gave."""
         self._count, self._latest = int(state["count"]), None
-        # Gradients that were sketched otherwise have no products with those to come.
+        # Gradients with another kind of sketch have no products with later ones.
         alike = state["drawn"] == [self.numbers, self.seed, self._layers is not None]
         self._taken.load_state_dict(state, alike)
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._guard.remove()
         self._ever = False
         self.clear()
@@ -454,11 +471,11 @@ class NoiseMeter:
             self._add(self._table, place, 0, gradient)
 
     def _add(self, table: torch.Tensor, place: int, start: int, gradient: torch.Tensor) -> None:
-        """Sketch a gradient in the optimizer's metric, from a parameter's entry ``start`` on."""
+        """Sketch a gradient in the optimizer's metric, starting at a parameter's entry ``start``."""
         assert self._sketch is not None
         metric = self._moments(place) if self._adam else None
         if self._adam and metric is None:
-            self._broken = f"Adam's second moments average fewer than {_SEEN} steps"
+            self._broken = f"Adam's second moments cover fewer than {_SEEN} steps"
             return
         for first, values in pieces(gradient):
             if metric is not None:
@@ -470,7 +487,7 @@ class NoiseMeter:
             self._sketch.add(table, at, values.to(table.device))
 
     def _moments(self, place: int) -> tuple[Iterator[Any], float, float] | None:
-        """Adam's second moments in pieces, what they are divided by, and ε; None before they are a metric."""
+        """Adam's second moments in pieces, their divisor, and ε; None before they can be used as a metric."""
         parameter = self._parameters[place]
         state = self._optimizer.state.get(parameter, {})
         if "exp_avg_sq" not in state:
@@ -493,7 +510,7 @@ class NoiseMeter:
 
     @torch.no_grad()
     def _shards(self) -> torch.Tensor:
-        """The sketch of what this process's shards have accumulated."""
+        """The sketch of the gradients that this process's shards have accumulated."""
         assert self._sketch is not None
         table = torch.zeros(1, 1, self._sketch.numbers, device=self._parameters[0].device)
         for place, parameter in enumerate(self._parameters):
@@ -504,7 +521,7 @@ class NoiseMeter:
             mesh, placements = gradient.device_mesh, gradient.placements
             if len(placements) != 1 or not placements[0].is_shard(0):
                 raise InputError(
-                    f"a gradient is placed as {placements}: only sharding along the first axis is known"
+                    f"a gradient has placements {placements}: only sharding along the first axis is known"
                 )
             rows = math.ceil(gradient.shape[0] / mesh.size()) * mesh.get_local_rank()
             start = min(rows, gradient.shape[0]) * (gradient.numel() // gradient.shape[0])
@@ -524,5 +541,5 @@ def _one_each(what: str, values: ArrayLike | None, count: int) -> NDArray[np.flo
 
 
 def _joined(parts: Any) -> Any:
-    """Numbers of one micro-batch on all processes; None where some are not known."""
+    """The numbers of one micro-batch from all processes; None if some are not known."""
     return None if any(part is None for part in parts) else np.concatenate(parts)

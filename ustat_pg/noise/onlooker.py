@@ -1,4 +1,4 @@
-"""Observers whose errors never stop a training."""
+"""Observers that never stop a training with an error."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from ..validation import InputError
 
 
 class Guard:
-    """All that others call of ours runs under a guard: an error is one warning, and nothing runs any more.
+    """A guard for all code that others call: an error gives one warning and switches the code off.
 
-    Processes that train together switch off together: one that is off takes part in :meth:`gathered` until
-    all have heard of it.
+    Processes that train together switch off together: a process that is off takes part in :meth:`gathered`
+        until all processes know.
     """
 
     def __init__(self, *stops: Callable[[], Any]) -> None:
         self.reason: str | None = None
-        """Why it is off; None while it is on."""
+        """The reason why it is off; None while it is on."""
         self.refused = False
-        """Whether it is off because what is asked cannot be measured, and nothing failed."""
+        """Whether it is off because the requested quantity cannot be measured, without a failure."""
         self.over = False
         """Whether all processes know that it is off."""
         self.stops = list(stops)
-        """Functions that are called when it switches off."""
+        """Functions to call when it switches off."""
         self._handles: list[Any] = []
 
     def __call__(self, act: Callable[..., Any], *given: Any) -> Any:
-        """The result of ``act``; None where it fails, and once it is off."""
+        """The result of ``act``; None if it fails or the guard is off."""
         return None if self.reason is not None else self.run(act, *given)
 
     def run(self, act: Callable[..., Any], *given: Any) -> Any:
-        """The same, called even when off."""
+        """The result of ``act``, which is called even if the guard is off."""
         try:
             return act(*given)
         except Exception as error:
@@ -44,25 +44,25 @@ class Guard:
             return None
 
     def hang(self, register: Callable[..., Any], act: Callable[..., Any], *given: Any) -> None:
-        """Register a hook, which goes when this goes off."""
+        """Register a hook; it is removed when the guard switches off."""
         self._handles.append(register(partial(self, act, *given)))
 
     def off(self, reason: str, refused: bool = False) -> None:
-        """Take all hooks away and say why, the first time."""
+        """Remove all hooks, and give the reason the first time."""
         if self.reason is not None:
             return
         self.reason, self.refused = reason, refused
         for stop in [self.remove, *self.stops]:
             self.run(stop)
-        warnings.warn(f"noise is off, the training goes on: {reason}", stacklevel=2)
+        warnings.warn(f"noise is off and the training continues: {reason}", stacklevel=2)
 
     def remove(self) -> None:
-        """Take all hooks away."""
+        """Remove all hooks."""
         while self._handles:
             self._handles.pop().remove()
 
     def gathered(self, parts: Any = None) -> list[Any] | None:
-        """``parts`` of all processes, which all call it; None once one of them is off."""
+        """The ``parts`` of all processes, which must all call this; None if one of them is off."""
         if self.over:
             return None
         everything: list[Any] | None = [(self.reason, parts)]
@@ -83,11 +83,11 @@ def _exchanged(*parts: Any) -> list[Any]:
 
 
 class Replaced:
-    """Methods of an object that others are put in place of, until they are given back.
+    """Replacements of an object's methods, which can be undone.
 
     Arguments:
         owner: the object.
-        methods: what is put there, by name; a name that it does not have is passed over.
+        methods: replacements by name; names that the object does not have are ignored.
     """
 
     def __init__(self, owner: Any, methods: dict[str, Callable[..., Any]]) -> None:
@@ -97,11 +97,11 @@ class Replaced:
             setattr(owner, name, methods[name])
 
     def restore(self) -> None:
-        """Give them back; where somebody put a method around ours, that only passes on from now."""
+        """Restore the methods; if somebody wrapped a replacement, it only calls the original from now on."""
         for name, before in self.before.items():
             if getattr(self._owner, name, None) != self._methods[name]:
                 continue
-            # What the class has is seen again.
+            # The method of the class is visible again.
             if getattr(before, "__func__", None) is getattr(type(self._owner), name, None):
                 vars(self._owner).pop(name, None)
             else:
@@ -109,10 +109,10 @@ class Replaced:
 
 
 class Onlooker:
-    """A part of a training loop whose own acts run under a guard."""
+    """A part of a training loop that runs its own code under a guard."""
 
     _guard: Guard
 
     def _safely(self, act: Callable[..., Any], *given: Any) -> Any:
-        """The result of ``act``; None once it is off."""
+        """The result of ``act``; None if the guard is off."""
         return self._guard(act, *given)

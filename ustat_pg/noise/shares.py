@@ -1,17 +1,19 @@
-"""φ from gradients of micro-batches, whose completions are not told apart.
+"""Estimates of φ from gradients of micro-batches, without separate completions.
 
-Completion i of a group of G adds vᵢ, and φ = E[rᵢ ‖vᵢ‖²], rᵢ the variance of the others' rewards over Aᵢ²,
-which advantages tell. In its group rᵢ = e + dᵢ, e the group's mean, and which of its completions lie in which
-micro-batch is chance. Let W be the sum of dᵢ over micro-batch k, which has cₖ completions of a group. Then
+Completion i of a group of G adds vᵢ, and φ = E[rᵢ ‖vᵢ‖²], where rᵢ is the variance of the others' rewards
+divided by Aᵢ², which follows from the advantages. In its group rᵢ = e + dᵢ, where e is the group's mean, and
+completions are assigned to micro-batches at random. Let W be the sum of dᵢ over micro-batch k, which has cₖ
+completions of a group. Then
 
     E[W ‖Hₖ‖²] = θ Σ c (G-c)/(G-1) + κ Σ 2c (c-1)(G-c)/(G-2) + λ Σ 2c (G-c)(m-c)/(G-1),
     E[W ⟨Hₖ, Hₗ⟩] = κ Σ cₖ cₗ (G - 2cₖ)/(G-2) + λ (...),
 
-sums over groups, θ = E[dᵢ ‖vᵢ‖²], κ = E[dᵢ ⟨vᵢ, vⱼ⟩] within a group and λ between two. All pairs of
-micro-batches tell these three by least squares, and so they do for e. Where groups lie whole in
-micro-batches, or in two halves, none tells θ from κ. What norms would be as Aᵢ² is known, and has no error.
+with sums over groups, θ = E[dᵢ ‖vᵢ‖²], κ = E[dᵢ ⟨vᵢ, vⱼ⟩] within a group and λ between two groups. All pairs
+of micro-batches give these three, and those for e, by least squares. If each group lies whole in one
+micro-batch, or in two halves, θ and κ cannot be separated. The part of norms proportional to Aᵢ² is known
+without error.
 
-Of graded rewards rᵢ has no bound, where Aᵢ is near 0: only single completions tell φ then.
+For graded rewards rᵢ has no bound if Aᵢ is near 0; then only single completions determine φ.
 """
 
 from __future__ import annotations
@@ -24,19 +26,20 @@ from ..validation import Array
 _TERMS = 3
 """θ, κ and λ."""
 COLUMNS = 2 * _TERMS**2 + 6 * _TERMS + 5
-"""Sums of a step."""
+"""The number of sums of a step."""
 _ALIKE = 5e-3
-"""Relative difference of advantages that is a rounding, of half precision too."""
+"""The relative difference of advantages that rounding explains, even in half precision."""
 _NOTHING = 1e-5
-"""An advantage over the largest that is the rounding of one of 0."""
+"""The ratio of an advantage to the largest below which it is a rounded 0."""
 _KNOWN = 1e-6
-"""How far the resolution of θ may be from 1."""
+"""The largest distance of the resolution of θ from 1."""
 _HALF = _TERMS**2 + 2 * _TERMS
-"""The place where sums for e begin."""
+"""The index at which the sums for e start."""
 
 
 def two_valued(advantages: Array, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each group's advantages are one above 0 and one below, or all 0, up to rounding, (B,).
+    """Whether each group's advantages have one value above 0 and one below, or are all 0, up to rounding,
+    (B,).
 
     >>> two_valued(np.array([2.0, -1.0, -1.0, 1.0, 0.0, -1.0, 0.0, 0.0]), np.array([0, 0, 0, 1, 1, 1, 2, 2]))
     array([ True, False,  True])
@@ -54,7 +57,8 @@ def two_valued(advantages: Array, places: NDArray[np.int64]) -> NDArray[np.bool_
 
 
 def shares_of(advantages: Array, places: NDArray[np.int64]) -> Array:
-    """The others' variance over Aᵢ², of leave-one-out advantages up to a factor in groups of G > 2, (n,).
+    """The others' variance divided by Aᵢ², for leave-one-out advantages up to a factor in groups of G > 2,
+    (n,).
 
     An advantage of 0 leaves its completion's norm unknown, and has the share 0.
 
@@ -70,7 +74,7 @@ def shares_of(advantages: Array, places: NDArray[np.int64]) -> Array:
 
 
 def rounded(advantages: Array) -> Array:
-    """Advantages with 0 for what is the rounding of equal rewards' mean, (n,).
+    """Advantages in which rounding errors of equal rewards' mean are set to 0, (n,).
 
     >>> rounded(np.array([1.0, -1.0, 3e-8]))
     array([ 1., -1.,  0.])
@@ -81,14 +85,14 @@ def rounded(advantages: Array) -> Array:
 def share_sums(
     products: Array, counts: Array, share: Array, advantages: Array, places: NDArray[np.int64]
 ) -> Array:
-    """The sums of one step for E[rᵢ ‖vᵢ‖²] by :func:`shared`, (COLUMNS,); 0 where they do not tell it.
+    """The sums of one step for E[rᵢ ‖vᵢ‖²] in :func:`shared`, (COLUMNS,); 0 if they do not determine it.
 
     Arguments:
         products: ⟨Hₖ, Hₗ⟩ of its micro-batches, (k, k).
-        counts: completions of each group in each micro-batch, (k, B), all groups of one size.
-        share: rᵢ of the completions, in the order of micro-batches, (n,).
-        advantages: theirs, (n,).
-        places: which group each is of, (n,).
+        counts: completions of each group in each micro-batch, (k, B); all groups have one size.
+        share: rᵢ of each completion, in the order of micro-batches, (n,).
+        advantages: their advantages, (n,).
+        places: group of each, (n,).
     """
     size, sizes, total = counts.sum(axis=0)[0], counts.sum(axis=1), len(places)
     squares, found = np.square(advantages), np.zeros(COLUMNS)
@@ -124,7 +128,7 @@ def share_sums(
 
 
 def _within(counts: Array, size: float, alone: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
-    """What θ, κ and λ are multiplied by for weights that sum to 0 in each group."""
+    """The factors of θ, κ and λ for weights that sum to 0 in each group."""
     sizes, left = counts.sum(axis=1), counts * (size - counts)
     same = (counts * (size - 2 * counts)) @ counts.T / (size - 2)
     other = np.outer(left.sum(axis=1), sizes) - left @ counts.T
@@ -135,7 +139,7 @@ def _within(counts: Array, size: float, alone: NDArray[np.bool_]) -> tuple[Array
 
 
 def _between(counts: Array, alone: NDArray[np.bool_]) -> tuple[Array, Array, Array]:
-    """The same for weights that are alike within each group, and 0 in the mean."""
+    """The factors of θ, κ and λ for weights that are equal within each group, with mean 0."""
     sizes, squares = counts.sum(axis=1), np.square(counts)
     same = squares @ counts.T
     other = np.outer(squares.sum(axis=1), sizes) + sizes[:, None] * (counts @ counts.T) - 2 * same
@@ -145,7 +149,7 @@ def _between(counts: Array, alone: NDArray[np.bool_]) -> tuple[Array, Array, Arr
 
 
 def shared(sums: Array, alpha: Array, total: Array) -> Array:
-    """E[rᵢ ‖vᵢ‖²] from sums of steps (..., COLUMNS), of ``total`` completions; NaN where none tells it.
+    """E[rᵢ ‖vᵢ‖²] from sums of steps (..., COLUMNS) of ``total`` completions; NaN if no step determines it.
 
     Arguments:
         alpha: E‖vᵢ‖², (...,).
@@ -162,12 +166,12 @@ def shared(sums: Array, alpha: Array, total: Array) -> Array:
         )
         known = usual[..., 0] * (apart + mean - level[..., 0] * squares) / total
         found = first + second + known + level[..., 0] * alpha
-        # Steps that tell it are not as those that do not.
+        # Steps that determine it differ from steps that do not.
         return np.asarray(np.where(np.isclose(shown, total), found, np.nan))
 
 
 def _solved(gram: Array, values: Array) -> Array:
-    """The first number of a least-squares fit; NaN where its regressor is in the span of the others."""
+    """The first coefficient of a least-squares fit; NaN if its regressor is in the span of the others."""
     gram = gram.reshape(*gram.shape[:-1], _TERMS, _TERMS)
     bad = np.asarray(~np.isfinite(gram).all(axis=(-2, -1)) | ~np.isfinite(values).all(axis=-1))
     scale = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), np.finfo(float).tiny))

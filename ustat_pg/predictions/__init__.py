@@ -1,6 +1,6 @@
 """Predictions: closed forms that read moments and nothing else.
 
-Where one takes moments, a problem will do: its own at the parameters that it is at.
+A function that accepts moments also accepts a problem, and then uses the moments at its current parameters.
 
 >>> from ustat_pg.problems import example_problem, problem_from_mapping
 >>> round(gradient_mse(problem_from_mapping(example_problem()), "grpo", group_size=8).mse, 5)

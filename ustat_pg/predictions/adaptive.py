@@ -1,21 +1,22 @@
-"""Groups whose size depends on rewards 0 and 1 seen, exactly (adaptive_groups).
+"""Exact results for groups whose size depends on their 0/1 rewards (adaptive_groups).
 
 A plan stops at t = (n, k), k successes among n outputs, with probability P(t). The scores of a finished
-group are independent given its rewards, with mean g/p for a success and -g/q for a failure. Let an
-estimator weigh the mean scores of the successes and of the failures it uses, ĝ = a(t) s̄₁ + b(t) s̄₀, with
-u(t) and v(t) of each used. Then at a prompt
+group are independent given its rewards, with mean g/p for a success and -g/q for a failure. Let an estimator
+weight the mean scores of the u(t) successes and v(t) failures that it uses, ĝ = a(t) s̄₁ + b(t) s̄₀. Then at
+a prompt
 
     E ĝ   = w(p) g,     w(p) = Σₜ P(t) [ a/p - b/q ]
     E‖ĝ‖² = Σₜ P(t) [ a² (‖g‖²/p² + (A₁ - ‖g‖²/p²)/u) + b² (‖g‖²/q² + (A₀ - ‖g‖²/q²)/v) - 2ab ‖g‖²/(pq) ]
 
-with A_z = E[‖s‖² | z]. So w is what the scheme climbs, and the estimator is unbiased if and only if
-w = 1: where advantages sum to zero, a = -b = m, if m(t) is an unbiased estimate of p q under the plan.
+with A_z = E[‖s‖² | z]. So w determines what the scheme climbs, and the estimator is unbiased if and only if w
+= 1. If advantages sum to zero, a = -b = m, this means that m(t) is an unbiased estimate of p q under the
+plan.
 
-A group that is cut down by its rewards before the step (down-sampling; PODS, arXiv 2504.13818, keeps the m
-outputs whose rewards vary most) is one of m in which j = κ(n, k) of the successes stand: a = a₁(j) j/m and
-b = a₀(j) (m-j)/m by its table. Where the variance decides and n is large, half of the kept are successes: for
-even m, w of grpo tends to m/(4 (m-1) p q) and what is climbed to a multiple of the log-odds log(p/q), so
-that prompts which are nearly always or nearly never solved weigh most.
+Down-sampling keeps m outputs of a group by their rewards (PODS, arXiv 2504.13818, keeps the m outputs whose
+rewards vary most). The kept group has m outputs and j = κ(n, k) successes: a = a₁(j) j/m and b = a₀(j)
+(m-j)/m by its table. If the variance decides and n is large, half of the kept outputs are successes: for even
+m, w of grpo tends to m/(4 (m-1) p q) and the objective to a multiple of the log-odds log(p/q), so prompts
+that are nearly always or nearly never solved get most weight.
 """
 
 from __future__ import annotations
@@ -46,34 +47,34 @@ Scale = Callable[[Array, Counts], Array]
 ROWS = {
     "plan": "plan",
     "estimator": "estimator",
-    "expected_size": "outputs drawn for a prompt that counts",
+    "expected_size": "outputs drawn for one used prompt",
     "mse": "MSE of the minibatch gradient",
     "squared_bias": "  squared bias",
     "noise_to_signal": "noise to signal, tr Cov ĝ/‖E ĝ‖²",
-    "critical_budget": "outputs a step at which they are equal",
+    "critical_budget": "outputs per step at which both are equal",
     "cosine": "cosine of E ĝ to the gradient",
     "silent": "share of groups with equal rewards",
 }
-"""The words before each number of a plan."""
+"""The label of each number of a plan."""
 
 
 @dataclass(frozen=True, eq=False)
 class PlanPrediction(Shown):
-    """The effect of a plan of sampling and an estimator, at B groups that count.
+    """The effect of a sampling plan and an estimator, with B used groups.
 
     Arguments:
-        mean_factor: w(x), by which the mean estimate at a prompt is longer than g(x), (X,).
+        mean_factor: w(x), the factor between g(x) and the mean estimate at a prompt, (X,).
         second_moment: E‖ĝ‖² of one prompt's group, (X,).
-        sizes: the outputs drawn for one group that counts, by prompt, (X,).
-        expected_size: their mean over the prompts that are drawn.
+        sizes: mean number of outputs drawn for one used group, by prompt, (X,).
+        expected_size: mean of the sizes over the drawn prompts.
         mse: E‖ĝ - g‖² of a batch of B groups.
         squared_bias: ‖E ĝ - g‖².
         noise_to_signal: tr Cov ĝ/‖E ĝ‖² of that batch; None where E ĝ = 0.
-        critical_budget: the outputs a step at which the noise is as large as the signal.
-        cosine: of E ĝ to g; None where either is 0.
-        plan: in words; None where sizes are given by prompt.
+        critical_budget: outputs per step at which the noise equals the signal.
+        cosine: cosine of the angle between E ĝ and g; None if one of them is 0.
+        plan: the plan in words; None if sizes are given by prompt.
         estimator: its name.
-        silent: the share of the groups drawn in which the rewards that it uses are all equal.
+        silent: share of the drawn groups in which all used rewards are equal.
     """
 
     mean_factor: Array
@@ -96,7 +97,7 @@ class PlanPrediction(Shown):
 
 @dataclass(frozen=True)
 class _Uses:
-    """The use of each stop by an estimator: weights of the two mean scores, and outputs used, (T,) each."""
+    """The weights of the two mean scores, and the outputs used, at each stop of a plan, (T,) each."""
 
     won: Array
     lost: Array
@@ -130,7 +131,7 @@ def sequential(plan: Plan) -> _Uses:
 
 
 def _by_count(estimator: str, successes: Counts, outputs: Counts) -> _Uses:
-    """A named estimator applied to the outputs that are used, as if their number had been fixed."""
+    """A named estimator, applied to the used outputs as if their number were fixed."""
     won, lost = np.zeros(len(outputs)), np.zeros(len(outputs))
     for size in np.unique(outputs):
         table, here = count_table(estimator, int(size)), outputs == size
@@ -141,7 +142,7 @@ def _by_count(estimator: str, successes: Counts, outputs: Counts) -> _Uses:
 
 
 def _balanced(plan: Plan, outputs: int, scale: Scale) -> _Uses:
-    """A sub-sample with as many successes as failures where there are enough, about the pool's mean."""
+    """A sub-sample with equally many successes and failures if possible, centred at the pool's mean."""
     sizes, k = plan.stops.sizes, plan.stops.successes
     successes = _KEPT["variance"](k, sizes, outputs)
     failures = outputs - successes
@@ -157,22 +158,22 @@ def _balanced(plan: Plan, outputs: int, scale: Scale) -> _Uses:
 
 
 _KEPT: dict[str, Callable[[Counts, Any, int], Counts]] = {
-    # As near to half as there are enough of both; of an odd m the larger half are successes.
+    # The split is as even as possible; for odd m the larger half are successes.
     "variance": lambda k, n, m: np.clip((m + 1) // 2, np.maximum(0, m - (n - k)), np.minimum(k, m)),
     "highest": lambda k, n, m: np.minimum(k, m),
     "lowest": lambda k, n, m: np.maximum(0, m - (n - k)),
 }
 
 DOWNSAMPLING = tuple(_KEPT)
-"""By what outputs are kept: the largest variance of rewards, the highest rewards, the lowest."""
+"""Rules that keep outputs: the largest variance of rewards, the highest rewards, the lowest rewards."""
 
 
 def kept_successes(drawn: int, kept: int, by: str = "variance") -> Counts:
-    """κ(k), the successes among the m that are kept of n outputs with k successes, (n+1,).
+    """κ(k), the successes among the m outputs kept from n with k successes, (n+1,).
 
     Arguments:
         drawn: n >= 1.
-        kept: m, 1 to n.
+        kept: m, from 1 to n.
         by: one of :data:`DOWNSAMPLING`.
 
     >>> kept_successes(6, 4)
@@ -189,18 +190,19 @@ _SCALES: dict[str, Scale] = {
     "balanced-inverse": lambda share, n: 1 / share,
     "balanced-std": lambda share, n: np.sqrt((n - 1) / (n * share * (1 - share))),
 }
-"""The factor of z - p̂ in a balanced sub-sample, by p̂ and the number of all outputs."""
+"""The factor of z - p̂ in a balanced sub-sample, from p̂ and the number of all outputs."""
 
 PLAN_ESTIMATORS = ("sequential", *_SCALES, *DOWNSAMPLING)
-"""Estimators of plans beside the named ones: ``sequential``, unbiased where every group is used, and
-sub-samples of N outputs (``balanced:N``), half successes and half failures, with advantages z - p̂ about the
-mean p̂ of all that were drawn (Reinforce-Ada), over p̂ (``balanced-inverse``) or over their deviation with
-ddof 1 (``balanced-std``); or the N that :data:`DOWNSAMPLING` keeps, with a named estimator's advantages among
-themselves (``variance:4:grpo``)."""
+"""Estimators of plans in addition to the named ones. ``sequential`` is unbiased if every group is used.
+``balanced:N`` takes N outputs, half successes and half failures, with advantages z - p̂, where p̂ is the mean
+of all drawn rewards (Reinforce-Ada); ``balanced-inverse`` divides by p̂ and ``balanced-std`` by the deviation
+with ddof 1. ``variance:4:grpo`` keeps 4 outputs by a rule of :data:`DOWNSAMPLING` and computes a named
+estimator from them.
+"""
 
 
 def _uses(plan: Plan, estimator: str) -> _Uses:
-    """The use of each stop of a plan by a named estimator."""
+    """How a named estimator uses each stop of a plan."""
     if estimator in ("sequential", "two-stage"):
         return sequential(plan)
     sizes, successes = plan.stops.sizes, plan.stops.successes
@@ -240,14 +242,13 @@ def _uses(plan: Plan, estimator: str) -> _Uses:
 def plan_weight(
     plan: Plan | str, estimator: str, pass_rates: ArrayLike, *, kept_share: float = 1.0
 ) -> Array:
-    """w(p), by which the mean gradient of a prompt is longer than g(x): what a scheme climbs.
+    """w(p), the factor between g(x) and a prompt's mean gradient, which determines what a scheme climbs.
 
     Arguments:
         plan: the plan, or its words.
-        estimator: ``sequential``, one of :data:`PLAN_ESTIMATORS` with its number, or one that is
-            a table by counts.
+        estimator: ``sequential``, one of :data:`PLAN_ESTIMATORS` with its number, or a table by counts.
         pass_rates: p in [0, 1], of any shape.
-        kept_share: the share of groups that are used, over all prompts, where the plan refills batches.
+        kept_share: share of all groups that are used, if the plan refills batches.
 
     >>> plan_weight("3+2 if mixed", "sequential", [0.1, 0.5]).round(12)
     array([1., 1.])
@@ -261,7 +262,7 @@ def plan_weight(
 
 
 def _rates(moments: Moments) -> Array:
-    """Pass rates, which rounding may have put beyond 1."""
+    """Pass rates, clipped because rounding may have put them above 1."""
     return np.clip(moments.value, 0.0, 1.0)
 
 
@@ -270,7 +271,7 @@ def _kept(plan: Plan) -> Array:
 
 
 def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
-    """Σₜ P(t) kept(t) [a/p - b/q], the shape of p."""
+    """Σₜ P(t) kept(t) [a/p - b/q], with the shape of p."""
     stops, kept = plan.stops, _kept(plan)
     return np.asarray(
         stops.probabilities(p, won=1) @ (kept * uses.won)
@@ -279,7 +280,7 @@ def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
 
 
 def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
-    """The divisor of a mean over kept groups: infinite where a prompt never has one."""
+    """The divisor of a mean over kept groups; infinite if a prompt never has one."""
     if plan.otherwise == "prompt":
         kept = plan.kept_share(p)
         return np.where(kept > 0, kept, np.inf)
@@ -298,17 +299,17 @@ def _second_moment(plan: Plan, uses: _Uses, moments: Moments) -> Array:
 def plan_mse(
     moments: Moments, plan: Plan | str, estimator: str = "sequential", batch_size: int = 1
 ) -> PlanPrediction:
-    """Mean, error, noise and cost of an estimator under a plan of sampling (adaptive_groups).
+    """Mean, error, noise and cost of an estimator under a sampling plan (adaptive_groups).
 
     Arguments:
-        moments: of the problem, or the problem; rewards 0 and 1.
+        moments: the problem, or its moments; rewards 0 and 1.
         plan: the plan, or its words.
         estimator: as :func:`plan_weight` takes it.
-        batch_size: B, the groups that count in a step; prompts are drawn independently.
+        batch_size: B, the used groups of a step; prompts are drawn independently.
 
     Raises:
-        InputError: rewards that are not 0 or 1, a plan or estimator that cannot be read, a batch of
-            none, or a plan that refills batches and keeps no group.
+        InputError: rewards are not 0 or 1, the plan or estimator cannot be read, the batch is empty, or the
+            plan refills batches but keeps no group.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -318,7 +319,7 @@ def plan_mse(
     >>> round(found.expected_size, 4), found.mean_factor.round(4)
     (4.5, array([0.825]))
     """
-    require_binary(moments, "a plan of sampling")
+    require_binary(moments, "a sampling plan")
     scheme, batch = Plan.parse(plan), integer("batch size", batch_size)
     uses, p, probs = _uses(scheme, estimator), _rates(moments), moments.context_probs
     share = float(probs @ scheme.kept_share(p))
@@ -341,7 +342,7 @@ def plan_mse(
 def unbiased_plan(
     moments: Moments | HasMoments, plan: str, batch_size: int = 1
 ) -> PlanPrediction | None:
-    """The sequential estimator of all groups that the plan draws; None where it may stop at one output."""
+    """The sequential estimator on all groups that the plan draws; None if the plan may stop at one output."""
     try:
         return plan_mse(moments, Plan.parse(plan).keeping_all, "sequential", batch_size)
     except InputError:
@@ -351,7 +352,7 @@ def unbiased_plan(
 def _predicted(
     moments: Moments, weight: Array, second: Array, sizes: Array, batch: int
 ) -> PlanPrediction:
-    """The record of a batch, from the mean factor, the second moment and the outputs at each prompt."""
+    """The record of a batch, from each prompt's mean factor, second moment and outputs."""
     probs = moments.context_probs
     square, along = map(float, moments.mean_gradient(weight))
     noise = max(float(probs @ second) - square, 0.0)
@@ -375,18 +376,18 @@ def sized_mse(
     *,
     pooled: bool = False,
 ) -> PlanPrediction:
-    """Mean, error, noise and cost where each prompt's group size was fixed before its rewards were seen.
+    """Mean, error, noise and cost if each prompt's group size is fixed before its rewards are seen.
 
-    Sizes made of earlier steps, as a forecast of pass rates, look at no reward that is used: leave-one-out
-    stays unbiased at each prompt. A loss that takes the mean over all outputs of the batch weights prompts
-    by their size, n(x)/E n.
+    Sizes from a forecast of pass rates, made in earlier steps, do not depend on the used rewards, so
+    leave-one-out stays unbiased at each prompt. A loss that averages over all outputs of the batch weights
+    prompts by their size, n(x)/E n.
 
     Arguments:
-        moments: of the problem, or the problem.
+        moments: the problem, or its moments.
         sizes: n(x), (X,).
-        estimator: one with a closed form at every size.
+        estimator: name of an estimator with a closed form at every size.
         batch_size: B, prompts drawn independently.
-        pooled: whether the mean is over all outputs; its divisor is B E n, the outputs of many prompts.
+        pooled: whether the mean is over all outputs; the divisor is then B E n, as for many prompts.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> problem = problem_from_mapping(example_problem())
@@ -409,7 +410,7 @@ def sized_mse(
         alone = gradient_mse(moments.at(x), estimator, size)
         share = size / mean_size if pooled else 1.0
         factor = float(alone.mean_factor[0])
-        # The MSE about g holds ‖g‖² and twice the mean along it.
+        # The MSE about g contains ‖g‖² and twice the mean along g.
         square = alone.mse + (2 * factor - 1) * float(moments.gradient_sq[x])
         weight[x], second[x] = share * factor, share**2 * square
     return _predicted(moments, weight, second, np.array(numbers, dtype=float), batch)
@@ -417,12 +418,12 @@ def sized_mse(
 
 @takes_problems
 def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> float:
-    """Outputs times noise of the unbiased estimator: the MSE of K outputs a step is a K-th of it.
+    """Outputs times noise of the unbiased estimator; the MSE with K outputs per step is 1/K of it.
 
     Arguments:
-        moments: of the problem, or the problem; rewards 0 and 1.
-        plan: the plan, or its words; it uses every group.
-        stage_cost: what going on past the first look costs, in outputs.
+        moments: the problem, or its moments; rewards 0 and 1.
+        plan: the plan, or its words; the plan must use every group.
+        stage_cost: cost of continuing after the first look, in outputs.
 
     >>> from ustat_pg.predictions import gradient_mse
     >>> from ustat_pg.problems import SoftmaxBandit
@@ -430,7 +431,7 @@ def plan_cost(moments: Moments, plan: Plan | str, stage_cost: float = 0.0) -> fl
     >>> round(plan_cost(coin, "4") / (4 * gradient_mse(coin, "grpo", 4).mse), 12)
     1.0
     """
-    require_binary(moments, "a plan of sampling")
+    require_binary(moments, "a sampling plan")
     scheme = Plan.parse(plan)
     if scheme.keeping_all is not scheme:
         raise InputError(f"plan {scheme.text!r} throws groups away: plan_mse says what it does")
@@ -451,12 +452,12 @@ def best_two_stage(
     largest_group: int = 64,
     stage_cost: float = 0.0,
 ) -> tuple[Plan, float]:
-    """The plan "n₁+n₂ if mixed" of least :func:`plan_cost`, and that cost.
+    """The plan "n₁+n₂ if mixed" with the least :func:`plan_cost`, and that cost.
 
     Arguments:
-        moments: of the problem, or the problem; rewards 0 and 1.
-        largest_pilot, largest_group: the largest n₁, and n₁ + n₂, that are tried.
-        stage_cost: what a second stage costs, in outputs.
+        moments: the problem, or its moments; rewards 0 and 1.
+        largest_pilot, largest_group: the largest n₁, and the largest n₁ + n₂, that are tried.
+        stage_cost: cost of a second stage, in outputs.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -472,7 +473,7 @@ def best_two_stage(
 
 
 def two_stage_plans(largest_pilot: int, largest_group: int) -> list[Plan]:
-    """The plans "n₁+n₂ if mixed" that are compared: few of those that are nearly alike."""
+    """The compared plans "n₁+n₂ if mixed"; of nearly equal plans only a few."""
     return [
         Plan.parse(f"{pilot}+{more} if mixed")
         for pilot in (1 + step for step in _increments(largest_pilot - 1))
@@ -482,7 +483,7 @@ def two_stage_plans(largest_pilot: int, largest_group: int) -> list[Plan]:
 
 
 def _increments(most: int) -> list[int]:
-    """Whole numbers from 1: all up to 6, and from there about four an octave."""
+    """Whole numbers from 1: all up to 6, then about four per octave."""
     steps = [1]
     while (after := max(steps[-1] + 1, round(steps[-1] * 1.2))) <= most:
         steps.append(after)
@@ -491,15 +492,15 @@ def _increments(most: int) -> list[int]:
 
 @takes_problems
 def known_rates_bound(moments: Moments, largest_group: float = 1e9) -> tuple[float, Array]:
-    """The least outputs times noise of grpo with a group size n(x) fixed for each prompt, and the sizes.
+    """The least outputs times noise of grpo with a fixed group size n(x) for each prompt, and these sizes.
 
-    Whoever knows each prompt's moments gives it outputs so that none is better spent elsewhere
-    (Neyman), n(x) a real number of at least 2: no sizes made of earlier steps do better. A plan that looks
-    at the group's own rewards may, by a per cent or so. Minimises E n × (E‖ĝₓ‖² - ‖g‖²).
+    With each prompt's moments known, outputs are allocated so that moving one to another prompt does not help
+    (Neyman), with a real n(x) of at least 2. No sizes from earlier steps are better. A plan that uses the
+    group's own rewards may be better, by about a per cent. This minimises E n × (E‖ĝₓ‖² - ‖g‖²).
 
     Arguments:
-        moments: of the problem, or the problem; any rewards.
-        largest_group: the largest n(x).
+        moments: the problem, or its moments; any rewards.
+        largest_group: largest allowed n(x).
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -514,7 +515,7 @@ def known_rates_bound(moments: Moments, largest_group: float = 1e9) -> tuple[flo
     spread = float(probs @ moments.gradient_sq) - moments.mean_gradient_sq
 
     def sizes(price: float) -> Array:
-        """The n at which one output more gains as much noise as it costs: bisection, (X,)."""
+        """The n at which one more output reduces the noise by as much as it costs, by bisection, (X,)."""
         low, high = np.full(len(probs), 2.0), np.full(len(probs), float(largest_group))
         for _ in range(80):
             n = np.sqrt(low * high)

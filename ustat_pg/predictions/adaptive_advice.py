@@ -1,4 +1,4 @@
-"""Whether groups sized by their rewards pay, beside the best group of one size (adaptive_groups)."""
+"""The comparison of groups sized by their rewards with the best fixed group (adaptive_groups)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .group_size import mse_constants
 Interval = tuple[float, float]
 
 NEAR = 0.05
-"""A saving below which a second stage is not worth its code."""
+"""The saving below which a second stage is not worth its code."""
 
 
 @dataclass(frozen=True)
 class AdaptiveAdvice(Shown):
-    """A fixed group, the best plan of two stages, and sizes by known pass rates, at equal noise.
+    """A comparison of a fixed group, the best two-stage plan, and sizes by known pass rates, at equal noise.
 
     Arguments:
-        group_size: the fixed one of least outputs times noise.
-        plan: the best plan "n₁+n₂ if mixed", in words; it needs the weights of
+        group_size: the fixed size with the least outputs times noise.
+        plan: the best plan "n₁+n₂ if mixed", in words; use it with the weights of
             :func:`~ustat_pg.estimators.two_stage`.
-        plan_size: the outputs that it draws for a prompt, in the mean.
-        plan_ratio: outputs times noise of the plan over that of the fixed group.
-        bound_ratio: the same of group sizes fixed for each prompt by its known pass rate.
-        plan_interval: the 95% interval of ``plan_ratio``; None where it is exact.
+        plan_size: mean number of outputs that the plan draws for a prompt.
+        plan_ratio: outputs times noise of the plan, divided by that of the fixed group.
+        bound_ratio: the same ratio for group sizes fixed by each prompt's known pass rate.
+        plan_interval: the 95% interval of ``plan_ratio``; None if the ratio is exact.
 
     >>> print(str(AdaptiveAdvice(4, "3+3 if mixed", 4.4, 0.96, 0.79)).splitlines()[-1])
-    A fixed group of 4 is within 5% of the best plan of two stages, '3+3 if mixed'; sizes by known pass
+    A fixed group of 4 is within 5% of the best two-stage plan, '3+3 if mixed'; sizes by known pass
     rates would save 21%.
     """
 
@@ -52,15 +52,16 @@ class AdaptiveAdvice(Shown):
             )
         if low >= 1 - NEAR:
             return (
-                f"A fixed group of {self.group_size} is within 5% of the best plan of two stages, "
+                f"A fixed group of {self.group_size} is within 5% of the best two-stage plan, "
                 f"'{self.plan}'; {rest}."
             )
         ends = "" if self.plan_interval is None else f" (95%: {1 - high:.0%} to {1 - low:.0%})"
         if high > 1:
             known = f"{low:.2g} to {high:.2g}" if isfinite(high) else f"{low:.2g} and more"
             return (
-                f"Whether two stages save anything over a fixed group of {self.group_size} is open: the best "
-                f"plan, '{self.plan}', needs {self.plan_ratio:.2g} times its outputs (95%: {known})."
+                f"It is not known whether two stages save outputs compared with a fixed group of "
+                f"{self.group_size}: the best plan, '{self.plan}', needs {self.plan_ratio:.2g} "
+                f"times its outputs (95%: {known})."
             )
         return (
             f"'{self.plan}' with the weights of two_stage saves {1 - self.plan_ratio:.0%} of the outputs"
@@ -82,15 +83,15 @@ class AdaptiveAdvice(Shown):
 def adaptive_advice(
     moments: Moments, *, stage_cost: float = 0.0, largest_group: int = 64
 ) -> AdaptiveAdvice:
-    """Whether a second stage pays on a problem, and which.
+    """The comparison of two-stage plans with fixed groups on a problem.
 
     Arguments:
         moments: of the problem, or the problem; rewards 0 and 1.
-        stage_cost: what drawing a second time costs, in outputs.
-        largest_group: the largest group that is tried.
+        stage_cost: cost of the second draw, in outputs.
+        largest_group: largest group that is tried.
 
     Raises:
-        InputError: rewards that are not 0 or 1, or estimates without noise.
+        InputError: rewards are not 0 or 1, or the estimates have no noise.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> rare = SoftmaxBandit.tabular(
@@ -103,7 +104,7 @@ def adaptive_advice(
     costs = {size: size * constants.mse(size, 1) for size in sizes}
     fixed = min(costs, key=lambda size: costs[size])
     if costs[fixed] <= 0:
-        raise InputError("estimates of these moments have no noise: every plan is as good")
+        raise InputError("estimates of these moments have no noise, so all plans are equally good")
     plan, cost = best_two_stage(moments, largest_group=largest_group, stage_cost=stage_cost)
     return AdaptiveAdvice(
         group_size=fixed,

@@ -1,4 +1,4 @@
-"""The advice on a group size as a record: its sentence, its table, its picture (Theorem 7, group_size)."""
+"""The record of the advice on a group size, with its text, table and plot (Theorem 7, group_size)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NEAR = 1.05
-"""An error of at most this many times the least is near it, as in the interval. Where no G that fits the
-budget is near the best real G, the advice is another budget."""
+"""The largest ratio to the least error that still counts as near it, as in the interval. If no G that fits
+the budget is near the best real G, the advice is another budget.
+"""
 
 ERRS = 0.05
-"""The share of accepted wrong answers whose effect an advice reports."""
+"""The share of accepted wrong answers for which the advice reports the effect."""
 
 SHOWN_ROWS = 24
-"""Rows of a table that a person reads."""
+"""The most rows of a printed table."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,9 @@ class GroupSizeRow:
         group_size: G.
         batch_size: B.
         mse: MSE of grpo's gradient at both.
-        ratio_to_best: that MSE over the least feasible one, at least 1.
-        frac_reward_zero_std: the share of groups whose rewards are all equal, so that they teach
-            nothing; None where it is not known.
+        ratio_to_best: that MSE divided by the least feasible MSE, at least 1.
+        frac_reward_zero_std: share of groups whose rewards are all equal, which give no signal; None if it is
+            not known.
     """
 
     group_size: int
@@ -44,22 +45,21 @@ class GroupSizeRow:
 
 @dataclass(frozen=True)
 class GroupSizeAdvice(Shown):
-    """Which group size to use, and how little it matters.
+    """The advice on which group size to use, and how little the choice matters.
 
     Arguments:
-        g_star_paper: √(c3/c1) [reconstructed]; None where c1 = 0. It knows neither costs nor a
-            finite set of prompts.
-        g_star_exact: the real G of least MSE, whatever the budget allows; None where c1 = 0.
-        group_size: the feasible one of least MSE; the largest of equals.
-        g_interval: the least and the greatest whole G whose MSE, at the real B that spends the
-            budget, is at most 5% above that of group_size.
+        g_star_paper: √(c3/c1) [reconstructed]; None if c1 = 0. It ignores costs and a finite set of prompts.
+        g_star_exact: the real G with the least MSE, without regard to the budget; None if c1 = 0.
+        group_size: the feasible G with the least MSE; the largest one if several are equal.
+        g_interval: the least and greatest whole G with an MSE at most 5% above that of group_size, at the
+            real B that spends the budget.
         table: feasible group sizes in increasing order, group_size among them.
-        ratio_to_real: the MSE of group_size over the least at a real G >= 2 and B that spend the
-            budget: what it costs that they must be whole, at least 1.
-        better_budget: the nearest budget that a good group size divides, and that size, where they are known.
-        advised: what to do, in words, where more is known than this record does.
-        with_errors: the best real G, and the noise over signal of group_size over what it is now, where a
-            verifier accepted :data:`ERRS` of the wrong answers; None where rewards are not 0 and 1.
+        ratio_to_real: MSE of group_size divided by the least at a real G >= 2 and B that spend the budget, at
+            least 1; it is the cost of whole numbers.
+        better_budget: the nearest budget that a good group size divides, and that size, if they are known.
+        advised: advice in words, if the caller knows more than this record.
+        with_errors: the best real G, and the factor on the noise over signal of group_size, if a verifier
+            accepts :data:`ERRS` of the wrong answers; None if rewards are not 0 and 1.
     """
 
     g_star_paper: float | None
@@ -74,7 +74,7 @@ class GroupSizeAdvice(Shown):
 
     @property
     def shown(self) -> tuple[GroupSizeRow, ...]:
-        """The rows that a person reads: all, or of a long table the first in each octave and the best."""
+        """The printed rows: all, or for a long table the first in each octave and the best."""
         if len(self.table) <= SHOWN_ROWS:
             return self.table
         octaves: dict[int, GroupSizeRow] = {}
@@ -91,11 +91,15 @@ class GroupSizeAdvice(Shown):
 
     @property
     def far(self) -> bool:
-        """Whether no feasible group size is near the best real one, against which all is held then."""
+        """Whether no feasible group size is near the best real one; then errors are compared with the
+        latter.
+        """
         return self.g_star_exact is not None and self.ratio_to_real > NEAR
 
     def over_the_best(self, row: GroupSizeRow) -> float:
-        """The MSE of a row over that of group_size, or of the best real G where group_size is far from it."""
+        """The MSE of a row divided by that of group_size, or of the best real G if group_size is far from
+        it.
+        """
         return row.ratio_to_best * (self.ratio_to_real if self.far else 1.0)
 
     def _sentence(self) -> str:
@@ -108,7 +112,7 @@ class GroupSizeAdvice(Shown):
             )
             return (
                 f"No group size that fits this budget is near the best real one, {star:.4g}: take "
-                f"{other}, or G = {best}, whose error is {self.ratio_to_real:.3g} times the best."
+                f"{other}, or G = {best}, with {self.ratio_to_real:.3g} times the least error."
             )
         if low == high:
             return f"Use G = {best}: no other group size is within 5% of its error."
@@ -121,7 +125,7 @@ class GroupSizeAdvice(Shown):
         return f"Use G = {best}, or nearly: the optimum is wide, and {near}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The best group sizes and the table, as JSON has them."""
+        """The best group sizes and the table, as a dict for JSON."""
         keys = ("group_size", "mse", "ratio_to_best", "frac_reward_zero_std")
         sizes = ("g_star_paper", "g_star_exact", "group_size", "g_interval")
         table = [{key: getattr(row, key) for key in keys} for row in self.table]
@@ -153,10 +157,10 @@ class GroupSizeAdvice(Shown):
             ("best real G", self.g_star_exact),
             ("the paper's √(c3/c1), reconstructed", self.g_star_paper),
         ):
-            best = "none: more prompts gain nothing" if star is None else f"{star:.4g}"
+            best = "does not exist: more prompts gain nothing" if star is None else f"{star:.4g}"
             lines.append(f"{text:36} {best}")
         if self.with_errors is not None:
-            text = f"with {ERRS:.0%} of wrong answers accepted"
+            text = f"if {ERRS:.0%} of wrong answers are accepted"
             lines.append(
                 "{:36} {:.4g}, at {:.3g} times the noise over signal".format(
                     text, *self.with_errors
@@ -168,8 +172,8 @@ class GroupSizeAdvice(Shown):
         """The table, with a row for each feasible group size.
 
         Returns:
-            columns group_size, batch_size, mse, ratio_to_best and frac_reward_zero_std, NaN where that
-            is not known.
+            columns group_size, batch_size, mse, ratio_to_best and frac_reward_zero_std (NaN if it is not
+            known).
 
         >>> from ustat_pg.predictions import group_size_advice
         >>> from ustat_pg.problems import example_problem, problem_from_mapping
@@ -185,10 +189,10 @@ class GroupSizeAdvice(Shown):
         return pd.DataFrame(map(asdict, self.table)).astype({"frac_reward_zero_std": float})
 
     def plot(self, axes: Axes | None = None) -> Axes:
-        """A picture of the error over the least one, with the group sizes within 5% shaded.
+        """Plot the error divided by the least error, and shade the group sizes within 5%.
 
         Arguments:
-            axes: to draw on; new ones unless given.
+            axes: axes to draw on (default: new axes).
         """
         axes = axes_or_new(axes)
         sizes = [row.group_size for row in self.table]
@@ -205,7 +209,7 @@ class GroupSizeAdvice(Shown):
 
 @dataclass(frozen=True)
 class Advice(Shown):
-    """The advice on a group size, ``group_size``, which rests on a table of group sizes."""
+    """An advice on ``group_size`` that is based on a table of group sizes."""
 
     sizes: GroupSizeAdvice
 

@@ -1,8 +1,8 @@
-"""How large a budget must be, and the group size that no error of the constants makes a bad one.
+"""The budget that is needed, and the group size with the best worst case over errors of the constants.
 
-At a budget K = BG of outputs K · MSE = c1 G + c2 + c3/(G-1) (Theorem 7, group_size). Whatever is said of
-it here needs c1, c2 and c3 alone; estimates of these come with intervals, and a decision that holds for
-all of them is worth more than the best at their middle.
+At a budget K = BG of outputs K · MSE = c1 G + c2 + c3/(G-1) (Theorem 7, group_size). All results here need
+only c1, c2 and c3. Estimates of these have intervals, and a decision that is good for every value in them is
+better than the best one for their middle.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .closed_forms import budget_noise
 from .group_size import MseConstants
 
 _FLAT = 1.05
-"""How far above the least a noise may be to count as good as the best."""
+"""How far above the least noise a noise may be and still count as equally good."""
 _TRIED = 10_000
-"""Group sizes that are looked at: among this many, one nearly divides any budget."""
+"""The number of group sizes that are tried: among so many, one nearly divides any budget."""
 
 
 def critical_budget(constants: MseConstants, gradient_sq: float) -> float:
-    """K_crit = (c1 + c2 + 2 √(c1 c3))/‖g‖², where grpo's least MSE is the squared gradient [exact].
+    """K_crit = (c1 + c2 + 2 √(c1 c3))/‖g‖², at which grpo's least MSE equals the squared gradient [exact].
 
-    Far below it a step is noise, and twice the outputs save nearly half of the steps; far above it
-    more outputs gain little: the noise scale of McCandlish et al. (2018), arXiv 1812.06162, at the best
+    Far below K_crit a step is mostly noise, and twice the outputs save nearly half of the steps; far above it
+    more outputs gain little. It is the noise scale of McCandlish et al. (2018), arXiv 1812.06162, at the best
     group size.
 
     Arguments:
         constants: constants of the problem.
-        gradient_sq: ‖g‖² > 0, of the mean over prompts.
+        gradient_sq: ‖g‖² > 0, the squared norm of the mean over prompts.
 
     >>> critical_budget(MseConstants(c1=0.01, c2=0.5, c3=1.0), gradient_sq=0.1)
     7.1
@@ -42,10 +42,10 @@ def critical_budget(constants: MseConstants, gradient_sq: float) -> float:
 
 
 def near_budget(constants: MseConstants, budget: int) -> tuple[int, int]:
-    """The budget nearest to K that a G within 5% of the least noise divides, and that G [exact].
+    """The budget nearest to K that some G with noise within 5% of the least divides, and that G [exact].
 
-    K itself where it is one. Such are all G with c1 G + c2 + c3/(G-1) <= 1.05 (c1 + c2 + 2 √(c1 c3)); of
-    several at one distance the one of least noise is taken.
+    It may be K itself. These G have c1 G + c2 + c3/(G-1) <= 1.05 (c1 + c2 + 2 √(c1 c3)); if several budgets
+    are equally near, the one with the least noise is taken.
 
     Arguments:
         constants: constants of the problem.
@@ -63,8 +63,8 @@ def near_budget(constants: MseConstants, budget: int) -> tuple[int, int]:
     least = noise(min(max(best, 2.0), float(outputs)))
     # K · MSE = noise + c2.
     bound = _FLAT * (least + constants.c2) - constants.c2
-    # Never empty: between two whole G >= 2 the least is at most 1.045 times below the better of them.
-    # Between the roots of c1 (G-1)² - (bound - c1) (G-1) + c3.
+    # The set is never empty: the better of two neighbouring whole G >= 2 is at most 1.045 times the least
+    # between them. The allowed G lie between the roots of c1 (G-1)² - (bound - c1) (G-1) + c3.
     half = (bound - constants.c1) / 2
     root = math.sqrt(max(half**2 - constants.c1 * constants.c3, 0.0))
     low = 1 + (constants.c3 / (half + root) if constants.c3 else 0.0)
@@ -85,30 +85,30 @@ def robust_group_size(
     c2: ArrayLike | None = None,
     population: int | None = None,
 ) -> tuple[int, Array]:
-    """The G whose MSE over the least is smallest in the worst case of its constants within intervals [exact].
+    """The G with the smallest worst-case ratio of its MSE to the least, over constants within intervals
+    [exact].
 
         min_G  max_{c1, c2, c3}  MSE(G; c1, c2, c3) / min_G' MSE(G'; c1, c2, c3)
 
-    For given G and G' it is a ratio of two linear functions of the constants, greatest at a corner of the
-    intervals, or where one that has no upper end is all that counts: these are all that need be asked.
+    For given G and G' this is a ratio of two linear functions of the constants. It is greatest at a corner of
+    the intervals, or in the limit of a constant without upper end, so only these are evaluated.
 
     Arguments:
-        constants: whose c2 is taken as known where no ``c2`` is given.
-        c1, c3: the least and the greatest, (2,), infinite where an end is not known; what is negative
-            counts as 0.
-        c2: likewise.
+        constants: constants; their c2 counts as known if no ``c2`` is given.
+        c1, c3: least and greatest value, (2,), infinite if an end is not known; negative values count as 0.
+        c2: least and greatest value, likewise.
         group_sizes, batch_sizes: the designs to choose from, G >= 2 and B, (D,).
-        population: N, where prompts are drawn without replacement.
+        population: N, if prompts are drawn without replacement.
 
     Returns:
-        the group size, the largest of equals; and the worst ratio of each design, (D,), at least 1.
+        the group size (the largest of equal ones), and the worst ratio of each design, (D,), at least 1.
 
     >>> found = MseConstants(c1=0.1, c2=0.5, c3=1.0)
     >>> size, worst = robust_group_size(found, (0.0, 0.2), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
     >>> size, worst.round(2).tolist()
     (8, [2.79, 1.51, 1.39, 2.35])
 
-    Where c1 may be anything, twice the prompts are at most half of the error:
+    If c1 may have any value, twice the prompts give at least half of the error:
 
     >>> size, worst = robust_group_size(found, (0.0, np.inf), (0.9, 1.1), [2, 4, 8, 16], [8, 4, 2, 1])
     >>> size, worst.round(2).tolist()

@@ -1,4 +1,4 @@
-"""Every critic-free estimator with rewards 0 and 1, exactly (count_advantages, best_baseline).
+"""Exact results for every critic-free estimator with rewards 0 and 1 (count_advantages, best_baseline).
 
 With such rewards the advantages of a group are a table: a₁(n) for a success and a₀(n) for a failure, n
 the number of successes among G. At a prompt with pass rate p, m ~ Binomial(G-1, p) the successes
@@ -8,9 +8,9 @@ among the others and l ~ Binomial(G-2, p),
     E‖ĝ‖²  = (1/G) E[ a₁(m+1)² E‖s‖² z + a₀(m)² E‖s‖² (1-z) ]
              + ((G-1)/G) ‖g‖² E[ a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)² ]
 
-and the same with matrices. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
-estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. Where δ = 1
-the advantages are those of a leave-one-out baseline b(m) = -a₀(m).
+and matrices have the same formulas. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
+    estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. If δ = 1 the
+    advantages are those of a leave-one-out baseline b(m) = -a₀(m).
 
 One output (s, z) moves the estimate by E[ĝ | s, z] - E ĝ = (α_z s - w g + (z-p) w'(p) g)/G, with
 α₁ = E a₁(m+1) and α₀ = E a₀(m). The sum of these over the group is Hoeffding's first-order part of ĝ, of
@@ -51,14 +51,14 @@ from .closed_forms import Mean, Shares, centred_moment, pair_noise, table_shares
 MOST = 10**6
 """The largest group that has a table."""
 _MOST_CHANCES = 2**25
-"""Chances of numbers of successes, over all prompts, that are held at a time."""
+"""The most probabilities, over all prompts and numbers of successes, that are in memory at a time."""
 _AT_ONCE = 2**18
-"""Chances that are worked out at a time: of a few prompts, in a processor's cache."""
+"""The number of probabilities that are computed at a time, so that they fit in a processor's cache."""
 
 
 @record()
 class CountTable(Shown):
-    """The advantages of a group of G by the number of its successes.
+    """The advantages in a group of G, by the number of successes in the group.
 
     Arguments:
         successes: a₁(0), ..., a₁(G), (G+1,); a₁(0) is not used.
@@ -86,17 +86,19 @@ class CountTable(Shown):
 
     @property
     def delta(self) -> Array:
-        """δ(m) = a₁(m+1) - a₀(m), what a success gains on a failure beside m successes, (G,)."""
+        """δ(m) = a₁(m+1) - a₀(m), the advantage of a success minus that of a failure if m others succeed,
+        (G,).
+        """
         return self.successes[1:] - self.failures[:-1]
 
     @property
     def baseline(self) -> Array:
-        """b(k) = -a₀(k), what is subtracted beside k successes where δ = 1, (G,)."""
+        """b(k) = -a₀(k), the baseline if k others succeed and δ = 1, (G,)."""
         return -self.failures[:-1]
 
     @property
     def estimator(self) -> str:
-        """The name under which estimators and engines take the table."""
+        """The name of the table for estimators and engines."""
         numbers = [*self.successes[1:], *self.failures[:-1]]
         return "count-table:" + ",".join(repr(float(number)) for number in numbers)
 
@@ -106,7 +108,7 @@ class CountTable(Shown):
         return bool(np.allclose(self.delta, 1.0, rtol=0, atol=DERIVED))
 
     def weight(self, pass_rate: ArrayLike) -> Array:
-        """w(p), by which the mean gradient of a prompt is longer than g(x); the shape of p."""
+        """w(p), the factor between g(x) and a prompt's mean gradient, with the shape of p."""
         p = shares("pass rate", pass_rate)
         return binomial(self.group_size - 1, p) @ self.delta
 
@@ -123,7 +125,7 @@ class CountTable(Shown):
         return CountTable(factor * self.successes, factor * self.failures)
 
     def clipped(self, limit: float) -> CountTable:
-        """The advantages cut off at ±limit, a positive number.
+        """The advantages, clipped at ±limit; the limit is a positive number.
 
         >>> table = count_table("std-ddof1", 8)
         >>> for each in (table, table.clipped(0.2)):
@@ -135,7 +137,8 @@ class CountTable(Shown):
         return CountTable(np.clip(self.successes, -most, most), np.clip(self.failures, -most, most))
 
     def less(self, other: CountTable) -> CountTable:
-        """The differences of two tables of groups of one size: of their estimates on the same draws.
+        """The difference of two tables of equal group size, which is the difference of their estimates on the
+        same draws.
 
         >>> count_table("std", 3).less(count_table("grpo", 3).scaled(2**0.5)).delta.round(12)
         array([0., 0., 0.])
@@ -148,7 +151,9 @@ class CountTable(Shown):
         return np.asarray(centred_moment(self._shares(moments.value), *known))
 
     def first_order(self, moments: Moments) -> Array:
-        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, Hoeffding's part of first order, (X,)."""
+        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, the first-order part of Hoeffding's
+        decomposition, (X,).
+        """
         size, pass_rates, delta = self.group_size, moments.value, self.delta
         mean, failing = beside(size, pass_rates), 1 - pass_rates
         won, lost = self.means(mean)
@@ -173,10 +178,11 @@ class CountTable(Shown):
 
 
 def binomial(trials: int, chance: ArrayLike) -> Array:
-    """P(m) of the number of successes, (..., trials + 1), by its ratios of neighbours from the mode on.
+    """P(m) of the number of successes, (..., trials + 1), from the ratios of neighbours, starting at the
+    mode.
 
-    Each of the k factors from the mode to m is right to two roundings, and k is some multiple of the
-    deviation where P(m) counts: at a million trials the error is that of p in its last digits.
+    Each of the k factors from the mode to m has at most two rounding errors, and k is a few deviations if
+    P(m) matters: at a million trials the error is that of the last digits of p.
     """
     p = np.clip(np.asarray(chance, dtype=np.float64), 0.0, 1.0)
     if (trials + 1) * p.size > _MOST_CHANCES:
@@ -189,7 +195,7 @@ def binomial(trials: int, chance: ArrayLike) -> Array:
     for some in slices(p.size, _AT_ONCE / (trials + 1)):
         of = p.reshape(-1, 1)[some]
         mode = np.minimum(np.floor((trials + 1) * of), trials)
-        # Beside the mode alone: elsewhere they may be no numbers.
+        # Only next to the mode: elsewhere they may not be numbers.
         with np.errstate(divide="ignore", invalid="ignore"):
             odds, rise = of / (1 - of), (trials + 1 - m) / m
             up = np.where(m > mode, rise * odds, 1.0)
@@ -206,7 +212,7 @@ def beside(size: int, pass_rates: Array) -> Mean:
 
 
 def _one_less(values: Array) -> Array:
-    """f̄ with E f̄(m) = E f(l), l successes among n-1 trials and m among n: one trial at random left out.
+    """f̄ with E f̄(m) = E f(l), for l successes among n-1 trials and m among n: it leaves out a random trial.
 
     Arguments:
         values: f(0), ..., f(n-1), (n,).
@@ -216,7 +222,7 @@ def _one_less(values: Array) -> Array:
 
 
 def is_binary(moments: Moments) -> bool:
-    """Whether all rewards are 0 or 1: in that range, with the variance p(1-p)."""
+    """Whether all rewards are 0 or 1: they are in that range and have the variance p(1-p)."""
     value = moments.value
     spread = np.abs(moments.reward_variance - value * (1 - value))
     low, high = moments.reward_range
@@ -224,17 +230,17 @@ def is_binary(moments: Moments) -> bool:
 
 
 def require_binary(moments: Moments, what: str) -> None:
-    """Refuse rewards that are not 0 or 1."""
+    """Raise an error if rewards are not 0 or 1."""
     if not is_binary(moments):
         low, high = moments.reward_range
         raise InputError(
             f"{what} has a closed form for rewards that are 0 or 1: these lie in [{low:g}, {high:g}] "
-            "and are not; ustat_pg.engines.enumerate_mse takes any"
+            "and are not; call ustat_pg.engines.enumerate_mse"
         )
 
 
 def centred(estimator: str, moments: Moments) -> str:
-    """The estimator's name, with the problem's mean reward where shrinkage is given no centre."""
+    """The estimator's name, with the problem's mean reward added if shrinkage has no centre."""
     if isinstance(estimator, str) and re.fullmatch("shrinkage:[^,]+", estimator):
         return f"{estimator},{float(moments.context_probs @ moments.value)!r}"
     return estimator
@@ -242,7 +248,7 @@ def centred(estimator: str, moments: Moments) -> str:
 
 @takes_problems
 def frac_reward_zero_std(moments: Moments, group_size: int) -> float:
-    """The share of groups whose rewards are all equal: E[Vᴳ + (1-V)ᴳ], of rewards 0 and 1.
+    """The share of groups whose rewards are all equal, E[Vᴳ + (1-V)ᴳ], for rewards 0 and 1.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -258,21 +264,20 @@ def frac_reward_zero_std(moments: Moments, group_size: int) -> float:
 def mean_gradient(
     moments: Moments, estimator: str, group_size: int, *, dynamic_sampling: bool = False
 ) -> Array:
-    """E ĝ of a named estimator, E w(V(X)) g(X), (d,) (count_advantages).
+    """The mean gradient of a named estimator, E ĝ = E w(V(X)) g(X), (d,) (count_advantages).
 
-    Dynamic sampling drops groups of equal rewards and draws others, prompt and all, in their place. It
-    divides the mean by the share of groups kept, where a silent group has advantages 0: no new direction.
+    Dynamic sampling drops groups of equal rewards and draws other prompts in their place. If silent groups
+    have advantages 0, it only divides the mean by the share of kept groups.
 
     Arguments:
-        moments: of the problem, with its prompts' gradients; rewards 0 and 1.
-        estimator: one that is a table by counts.
+        moments: moments of the problem, with its prompts' gradients; rewards 0 and 1.
+        estimator: name of an estimator that is a table by counts.
         group_size: G.
         dynamic_sampling: whether silent groups are replaced.
 
     Raises:
-        InputError: moments without gradients, rewards that are not 0 or 1, an unknown name, or dynamic
-            sampling of an estimator whose silent groups have advantages other than 0, or where all
-            groups are silent.
+        InputError: moments have no gradients, rewards are not 0 or 1, or the name is unknown; with dynamic
+            sampling also if silent groups have advantages other than 0, or if all groups are silent.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -287,10 +292,12 @@ def mean_gradient(
     if not dynamic_sampling:
         return mean
     if table.successes[-1] != 0 or table.failures[0] != 0:
-        raise InputError(f"silent groups of {estimator} are not silent: their advantages are not 0")
+        raise InputError(
+            f"groups of equal rewards are not silent with {estimator}: their advantages are not 0"
+        )
     kept = 1 - frac_reward_zero_std(moments, group_size)
     if kept < SUM:
-        raise InputError("every group is silent: dynamic sampling would keep none")
+        raise InputError("every group is silent, so dynamic sampling would keep no group")
     return mean / kept
 
 
@@ -299,7 +306,7 @@ def _vanilla(size: int) -> tuple[Any, Any]:
 
 
 def _of_baseline(baseline: Array) -> tuple[Any, Any]:
-    """A leave-one-out baseline b(k) by the successes k among the others, (G,)."""
+    """A leave-one-out baseline b(k) for k successes among the others, (G,)."""
     return np.append(0.0, 1 - baseline), np.append(-baseline, 0.0)
 
 
@@ -370,7 +377,7 @@ def _pass_at_k(size: int, k: int) -> tuple[Any, Any]:
     left = size - 1.0 - np.arange(size - 1)
 
     def chance(subset: int) -> Array:
-        """The chance that a subset of the G-1 others has one of m successes, m = 0, ..., G-1."""
+        """The chance that a subset of the G-1 others contains one of their m successes, m = 0, ..., G-1."""
         return 1 - np.append(1.0, np.cumprod(np.maximum(left - subset, 0) / left))
 
     without, beside = chance(min(k, size - 1)), chance(k - 1)
@@ -391,7 +398,7 @@ TABLES: dict[str, Callable[..., tuple[Any, Any]]] = {
     "maxrl": _maxrl,
     "pass-at-k": _pass_at_k,
 }
-"""The tables of named estimators: formulas of counts, which know nothing of the estimators' code."""
+"""The tables of named estimators, as formulas of counts that are independent of the estimators' code."""
 
 
 def count_table(
@@ -400,9 +407,9 @@ def count_table(
     """The advantages of a named estimator by the number of successes in the group.
 
     Arguments:
-        estimator: one that is a table, with its numbers behind a colon if it has any.
+        estimator: name of a table; numbers follow after a colon.
         group_size: G.
-        moments: of the problem, or the problem, which ``best`` alone takes.
+        moments: the problem, or its moments; only ``best`` needs them.
 
     >>> count_table("std", 4).successes.round(4)
     array([0.    , 1.7321, 1.    , 0.5774, 0.    ])
@@ -414,22 +421,24 @@ def count_table(
     integer("group size", group_size, maximum=MOST)
     if "best_table" in known.needs:
         if moments is None:
-            raise InputError(f"{known.name} is the best table of a problem: its moments are needed")
+            raise InputError(
+                f"{known.name} is the best table of a problem: give the problem's moments"
+            )
         return best_table(moments, group_size)
     return CountTable(*TABLES[known.name](group_size, **numbers))
 
 
 @takes_problems
 def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> CountTable:
-    """The table of least error among those with the same mean gradient (best_baseline).
+    """The table with the least error among all tables with the same mean gradient (best_baseline).
 
-    Given δ, the free a₀(0), ..., a₀(G-1) enter the MSE as a quadratic form whose matrix is tridiagonal:
-    diagonal E[P(m) E‖s‖²], and (G-1) E[‖g‖² P'(l)] times the stencil of differences. At δ = 1 it
-    is the best leave-one-out baseline b = -a₀, unbiased as long as it is not made of the group it is
-    used on: take the moments of other prompts or of earlier steps.
+    Given δ, the MSE is a quadratic form in the free a₀(0), ..., a₀(G-1), with a tridiagonal matrix: the
+    diagonal E[P(m) E‖s‖²], plus (G-1) E[‖g‖² P'(l)] times the stencil of differences. At δ = 1 it is the best
+    leave-one-out baseline b = -a₀. It is unbiased if it does not come from the group it is used on: take the
+    moments of other prompts or of earlier steps.
 
     Arguments:
-        moments: of the problem, or of a pool; rewards 0 and 1.
+        moments: moments of the problem, or of a pool; rewards 0 and 1.
         group_size: G.
         delta: δ(0), ..., δ(G-1), or one number for all: 1 for the gradient of the expected reward.
 
@@ -455,7 +464,7 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
         diagonal[1:] += pair
         off[1:] = -pair
         right[1:] -= pair * np.diff(gains)
-    # A count that no prompt can show: any entry is as good.
+    # No prompt can have this count, so any entry is equally good.
     never = diagonal <= 0
     diagonal[never] = 1.0
     lost = solve_banded((1, 1), np.stack([off, diagonal, np.roll(off, -1)]), right)
@@ -464,15 +473,15 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
 
 @takes_problems
 def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None = None) -> float:
-    """The amount of shrinkage λ* of least error, for any rewards (best_baseline).
+    """The amount of shrinkage λ* with the least error, for any rewards (best_baseline).
 
     λ* = (c₃/(G-1) + χ)/(c₃/(G-1) + κ), with c₃ = E[σ² tr F + ‖g‖²], δ = μ - V, κ = E δ² tr F and
-    χ = E δ E[a ‖s‖²]; held to [0, 1].
+    χ = E δ E[a ‖s‖²]; clipped to [0, 1].
 
     Arguments:
-        moments: of the problem, or of a pool.
+        moments: moments of the problem, or of a pool.
         group_size: G >= 2.
-        mean_value: μ, towards which the leave-one-out mean is drawn; E V(X) unless given.
+        mean_value: μ, the value towards which the leave-one-out mean is shrunk (default: E V(X)).
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])

@@ -1,6 +1,6 @@
 """The exact covariance matrix of the gradient estimators (Theorem 2, mse; Proposition 3, minibatch).
 
-Its trace is the mean squared error of :mod:`ustat_pg.predictions.mse`, less the squared bias.
+The trace is the mean squared error of :mod:`ustat_pg.predictions.mse` minus the squared bias.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def gradient_covariance(
 ) -> Array:
     """The exact covariance matrix of a minibatch gradient, (..., d, d) (Theorem 2; Proposition 3).
 
-    Its trace is the MSE, less the squared bias for group-mean. Arguments and errors as for
-    :func:`gradient_mse`, where (...) is the shape of the sizes; moments without matrices are refused too.
-    Contexts are read one by one, so that memory is a few d x d matrices beside what is returned.
+    The trace is the MSE; for group-mean, the MSE minus the squared bias. Arguments and errors are those of
+    :func:`gradient_mse`, with (...) the shape of the sizes; moments without matrices are an error too.
+    Contexts are read one by one, so memory is the result plus a few d x d matrices.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.bernoulli([0.5, 0.5], [1, 0])
@@ -114,7 +114,7 @@ def covariance_parts(
 
     Arguments:
         moments: moments with matrices.
-        basis: U (d, r); the parts are then Uᵀ C U, in the directions of its columns.
+        basis: U (d, r); if given, the parts are Uᵀ C U, in the directions of its columns.
 
     Returns:
         three matrices (d, d), or (r, r) with a basis.
@@ -146,10 +146,10 @@ def covariance_parts(
 def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c: float) -> float:
     """The G that minimises the asymptotic mean gap at a budget (Theorem 8, limit_law) [exact].
 
-    With rates c/t, T E gap_T → tr(D Σ_g), D = diag(c² λ/(2(2cλ - 1))), whose least value at BG = K
-    is at G* = 1 + √(tr D C3 / tr D C1). Directions of small curvature count more than in the MSE,
-    so it depends on c, unless Λ is a multiple of the identity; as c grows D/c tends to I/4 and G*
-    to that of the MSE in these directions, 1 + √(tr C3 / tr C1).
+    With rates c/t, T E gap_T → tr(D Σ_g), D = diag(c² λ/(2(2cλ - 1))). At BG = K this is least at G* = 1 +
+    √(tr D C3 / tr D C1). Directions of small curvature count more than in the MSE, so G* depends on c, unless
+    Λ is a multiple of the identity; as c grows D/c tends to I/4 and G* to that of the MSE in these
+    directions, 1 + √(tr C3 / tr C1).
 
     Arguments:
         first, third: C1 and C3 of :func:`covariance_parts` in the eigenbasis, (r, r).
@@ -157,7 +157,7 @@ def gap_group_size(first: ArrayLike, third: ArrayLike, curvatures: ArrayLike, c:
         c: number with 2cλ > 1 for every λ.
 
     Returns:
-        G*, infinite where tr D C1 = 0.
+        G*; infinite if tr D C1 = 0.
 
     >>> round(gap_group_size([[1, 0], [0, 0.02]], [[1, 0], [0, 8]], [0.2, 1], c=3), 2)
     2.61

@@ -1,4 +1,6 @@
-"""The cost of errors in a learned value, and which critic is as good as a group (Corollary 5, optimality)."""
+"""The cost of errors in a learned value, and the critic that is as good as a group (Corollary 5,
+optimality).
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,19 @@ def critic_excess(
     batch_size: int = 1,
     variance: ArrayLike | None = None,
 ) -> float:
-    """MSE of a critic less MSE of the oracle: E[tr F (e² + v) - 2 e E(‖s‖² a | X)] / (B G), e = V_φ - V.
+    """The MSE of a critic minus that of the oracle: E[tr F (e² + v) - 2 e E(‖s‖² a | X)] / (B G), e = V_φ -
+    V.
 
-    What an error e(x) of the learned value costs (A2C); the last term is 0 under Assumption 2
-    (Corollary 5, optimality), and without it a critic may do better than V. Values that are random,
-    as learned from earlier rewards, have e for their mean error and v for their variance.
+    It is the cost of an error e(x) of the learned value (A2C). The last term is 0 under Assumption 2
+    (Corollary 5, optimality); without the assumption a critic may be better than V. For random values, such
+    as values learned from earlier rewards, e is the mean error and v the variance.
 
     Arguments:
-        moments: of the problem.
-        critic: V_φ(x), or its mean where it is random, (X,).
+        moments: moments of the problem.
+        critic: V_φ(x), or its mean if it is random, (X,).
         group_size, batch_size: G and B.
-        variance: v(x) >= 0, (X,), of values that do not depend on the outputs they are subtracted
-            from; 0 unless given. See :func:`learned_values`.
+        variance: v(x) >= 0, (X,), of values that are independent of the outputs they are subtracted from
+            (default: 0). See :func:`learned_values`.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -57,18 +60,18 @@ def critic_excess(
 def learned_values(
     moments: Moments, rollouts: int, step_size: float | None = None, start: float = 0.0
 ) -> tuple[Array, Array]:
-    """The mean and the variance of V_φ(x), learned from rewards of earlier outputs, prompt by prompt.
+    """The mean and variance of a V_φ(x) that is learned from rewards of earlier outputs, prompt by prompt.
 
     The mean of n rewards has mean V and variance σ²/n. A running average V_φ ← V_φ + α (z - V_φ) from
-    V_φ = b has mean V + (1-α)ⁿ (b - V) and variance σ² (1 - (1-α)²ⁿ) α/(2-α): it forgets its start,
-    and then knows as much as the mean of 2/α - 1 rewards. With :func:`critic_excess` the mean of n
-    rewards costs E[σ² tr F] / (n B G) (A2C; Corollary 5, optimality).
+    V_φ = b has mean V + (1-α)ⁿ (b - V) and variance σ² (1 - (1-α)²ⁿ) α/(2-α): it forgets its start, and is
+    then as precise as the mean of 2/α - 1 rewards. With :func:`critic_excess` the mean of n rewards costs
+    E[σ² tr F] / (n B G) (A2C; Corollary 5, optimality).
 
     Arguments:
-        moments: of the problem, at the parameters at which the earlier outputs were drawn.
-        rollouts: n >= 1, the rewards of each prompt.
-        step_size: α, in (0, 1]; the plain mean unless given.
-        start: b, where a running average starts; the mean has none.
+        moments: moments of the problem at the parameters of the earlier outputs.
+        rollouts: n >= 1, the number of rewards of each prompt.
+        step_size: α, in (0, 1] (default: the plain mean).
+        start: b, the start of a running average; the mean has no start.
 
     Returns:
         mean and variance, (X,) each.
@@ -93,12 +96,12 @@ def learned_values(
 
 @takes_problems
 def critic_error_at_par(moments: Moments, group_size: int) -> float:
-    """The root mean square error of a critic, as likely too high as too low, that costs as much as not
-    knowing the value: √(E[σ² tr F + ‖g‖²] / ((G-1) E tr F)).
+    """The root mean square error of an unbiased critic that costs as much as not knowing the value: √(E[σ² tr
+    F + ‖g‖²] / ((G-1) E tr F)).
 
-    A critic with a larger error has a larger MSE than grpo. Where ‖g‖² is small and σ² the same
-    everywhere it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The error's
-    square is weighted by tr F(x); NaN where tr F is 0.
+    A critic with a larger error has a larger MSE than grpo. If ‖g‖² is small and σ² is the same everywhere,
+    it is σ/√(G-1), the standard error of the mean of the G - 1 other rewards. The squared error is weighted
+    by tr F(x); the result is NaN if tr F is 0.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])
@@ -114,12 +117,12 @@ def critic_error_at_par(moments: Moments, group_size: int) -> float:
 
 @takes_problems
 def critic_rollouts_at_par(moments: Moments, group_size: int) -> float:
-    """The number of earlier rewards of each prompt whose mean is as good a baseline as the group's other
-    outputs: (G-1) E[σ² tr F] / E[σ² tr F + ‖g‖²].
+    """The number of earlier rewards per prompt that give as good a baseline as the group's other outputs:
+    (G-1) E[σ² tr F] / E[σ² tr F + ‖g‖²].
 
-    A critic that has seen more, at these parameters, has a smaller MSE than grpo. It is at most G - 1,
-    and at least half of that (‖g‖² <= σ² tr F): a mean of G - 1 earlier rewards is never worse than
-    that of the G - 1 others. NaN where σ² tr F is 0 everywhere.
+    The mean of more rewards, at these parameters, gives a smaller MSE than grpo. The number is at most G - 1,
+    and at least half of that (‖g‖² <= σ² tr F), so the mean of G - 1 earlier rewards is never worse than that
+    of the G - 1 others. It is NaN if σ² tr F is 0 everywhere.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0, 0.0]] * 2], [[[0.5, 0.5]] * 2])

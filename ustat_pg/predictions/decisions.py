@@ -1,4 +1,4 @@
-"""The group size that intervals of the constants allow, and how many prompts would settle it."""
+"""The group size that follows from intervals of the constants, and the prompts that would decide it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .budget import robust_group_size
 from .group_size import MseConstants
 
 _GROWTH = 2 ** np.arange(0.5, 6.5, 0.5)
-"""How many times the prompts are asked for at most."""
+"""The largest multiple of the prompts that the advice asks for."""
 
 
 class HasConstants(Protocol):
-    """Estimates of the constants of Proposition 3 (minibatch) and of G*, of a pool or of a training."""
+    """Estimates of the constants of Proposition 3 (minibatch) and of G*, from a pool or a training."""
 
     @property
     def c1(self) -> Estimate: ...
@@ -36,15 +36,16 @@ class HasConstants(Protocol):
 
 @dataclass(frozen=True)
 class Decision(Shown):
-    """A group size under uncertainty: that of the least worst loss over the interval of G*.
+    """A group size under uncertainty: the one with the least worst-case loss over the interval of G*.
 
     Arguments:
-        group_size: the largest of equals.
-        worst: its error over the least of the feasible ones, at most, whatever c1, c2 and c3 are in their
-            intervals. Where an end of these is not known: whatever c1/c3 is in the interval of G*, with c2/c3
-            at its estimate.
-        known: whether all ends are.
-        not_ruled_out: the least and the greatest feasible size that is best somewhere in the interval of G*.
+        group_size: the group size, the largest one if several are equal.
+        worst: the largest ratio of its error to the least feasible error, over all c1, c2 and c3 in their
+            intervals. If an end of these is not known: over all c1/c3 in the interval of G*, with c2/c3 at
+            its estimate.
+        known: whether all ends are known.
+        not_ruled_out: the least and greatest feasible sizes that are the best for some value in the interval
+            of G*.
     """
 
     group_size: int
@@ -53,7 +54,7 @@ class Decision(Shown):
     not_ruled_out: tuple[int, int]
 
     def settles(self, share: float) -> bool:
-        """Whether all ends are known and the worst error is at most this share above the least."""
+        """Whether all ends are known and the worst error exceeds the least by at most this share."""
         return self.known and self.worst <= 1 + share
 
     def __str__(self) -> str:
@@ -66,10 +67,10 @@ class Decision(Shown):
         text += (
             "for all c1, c2 and c3 in their 95% intervals."
             if self.known
-            else "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3 is as estimated."
+            else "for every c1/c3 that the interval of G* allows (at most 1), if c2/c3 equals its estimate."
         )
         return text + (
-            f" As the best, no G from {least} to {most} is ruled out." if least < most else ""
+            f" No G from {least} to {most} is ruled out as the best." if least < most else ""
         )
 
 
@@ -78,14 +79,14 @@ def decision(
 ) -> Decision:
     """The decision among feasible group sizes.
 
-    Only ratios of the constants matter to it. c1/c3 is in the interval of G*, and at most 1, since
-    c3 - c1 = E φ + ‖g‖² >= 0 (Theorem 7, group_size): a bound where the data have none. c2/c3 is taken at its
-    estimate: it hardly differs between prompts, as the lengths of their scores cancel.
+    It depends only on ratios of the constants. c1/c3 is in the interval of G*, and at most 1 because c3 - c1
+    = E φ + ‖g‖² >= 0 (Theorem 7, group_size); this bounds it even if the data do not. c2/c3 is set to its
+    estimate: it hardly differs between prompts, because the lengths of their scores cancel.
 
     Arguments:
-        found: estimates of a pool (:func:`~ustat_pg.llm.pool.constants.constants`) or of a training
+        found: estimates from a pool (:func:`~ustat_pg.llm.pool.constants.constants`) or from a training
             (:class:`~ustat_pg.noise.NoiseEstimate`).
-        sizes: the feasible designs, of :func:`~ustat_pg.predictions.group_size_advice`.
+        sizes: the feasible designs, from :func:`~ustat_pg.predictions.group_size_advice`.
         population: N, where prompts are drawn without replacement.
 
     >>> from types import SimpleNamespace
@@ -104,7 +105,7 @@ def decision(
     def over(low: float, high: float) -> tuple[int, NDArray[np.float64]]:
         return _asked(((low, high), (share, share), (1.0, 1.0)), designs, population)
 
-    # The larger c1/c3, the smaller the best group.
+    # A larger c1/c3 makes the best group smaller.
     smallest, largest = over(most, most)[0], over(least, least)[0]
     best, worst = over(least, most)
     intervals = found.c1.interval, found.c2.interval, found.c3.interval
@@ -120,10 +121,12 @@ def prompts_to_settle(
     share: float,
     population: int | None = None,
 ) -> int | None:
-    """About how many prompts in place of ``count`` would settle the group size up to this share.
+    """The approximate number of prompts, instead of ``count``, that would decide the group size up to this
+    share.
 
-    As many as it takes if the estimates hold and intervals shrink as 1/√(prompts); None where c1, which a
-    pool shows least of, is not distinguishable from 0 by its standard error, or so many would not do.
+    It assumes that the estimates are right and that intervals shrink as 1/√(prompts). It is None if c1, the
+    least certain constant of a pool, is not distinguishable from 0 by its standard error, or if the allowed
+    number is not enough.
     """
     designs = np.array([(row.group_size, row.batch_size) for row in sizes.table]).T
     three = found.c1, found.c2, found.c3

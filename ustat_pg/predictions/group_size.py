@@ -1,20 +1,20 @@
-"""The group size to train with at a given budget, and what another one costs (Theorem 7, group_size).
+"""The best group size for training at a given budget, and the cost of another one (Theorem 7, group_size).
 
 With B prompts and G outputs each, the exact MSE of grpo's gradient is (Proposition 3, minibatch)
 
     MSE(G, B) = (1/B) (c1 + c2/G + c3/(G(G-1))),
     c1 = tr Cov_X g(X),  c2 = E tr Σ(X),  c3 = E[σ² tr F + ‖g‖²],
 
-so that at a budget K = BG of outputs K · MSE = c1 G + c2 + c3/(G-1): convex in G, least at
-G* = 1 + √(c3/c1), and so flat around it that an interval of group sizes says more than G* does.
-G* depends on the problem and the policy, not on the budget: the theorem calls it universal.
+so K · MSE = c1 G + c2 + c3/(G-1) at a budget of K = BG outputs. This is convex in G, least at G* = 1 +
+√(c3/c1), and flat around it, so an interval of group sizes is more useful than G*. G* depends on the problem
+and the policy, not on the budget: the theorem calls it universal.
 
-Two variants keep that shape. A prompt may cost something by itself, (q + rG) B = C; and prompts may
-be drawn without replacement from N, which multiplies c1 by (N-B)/(N-1). In both the MSE at a spent
-budget is a sum of convex functions of G, so the group sizes close to the best form an interval.
+Two variants keep that shape. A prompt may have its own cost, (q + rG) B = C; and prompts may be drawn without
+replacement from N, which multiplies c1 by (N-B)/(N-1). In both the MSE at a spent budget is a sum of convex
+functions of G, so the group sizes close to the best form an interval.
 
-Σ(x) = Cov(s a | x); the matrices behind c1, c2 and c3 say the same in each direction, and the
-optimum for the asymptotic mean gap (Theorem 8, limit_law) is made of them.
+Here Σ(x) = Cov(s a | x). The matrices behind c1, c2 and c3 give the same result in each direction, and the
+optimum for the asymptotic mean gap (Theorem 8, limit_law) follows from them.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from .count_tables import is_binary
 from .mse import gradient_mse
 
 _FLAT = 1.05
-"""How far above the least an MSE may be to count as good as the best."""
+"""How far above the least MSE an MSE may be and still count as equally good."""
 _OF_CURVES = ((), ("value",))
-"""The requirements of estimators whose errors are made of these constants."""
+"""What estimators need if their errors follow from these constants."""
 _LARGEST = 10**6
-"""Outputs a budget may buy: every group size that it pays for is looked at."""
+"""The most outputs that a budget may buy, because every affordable group size is tried."""
 
 
 @record(eq=True)
@@ -58,10 +58,10 @@ class MseConstants(Shown):
 
     Arguments:
         c1: tr Cov_X g(X), the spread of the prompts' gradients.
-        c2: E tr Σ(X) = E[τ - ‖g‖²], the noise that the oracle has too.
-        c3: E[σ² tr F + ‖g‖²], the price of not knowing the value function.
-        vanilla: E[E[‖s‖² z² | X] - ‖g(X)‖²], what takes the place of c2 without a baseline; None
-            where it is not known.
+        c2: E tr Σ(X) = E[τ - ‖g‖²], the noise of the oracle.
+        c3: E[σ² tr F + ‖g‖²], the cost of not knowing the value function.
+        vanilla: E[E[‖s‖² z² | X] - ‖g(X)‖²], which replaces c2 if there is no baseline; None if it is not
+            known.
 
     >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
     >>> optimal_group_size(constants)
@@ -82,14 +82,13 @@ class MseConstants(Shown):
         estimator: str = "grpo",
         population: int | None = None,
     ) -> Any:
-        """MSE(G, B) = (1/B) (f c1 + c2/G + c3/(G(G-1))); a real G and B will do.
+        """The MSE(G, B) = (1/B) (f c1 + c2/G + c3/(G(G-1))), also for real G and B.
 
         Arguments:
             group_size: G, numbers of any shape: more than 1 for grpo, at least 1 otherwise.
-            batch_size: B, positive, of a shape that broadcasts with G's.
-            estimator: grpo; oracle, without c3; vanilla, with its own constant and without c3.
-            population: N where prompts are drawn without replacement from N of them: then
-                f = (N-B)/(N-1), else 1.
+            batch_size: B, positive, with a shape that broadcasts with that of G.
+            estimator: grpo; oracle (without c3); or vanilla (with its own constant and without c3).
+            population: N, if prompts are drawn without replacement from N: then f = (N-B)/(N-1), else f = 1.
 
         Returns:
             a number, or an array of the shape of G and B together.
@@ -118,15 +117,15 @@ class MseConstants(Shown):
             share = left_share(batch, prompts) if prompts > 1 else 0.0
         single = self.c2 if record.of_pairs or record.needs else self.vanilla
         if single is None:
-            raise InputError("these constants hold none for the estimator vanilla")
+            raise InputError("these constants have no value for the estimator vanilla")
         within = grpo_error(size, single, self.c3) if record.of_pairs else single / size
         error = minibatch_error(batch, self.c1, within, share)
         return float(error) if np.ndim(error) == 0 else error
 
     def least_mse(self, budget: float) -> float:
-        """(c1 + c2 + 2 √(c1 c3)) / K, the least that grpo can reach at K = BG, G > 1 real.
+        """The least MSE of grpo at K = BG with real G > 1, (c1 + c2 + 2 √(c1 c3)) / K.
 
-        Attained at G* = 1 + √(c3/c1); where c1 = 0 it is the limit of large G.
+        It is reached at G* = 1 + √(c3/c1); if c1 = 0 it is the limit for large G.
         """
         noise = least_noise(self.c1, self.c2, math.sqrt(self.c1) * math.sqrt(self.c3))
         return noise / positive("budget", budget)
@@ -136,12 +135,12 @@ class MseConstants(Shown):
 def mse_constants(moments: Moments) -> MseConstants:
     """c1, c2 and c3 of a problem at its current parameters (Theorem 7, group_size) [exact].
 
-    c1 = E‖g(X)‖² - ‖g‖², c2 = E[τ - ‖g‖²], c3 = E[σ² tr F + ‖g‖²]. The paper takes their suprema
-    over θ. By Cauchy-Schwarz c3 >= 2 c1, so that G* >= 1 + √2.
+    c1 = E‖g(X)‖² - ‖g‖², c2 = E[τ - ‖g‖²], c3 = E[σ² tr F + ‖g‖²]. The paper uses their suprema over θ. By
+    Cauchy-Schwarz c3 >= 2 c1, so that G* >= 1 + √2.
 
-    What rounding may have made counts as 0. For c1 that is less than 1e-12 of E‖g(X)‖², or the
-    effect of an error of 1e-15 of the greatest reward in each prompt's gradient; for c2 and c3 what
-    such an error in rewards that are all equal would leave.
+    Values that may come from rounding count as 0. For c1 this means less than 1e-12 of E‖g(X)‖², or the
+    effect of an error of 1e-15 of the greatest reward in each prompt's gradient; for c2 and c3 it means the
+    effect of such an error in rewards that are all equal.
 
     >>> from ustat_pg.problems import SoftmaxBandit
     >>> coin = SoftmaxBandit.tabular([1.0], [[0.0, 0.0]], [[[1.0], [0.0]]], [[[1.0], [1.0]]])
@@ -164,7 +163,7 @@ def mse_constants(moments: Moments) -> MseConstants:
 
 
 def paper_group_size(constants: MseConstants) -> float:
-    """√(c3/c1), the optimum with the paper's G² for G(G-1) [reconstructed]; inf where c1 = 0.
+    """√(c3/c1), the optimum if G(G-1) is replaced by the paper's G² [reconstructed]; inf if c1 = 0.
 
     >>> paper_group_size(MseConstants(c1=0.01, c2=0.5, c3=1.0))
     10.0
@@ -179,15 +178,15 @@ def paired_constants(
     group_size: int,
     phi_over_tau: ArrayLike = 1.0,
 ) -> tuple[Any, Any, Any]:
-    """c1, c2 and c3 from inner products of a step's own terms Aᵢ sᵢ [exact].
+    """c1, c2 and c3 computed from inner products of a step's own terms Aᵢ sᵢ [exact].
 
     With leave-one-out advantages, a prompt's terms have
 
         α = E‖Aᵢ sᵢ‖² = τ + φ/(G-1),   β = E⟨Aᵢ sᵢ, Aⱼ sⱼ⟩ = E‖g(X)‖² (1 + 1/(G-1)²),
 
     i ≠ j, and terms of different prompts γ = ‖g‖². So c1 = β/(1 + 1/(G-1)²) - γ, and φ/τ divides α
-    into c2 = τ - E‖g(X)‖² and c3 = φ + E‖g(X)‖². Nothing is clipped: estimates stay unbiased, and
-    may be negative.
+    into c2 = τ - E‖g(X)‖² and c3 = φ + E‖g(X)‖². Nothing is clipped, so estimates stay unbiased and may be
+    negative.
 
     Arguments:
         alpha, beta, gamma: α, β, γ, numbers or arrays.
@@ -209,20 +208,19 @@ def optimal_group_size(
     population: int | None = None,
     budget: float | None = None,
 ) -> float:
-    """G* = 1 + √(c3/c1), the real group size of least MSE at a budget [exact]; inf where c1 = 0.
+    """G* = 1 + √(c3/c1), the real group size with the least MSE at a budget [exact]; inf if c1 = 0.
 
-    For grpo; the oracle and vanilla are best at G = 1. With a cost q of a prompt besides that of
-    its outputs, r each, the G that minimises (q + rG)(c1 + c2/G + c3/(G(G-1))), found numerically;
-    still no budget enters. Without replacement from N prompts it does: c1 becomes c1 N/(N-1), and
-    no G serves that leaves budget unspent with all N prompts in use,
-    G* = max(1 + √((c3/c1)(N-1)/N), K/N).
+    This is for grpo; the oracle and vanilla are best at G = 1. If a prompt costs q and each output costs r,
+    G* minimises (q + rG)(c1 + c2/G + c3/(G(G-1))) and is found numerically; it does not depend on the budget.
+    If prompts are drawn without replacement from N, it does: c1 becomes c1 N/(N-1), and a G that uses all N
+    prompts must spend the whole budget, G* = max(1 + √((c3/c1)(N-1)/N), K/N).
 
     Arguments:
         constants: constants of the problem.
         prompt_cost: q >= 0.
         output_cost: r > 0.
-        population: N, where prompts are drawn without replacement.
-        budget: with, and only with, a population.
+        population: N, if prompts are drawn without replacement.
+        budget: K; give it if and only if a population is given.
 
     >>> constants = MseConstants(c1=0.01, c2=0.5, c3=1.0)
     >>> round(optimal_group_size(constants, population=100, budget=1024), 3)
@@ -261,7 +259,7 @@ def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
 
 
 def _stationary(constants: MseConstants, between: float, fixed: float) -> float:
-    """Where (fixed + G)(between + c2/G + c3/(G(G-1))) is least, G >= 1 real."""
+    """The real G >= 1 at which (fixed + G)(between + c2/G + c3/(G(G-1))) is least."""
     single, pair = constants.c2 / between, constants.c3 / between
     # A cost of prompts only moves the optimum up from here.
     start: float = best_group_size(pair)
@@ -282,30 +280,29 @@ def group_size_advice(
     frac_reward_zero_std: Callable[[int], ArrayLike | None] | None = None,
     wrong_norms: tuple[float, float] | None = None,
 ) -> GroupSizeAdvice:
-    """Which group size gives grpo's gradient the least MSE at a budget (Theorem 7, group_size).
+    """The advice on the group size that gives grpo's gradient the least MSE at a budget (Theorem 7,
+    group_size).
 
     Without costs the budget is a number of outputs K = BG, and the table has every G >= 2 that
-    divides it. With a cost the budget is a cost C, B = ⌊C/(q + rG)⌋ prompts are bought, and every
-    G >= 2 for which that is at least one is feasible: group_size is the best of them, and the table
-    has the powers of two and that. A population caps B at N; without costs, group sizes that
-    would need more prompts are not feasible.
+    divides it. With costs the budget is a cost C, which buys B = ⌊C/(q + rG)⌋ prompts, and every G >= 2 with
+    B >= 1 is feasible. group_size is the best of these, and the table has the powers of two and group_size. A
+    population limits B to N; without costs, group sizes that need more prompts are not feasible.
 
-    Where c1 = 0 (one prompt, or gradients that are all alike) more prompts gain nothing: the best
-    is one prompt with the whole budget, and there is no G*.
+    If c1 = 0 (one prompt, or equal gradients), more prompts gain nothing: one prompt with the whole budget is
+    best, and there is no G*.
 
     Arguments:
-        moments: the problem, or its moments, at the current parameters; or the constants made of them,
-            where those were estimated.
+        moments: the problem, or its moments, at the current parameters; or estimated constants.
         budget: K, a whole number of at least 2; with costs C, a positive number.
         prompt_cost: q, of a prompt besides its outputs.
-        output_cost: r, of an output; 1 where only a prompt's cost is given.
-        population: N, where prompts are drawn without replacement from N; the moments are those of
-            all N, of which ρ(x) is the share that looks like x.
-        frac_reward_zero_std: given G, the share of groups with equal rewards, in each context (X,) or in
-            all; in all where constants are given; None of a G of which it is not known. A problem's
-            own :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std` unless given.
-        wrong_norms: with constants of rewards 0 and 1: E[‖s‖² (1-z)] and E[(1-V) tr F], for what a verifier
-            that accepts wrong answers would do; a problem's own are known.
+        output_cost: r, of an output (default: 1 if only a prompt's cost is given).
+        population: N, if prompts are drawn without replacement from N; the moments are those of all N, and
+            ρ(x) is the share of prompts equal to x.
+        frac_reward_zero_std: function of G that gives the share of groups with equal rewards, in each context
+            (X,) or in all (in all if constants are given), or None if it is not known (default: the problem's
+            :meth:`~ustat_pg.problems.SoftmaxBandit.frac_reward_zero_std`).
+        wrong_norms: E[‖s‖² (1-z)] and E[(1-V) tr F], if constants of rewards 0 and 1 are given; they give the
+            effect of a verifier that accepts wrong answers. For a problem they are known.
 
     >>> from ustat_pg.problems import example_problem, problem_from_mapping
     >>> advice = group_size_advice(problem_from_mapping(example_problem()), 1024)
@@ -335,12 +332,12 @@ def group_size_advice(
 
     sizes = every = np.arange(2, largest + 1)
     if not costly:
-        # No group is so small that the budget outlasts the population.
+        # Every group is so large that the population is enough for the budget.
         every = every[every * (population or largest) >= largest]
         sizes = every[largest % every == 0]
     batches = _batches(sizes, total, fixed, per_output, population)
     errors = constants.mse(sizes, batches, population=population)
-    # Sizes increase, and of equal errors the largest group is taken.
+    # Sizes increase; if errors are equal, the largest group is taken.
     place = len(errors) - 1 - int(errors[::-1].argmin())
     best, least = int(sizes[place]), float(errors[place])
 
@@ -390,8 +387,8 @@ def group_size_advice(
 def _with_errors(
     constants: MseConstants, size: int, wrong: tuple[float, float], costs: dict[str, Any]
 ) -> tuple[float, float]:
-    """The best real G, and what the noise over signal is multiplied by, where a verifier takes a few wrong
-    answers for right: the gradient is 1 - ERRS times as long, and a wrong answer's word has a variance.
+    """The best real G, and the factor on the noise over signal, if a verifier accepts a few wrong answers:
+    the gradient is 1 - ERRS times as long, and the verdict on a wrong answer has a variance.
     """
     kept, own = (1 - ERRS) ** 2, ERRS * (1 - ERRS)
     single, pairs = (max(each, 0.0) for each in wrong)
@@ -405,7 +402,7 @@ def _with_errors(
 
 
 def _whole(count: Any) -> Any:
-    """The floor of what a budget buys, where 0.3 buys three things at 0.1 each."""
+    """The floor of a quotient of costs, so that 0.3 buys three things at 0.1 each."""
     return np.floor(count * (1 + SUM)).astype(np.int64)
 
 
@@ -426,8 +423,8 @@ def _affordable(total: float, fixed: float, price: float) -> int:
 def _batches(
     sizes: NDArray[np.int64], total: float, fixed: float, price: float, population: int | None
 ) -> NDArray[np.int64]:
-    """How many prompts the budget buys at these group sizes, and there are."""
-    # Rounding must not take away the one prompt that an affordable group has.
+    """The number of prompts that the budget buys at these group sizes, at most the population."""
+    # Rounding must not remove the one prompt of an affordable group.
     bought: NDArray[np.int64] = np.maximum(_whole(total / (fixed + price * sizes)), 1)
     return bought if population is None else np.minimum(bought, population)
 

@@ -1,12 +1,12 @@
-"""Outputs of unequal length: what the ways of adding up their tokens climb (length_weights).
+"""Objectives of the ways to add up tokens of outputs with unequal lengths (length_weights).
 
-With |y| the tokens of an output, a weight per output w(|y|) as 1/|y| (sequence-mean) gives
+Let |y| be the number of tokens of an output. A weight per output w(|y|), such as 1/|y| (sequence-mean), gives
 
     E[ĝ | x] = E[w s z] - V E[w s] = ∇E[w z] - V ∇E[w],
 
-since E[w s z] = ∇E[w z]: without a baseline the gradient of E[w z], with one in general that of nothing,
-as its Jacobian J has J - Jᵀ = ∇V ∇E[w]ᵀ - ∇E[w] ∇Vᵀ. One divisor for a whole minibatch (token-mean) is
-random. With 1/n = ∫₀¹ tⁿ⁻¹ dt and φₓ(t) = E[t^|y| | x] its mean too is exact,
+since E[w s z] = ∇E[w z]. Without a baseline this is the gradient of E[w z]; with a baseline it is in general
+not a gradient, because its Jacobian J has J - Jᵀ = ∇V ∇E[w]ᵀ - ∇E[w] ∇Vᵀ. One divisor for a whole minibatch
+(token-mean) is random. With 1/n = ∫₀¹ tⁿ⁻¹ dt and φₓ(t) = E[t^|y| | x] its mean is also exact,
 
     E ĝ = B ∫₀¹ t⁻¹ E_X[ G (E[s z t^|y|] φ^(G-1) - E[s t^|y|] E[z t^|y|] φ^(G-2)) ] (E_X φ^G)^(B-1) dt,
 
@@ -27,19 +27,19 @@ from ..registry import ESTIMATORS
 from ..validation import Array, integer, one_of
 
 _NODE_STEP = 32
-"""Numbers of nodes are multiples of this, so that few quadratures are made."""
+"""Numbers of nodes are multiples of this number, so that few quadratures are computed."""
 
 _RESOLVED = 6
-"""Nodes, in units of the root of a power, with which the power of t is integrated to rounding: they lie as
-dense near t = 1 as the power falls there.
+"""The number of nodes, in units of the root of a power, that integrates the power of t up to rounding. Near t
+= 1, where the power falls fast, the nodes are dense.
 """
 
 
 @lru_cache(64)
 def _fejer(nodes: int) -> tuple[Array, Array]:
-    """The logarithms of places in (0, 1) and their weights, by Fejér's first rule.
+    """The logarithms of nodes in (0, 1) and their weights, by Fejér's first rule.
 
-    A place is the squared cosine of an angle, whose logarithm keeps its digits near both ends.
+    A node is the squared cosine of an angle, so its logarithm is precise near both ends.
     """
     half = (np.arange(nodes) + 0.5) * np.pi / (2 * nodes)
     logs = np.where(half < np.pi / 4, np.log1p(-(np.sin(half) ** 2)), 2 * np.log(np.cos(half)))
@@ -63,12 +63,12 @@ _CLOSED = tuple(
 def aggregated_mean(
     moments: LengthMoments, how: str, estimator: str, group_size: int, batch_size: int = 1
 ) -> Array:
-    """E ĝ of a minibatch whose loss adds up tokens in one of the trainers' ways, (d,).
+    """The mean E ĝ of a minibatch with a loss that adds up tokens in one of the trainers' ways, (d,).
 
-    Exact at every G and B, for any reward and prompts drawn independently.
+    It is exact at every G and B, for any reward, if prompts are drawn independently.
 
     Arguments:
-        moments: of score and reward by length; a problem's ``length_moments()``.
+        moments: moments of score and reward by length; a problem's ``length_moments()``.
         how: sequence-sum, sequence-mean, prompt-mean or token-mean, as
             :func:`ustat_pg.estimators.token_weights` has them; constant:L is sequence-sum over L.
         estimator: vanilla, grpo, group-mean or oracle.
@@ -102,7 +102,7 @@ def aggregated_mean(
     degree = int(batch * group * moments.lengths[-1])
     enough = min(degree, int(_RESOLVED * degree**0.5))
     logs, shares = _fejer(_NODE_STEP * (enough // _NODE_STEP + 1))
-    # (n, L), of which the rest is made: (n, X) and (n, X, d).
+    # (n, L); the tables (n, X) and (n, X, d) follow from it.
     powers = np.exp(np.outer(logs, moments.lengths))
     chance, reward = powers @ moments.probs.T, powers @ moments.rewards.T
     if record.of_pairs:
@@ -111,7 +111,7 @@ def aggregated_mean(
         beside = value * chance ** (group - 1) if record.needs else 0.0 * reward
     whole = (chance**group @ moments.context_probs) ** (batch - 1)
     times = shares / np.exp(logs) * batch * group * whole
-    # Along the nodes first, so that no table has both these and d.
+    # The sum over nodes comes first, so that no table has both nodes and d.
     first = (times[:, None] * chance ** (group - 1)).T @ powers * moments.context_probs[:, None]
     second = (times[:, None] * beside).T @ powers * moments.context_probs[:, None]
     mean = np.einsum("xl,xld->d", first, moments.products)
@@ -128,7 +128,7 @@ def token_mean_bias(moments: LengthMoments, group_size: int, batch_size: int = 1
         B Var(D)    = Var ℓ(X) + E Var(|y| | X)/G.
 
     Arguments:
-        moments: of score and reward by length.
+        moments: moments of score and reward by length.
         group_size, batch_size: G and B.
     """
     group, batch = integer("group size", group_size), integer("batch size", batch_size)
@@ -144,13 +144,14 @@ def token_mean_bias(moments: LengthMoments, group_size: int, batch_size: int = 1
 
 
 def length_curl(moments: LengthMoments, how: str) -> Array:
-    """J - Jᵀ of the mean field θ ↦ E ĝ(θ) with grpo, J its Jacobian, (d, d): 0 if it is a gradient.
+    """J - Jᵀ, with J the Jacobian of the mean field θ ↦ E ĝ(θ) of grpo, (d, d); it is 0 if the field is a
+    gradient.
 
     sequence-mean: E_X[∇V ∇Lᵀ - ∇L ∇Vᵀ], L(x) = E[1/|y| | x]. token-mean, in the limit of a large
     batch: (∇ℓ gᵀ - g ∇ℓᵀ)/ℓ², ℓ = E|y|. sequence-sum: 0.
 
     Arguments:
-        moments: of score and reward by length.
+        moments: moments of score and reward by length.
         how: sequence-sum, sequence-mean or token-mean.
     """
     one_of("aggregation", how, (*_PER_OUTPUT, "token-mean"))

@@ -1,4 +1,4 @@
-"""The function under test: how it is called, and the checks on its answers."""
+"""The function under test: its calls, and the checks on its results."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ from ..engines import Estimator
 from ..validation import Array, InputError, finite_array, integer, one_of
 
 LAYOUTS = ("batched", "minibatch", "group")
-"""How a function is called: see the page of :mod:`ustat_pg.testing`."""
+"""The ways to call a function: see the page of :mod:`ustat_pg.testing`."""
 
 INPUTS = ("rewards", "squared_norms", "contexts")
 """The arguments that a function can take."""
 
 TURN_INPUTS = ("rewards", "reached", "states")
-"""The arguments that a function over turns can take; it takes the first two."""
+"""The arguments that a function over turns can take; it must take the first two."""
 
 _SAME_ANSWER_RTOL = 1e-4
-"""Two evaluations of one group that differ by more, relatively, are not the rounding of float32."""
+"""The largest relative difference of two evaluations of a group that float32 rounding explains."""
 _WATCHED_CALLS, _WATCHED_GROUPS = 50, 8
-"""First calls in which groups must stay apart, and the number of groups from which every call must."""
+"""The number of first calls that are checked for mixing groups, and the number of groups above which every
+call is.
+"""
 SINGLE_PRECISION = 1e-5
-"""The relative error that single precision is allowed."""
+"""The allowed relative error in single precision."""
 
 
 P = ParamSpec("P")
@@ -34,11 +36,11 @@ T = TypeVar("T")
 
 
 class Violation(AssertionError):
-    """A finding of these checks, as opposed to an assert inside the function under test."""
+    """A finding of these checks; it differs from an assert inside the function under test."""
 
 
 def reports(function: Callable[P, T]) -> Callable[P, T]:
-    """Let findings leave as plain assertion errors, without our own insides in the traceback."""
+    """Raise findings as plain assertion errors, without internal frames in the traceback."""
 
     @functools.wraps(function)
     def reporting(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -52,7 +54,7 @@ def reports(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _numpy(value: Any) -> Any:
-    """A NumPy array of whatever array the function returned."""
+    """The function's result as a NumPy array."""
     if hasattr(value, "detach"):
         # torch: off the graph, off the device, and bfloat16, which NumPy lacks, to float64.
         value = value.detach().cpu().double()
@@ -69,7 +71,7 @@ def show(array: Array) -> str:
 
 
 class UnderTest:
-    """A user's function, called in its own layout with its own kind of arrays, and its answers checked."""
+    """A user's function, with calls in its own layout and kind of arrays, and checks of the results."""
 
     def __init__(
         self,
@@ -108,15 +110,15 @@ class UnderTest:
         return self.of(**units).reshape(rewards.shape)
 
     def of(self, **given: Any) -> Array:
-        """Advantages of units, groups or minibatches, of the shape of their rewards.
+        """The advantages of units (groups or minibatches), with the shape of their rewards.
 
         Arguments:
-            given: the inputs by name, a unit on the first axis.
+            given: inputs by name, with units on the first axis.
         """
         columns = [np.asarray(given[name]) for name in self.inputs]
         shapes = [c.shape[1:] for c in columns]
         widths = np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1]
-        # Far fewer rewards than outcomes differ, and a call may be slow: each is made once.
+        # There are far fewer different rewards than outcomes, and a call may be slow, so each is made once.
         flat = np.concatenate([c.reshape(len(c), -1) for c in columns], axis=1, dtype=np.float64)
         distinct, back = np.unique(flat, axis=0, return_inverse=True)
         parts = [
@@ -132,7 +134,7 @@ class UnderTest:
         return answers[back.reshape(-1)]
 
     def _evaluate(self, parts: list[Any]) -> Array:
-        """Answers of the distinct units, one call for all or one for each."""
+        """The results of the distinct units, from one call for all or one call each."""
         if self.layout == "batched":
             return self._call(parts)
         return np.stack([self._call([p[i] for p in parts]) for i in range(len(parts[0]))])
@@ -152,8 +154,9 @@ class UnderTest:
                     f"{type(a).__name__} {p.shape}" for a, p in zip(arguments, parts, strict=True)
                 )
                 error.add_note(
-                    f"raised by {self.name}, called with {kinds}; if it takes another kind of array "
-                    f"say array=, for torch array=torch.tensor; if another shape layout=, {self.wrapped}"
+                    f"raised by {self.name}, called with {kinds}; if it needs another kind of "
+                    f"array, give array= (array=torch.tensor for torch); if it needs another "
+                    f"shape, give layout=, {self.wrapped}"
                     f"{self._one_group(parts, 0)}"
                 )
                 raise
@@ -184,7 +187,7 @@ class UnderTest:
         return array
 
     def _one_group(self, parts: list[Any], *row: int) -> str:
-        """A hint where the function fails on groups side by side and not on that one of them alone."""
+        """A hint for a function that fails on several groups but not on one of them alone."""
         if self.layout != "batched":
             return ""
         group = [np.array(p[row]) for p in parts]
@@ -197,13 +200,13 @@ class UnderTest:
         return "; does it take one group at a time? layout='group'" if alone else ""
 
     def _answer(self, arguments: list[Any]) -> Any:
-        # What a division by 0 leaves is reported by the caller, with the rewards that led to it.
+        # The caller reports the result of a division by 0, together with the rewards.
         with np.errstate(all="ignore"):
             return self.function(*arguments)
 
     def _by_torch(self, parts: list[Any], error: Exception) -> Any:
-        """The answer to torch's arrays, which the function is then called with from here on; None if
-        it does not take these either. Whoever has a function of torch has imported it.
+        """The result for torch's arrays, which all later calls then use; None if the function does not accept
+        them either. A user with a torch function has imported torch.
         """
         torch = sys.modules.get("torch")
         if torch is None or not isinstance(error, TypeError | AttributeError):
@@ -216,7 +219,7 @@ class UnderTest:
         return answer
 
     def _alone(self, parts: list[Any], answers: Array) -> None:
-        """Refuse a function that is random, that remembers, or that mixes what it should not."""
+        """Raise an error if the function is random, has memory, or mixes groups."""
         chosen = np.unique(np.linspace(0, len(answers) - 1, 4).astype(int))
         alone = np.concatenate([self._evaluate([p[i : i + 1] for p in parts]) for i in chosen])
         rewards = parts[self.inputs.index("rewards")][chosen]
@@ -237,12 +240,13 @@ class UnderTest:
                 )
         raise Violation(
             f"{self.name} is random or remembers earlier calls: the advantages of {group} were "
-            f"{one} and then {two}; only a function of its arguments alone can be enumerated"
+            f"{one} and then {two}; only a function that depends on nothing but its arguments "
+            f"can be enumerated"
         )
 
     @property
     def estimator(self) -> Estimator:
-        """The function as engines take it."""
+        """The function in the form for engines."""
         return Estimator(
             self.name, function=lambda z, draws: self(z, draws.squared_norms, draws.contexts)
         )
@@ -251,9 +255,9 @@ class UnderTest:
     def wrapped(self) -> str:
         """The way to call a function of all groups in one flat array."""
         if "reached" in self.inputs:
-            return "for a flat array of all groups wrap it"
+            return "for a flat array of all groups, wrap it"
         call = f"{self.name}(z.reshape(-1), z.shape[-1]).reshape(z.shape)"
-        return f"for a flat array of all groups wrap it: lambda z: {call}"
+        return f"for a flat array of all groups, wrap it: lambda z: {call}"
 
     @property
     def hint(self) -> str:

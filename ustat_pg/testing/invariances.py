@@ -1,4 +1,4 @@
-"""Properties that hold reward by reward: invariances, and finite answers to degenerate groups."""
+"""Checks of properties for given rewards: invariances, and finite results for degenerate groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INVARIANCES = ("shift", "scale", "permutation", "zero-sum")
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """Rewards of one minibatch and what is done to them."""
+    """The rewards of one minibatch and the transformations of them."""
 
     rewards: Array  # (B, G)
     squared_norms: Array  # (B, G)
@@ -33,7 +33,9 @@ def _advantages(under: UnderTest, rewards: Array, squared_norms: Array) -> Array
 
 
 def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | None:
-    """The violation of a property in one case, after the function's name; None if there is none."""
+    """A text on the violation of a property in one case, to follow the function's name; None if there is
+    none.
+    """
     rewards, norms = case.rewards, case.squared_norms
     plain = _advantages(under, rewards, norms)
     magnitude = float(np.abs(rewards).max())
@@ -78,20 +80,22 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
     if name == "permutation":
         text += f", order {case.order.tolist()}"
     if name == "scale" and np.abs(other - plain).max() <= 1e-2 * np.abs(plain).max():
-        text += f"; {changed} is about A(z): the advantages are normalised, as by a deviation"
+        text += (
+            f"; {changed} is about A(z): the advantages are normalised, for example by a deviation"
+        )
     if "squared_norms" in under.inputs:
         text += f", squared norms {show(norms)}"
     return text
 
 
-# Multiples of 1/16 of moderate size, so that sums and shifts are exact and what a test finds is
-# not rounding.
+# Values are multiples of 1/16 of moderate size, so that sums and shifts are exact and findings are not
+# rounding.
 _OFFSETS = (1.0, -3.0, 0.5, 1000.0, 2.0**20)
 _SCALES = (2.0, 3.0, 0.5, 10.0, 1024.0, 2.0**-10)
 
 
 def _corners(size: int) -> dict[str, Array]:
-    """Groups in which something degenerates, by name, (G,) each."""
+    """Degenerate groups by name, (G,) each."""
     first, last, half = np.zeros(size), np.ones(size), np.zeros(size)
     first[0], last[-1], half[::2] = 1.0, 0.0, 1.0
     return {
@@ -146,27 +150,27 @@ def assert_invariances(
     examples: int = 100,
     rtol: float = 1e-9,
 ) -> None:
-    """Assert properties of an advantage function that hold reward by reward.
+    """Assert that an advantage function has some of four properties, for any rewards.
 
     A(z + c) = A(z) (shift),   A(c z) = c A(z), c > 0 (scale),   A(P z) = P A(z) (permutation),
     Σᵢ Aᵢ = 0 (zero-sum).
 
-    grpo and the full group mean have all four; vanilla has neither shift nor
-    zero-sum, a normalised function has no scale, norm-weighted no zero-sum: ask for those that
-    yours is meant to have. None of them follows from unbiasedness, nor it from them. Corner cases
-    come first (all rewards equal, one different, a large offset), then ``examples`` of seeded draws,
-    the same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
+    grpo and the full group mean have all four. vanilla has neither shift nor zero-sum, a normalised function
+        does not have scale, and norm-weighted does not have zero-sum: choose those that your function should
+        have. They do not follow from unbiasedness, and unbiasedness does not follow from them. Corner cases
+        come first (all rewards equal, one different, a large offset), then ``examples`` seeded draws, the
+        same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
 
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
-        which: some of :data:`INVARIANCES`. In layout ``"minibatch"`` c is the same for all
-            prompts, the order of each is its own.
+        which: some of :data:`INVARIANCES`. In layout ``"minibatch"`` c is the same for all prompts, and each
+            prompt has its own order.
         group_size: G >= 2, one or several.
         examples: number of cases tried for each property.
         rtol: allowed difference relative to rewards and advantages; 1e-5 for single precision.
 
     Raises:
-        AssertionError: a property fails, with the rewards; or as for :func:`assert_unbiased`.
+        AssertionError: a property fails (the message has the rewards); or as for :func:`assert_unbiased`.
 
     >>> from ustat_pg.estimators import grpo, vanilla
     >>> assert_invariances(grpo)
@@ -201,17 +205,16 @@ def assert_finite(
     array: Callable[[Any], Any] | None = None,
     rtol: float = 1e-4,
 ) -> None:
-    """Assert that degenerate groups give no NaN and no infinity.
+    """Assert that degenerate groups give neither NaN nor infinity.
 
-    All rewards equal or zero, so that their deviation is 0; a single one that is not; two values a
-    hair apart; a large offset; equal rewards that are not binary fractions, whose mean need not be
-    equal to them; and scores that are all zero but one, or all. Each group alone and beside an
-    ordinary one.
+    The groups have all rewards equal or zero (deviation 0), a single reward that differs, two nearly equal
+    values, a large offset, equal rewards that are not binary fractions (their mean may differ from them), or
+    scores that are all zero, or all but one. Each group is tried alone and together with an ordinary group.
 
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.
         group_size: G >= 2, one or several.
-        rtol: allowed difference of a group alone from itself beside others; at least 1e-4.
+        rtol: allowed difference between a group alone and the same group together with others; at least 1e-4.
 
     Raises:
         AssertionError: advantages are not finite; the message says for which group.

@@ -1,4 +1,4 @@
-"""Unbiasedness of advantages over turns, by enumeration, and what a biased one climbs."""
+"""The check that advantages over turns are unbiased, by enumeration, and the objective of biased ones."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def require_unbiased_over_turns(
     up_to_scale: bool,
     rtol: float,
 ) -> None:
-    """Refuse advantages over turns whose gradient estimate has another mean than the gradient.
+    """Raise an error if the gradient estimate of advantages over turns does not have the gradient as its
+    mean.
 
-    Arguments: those of :func:`~ustat_pg.testing.assert_unbiased`.
+    The arguments are those of :func:`~ustat_pg.testing.assert_unbiased`.
     """
     tolerance = relative_tolerance(rtol)
 
@@ -81,7 +82,7 @@ def _multiple(pairs: Sequence[tuple[Array, Array]]) -> float:
 
 
 def _scale(problem: EpisodeProblem) -> float:
-    """(E Σ‖sₜ‖² E Σ Rₜ²)^½, which ‖∇J‖ is not above."""
+    """(E Σ‖sₜ‖² E Σ Rₜ²)^½, an upper bound of ‖∇J‖."""
     listed = problem.episodes
     norms = listed.probs @ (listed.scores**2).sum(axis=(1, 2))
     return float(norms * (listed.probs @ (listed.to_go**2).sum(axis=1))) ** 0.5
@@ -102,12 +103,12 @@ def _named(turns: TurnProblems) -> dict[str, EpisodeProblem]:
                 f"problem {name!r} is a {type(problem).__name__}: it must be an EpisodeProblem"
             )
     if not turns:
-        raise InputError("turns holds no problem: give at least one")
+        raise InputError("turns has no problem: give at least one")
     return dict(turns)
 
 
 def _climbed(means: Mapping[tuple[str, int], Array], problems: Mapping[str, EpisodeProblem]) -> str:
-    """The scheme that has these means everywhere, in words."""
+    """A text on the scheme that has these means on all problems."""
     for scheme in TURN_SCHEMES:
         for lone, dropped in (("reward", ""), ("zero", " with lone turns dropped")):
             known = {
@@ -118,6 +119,6 @@ def _climbed(means: Mapping[tuple[str, int], Array], problems: Mapping[str, Epis
                 climbs = next(iter(known.values())).climbs
                 return f"its mean is that of the scheme {scheme!r}{dropped}: it climbs {climbs}"
     return (
-        "its mean is that of no scheme of ustat_pg.estimators.turns: a baseline must read neither the own "
-        "episode nor what the turn's decision makes happen"
+        "its mean differs from every scheme of ustat_pg.estimators.turns: a baseline must not "
+        "depend on the output's own episode or on consequences of the turn's decision"
     )

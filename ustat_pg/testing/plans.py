@@ -1,4 +1,4 @@
-"""Functions of groups whose size depends on their rewards, as functions of the largest group."""
+"""Conversion of functions of groups with random sizes to functions of the largest group."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Stop = Callable[[Any], bool]
 
 
 def largest_group(plan: str | Plan | Stop) -> int | None:
-    """The outputs that a plan draws at most; None of a function, which says it of each group."""
+    """The most outputs that a plan draws; None for a function, which decides for each group."""
     return None if callable(plan) else Plan.parse(plan).looks[-1]
 
 
 def under_plan(function: Callable[..., Any], plan: str | Plan | Stop) -> Callable[..., Any]:
-    """The function on what a plan draws of a group, 0 for outputs that it does not draw.
+    """The function on the outputs that a plan draws, with 0 for outputs that it does not draw.
 
-    Outputs of a group are independent, so that those after a stop might as well not have been drawn.
-    Advantages are times G/n, for estimates that divide by the largest group.
+    Outputs of a group are independent, so those after a stop have no effect. Advantages are multiplied by
+    G/n, because estimates divide by the largest group.
 
     Arguments:
         function: advantages (n,) of the n rewards drawn, in their order.
-        plan: a plan that draws no lots, or its words, for rewards 0 and 1; or a function of the rewards so
-            far, (m,) with m = 1, 2, ..., that says whether to stop.
+        plan: a plan without random choices, or its words, for rewards 0 and 1; or a function of the rewards
+            so far, (m,) with m = 1, 2, ..., that returns whether to stop.
     """
     if callable(plan):
         stop = plan

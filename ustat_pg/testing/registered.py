@@ -1,4 +1,6 @@
-"""Functions of the signature that verl and SkyRL register, as advantage functions of groups."""
+"""Conversion of functions with the signature of verl's and SkyRL's registers to advantage functions of
+groups.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,26 @@ from .function import Violation, show
 
 
 def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Array], Array]:
-    """An estimator of verl's or SkyRL's register as a function of groups, for the assertions here.
+    """An estimator from verl's or SkyRL's register as a function of groups, for the assertions of this
+    module.
 
-    The function is called with the keywords ``token_level_rewards`` (n·G, T), the reward on an output's
-    last token, ``response_mask`` (n·G, T), outputs of 1 to T tokens by their places in the group, and
-    ``index`` (n·G,), a group's name; it returns the advantages (n·G, T), alone or first of a tuple. What
-    else it takes, bind with ``functools.partial``. It is given double precision; many compute in single all
-    the same, which ``rtol=1e-5`` of the assertions allows for.
+    The function is called with the keywords ``token_level_rewards`` (n·G, T) with the reward on an output's
+    last token, ``response_mask`` (n·G, T) with outputs of 1 to T tokens by their places in the group, and
+    ``index`` (n·G,) with the groups' names. It returns the advantages (n·G, T), alone or first in a tuple.
+    Bind other arguments with ``functools.partial``. The inputs have double precision; if the function
+    computes in single precision, use ``rtol=1e-5``.
 
     Arguments:
         function: the registered function, of torch tensors.
-        tokens: T, the most tokens of an output.
+        tokens: T, the largest number of tokens of an output.
 
     Returns:
         a function of rewards (n, G) to advantages (n, G), for the layout ``"batched"``.
 
     Raises:
         InputError: it cannot be called.
-        AssertionError: when called: another shape, tokens of one output with different advantages, or
-            advantages that depend on the outputs' lengths, as those that are divided by it.
+        AssertionError: in a call, if the result has another shape, the tokens of an output have different
+            advantages, or advantages depend on the outputs' lengths, for example by division.
 
     >>> import torch
     >>> def group_mean(token_level_rewards, response_mask, index):
@@ -73,7 +76,7 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
             row = int(off.argmax())
             raise Violation(
                 f"{name} gives the tokens of one output different advantages, "
-                f"{show(values[row, mask[row]])}: only one number an output can be checked"
+                f"{show(values[row, mask[row]])}: only one number per output can be checked"
             )
         return np.asarray(of_output.reshape(count, size))
 
@@ -99,7 +102,7 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
 
 
 def _same(one: Array, two: Array) -> bool:
-    """Up to what single precision rounds."""
+    """Whether values are equal up to rounding in single precision."""
     return bool(np.abs(one - two).max() <= 1e-4 * max(np.abs(two).max(), 1e-300))
 
 
@@ -110,7 +113,9 @@ def _by_length(
     values: Array,
     even: Array,
 ) -> str:
-    """What a function does with lengths; ``even`` are its advantages of outputs 1/shares times as long."""
+    """A text on what a function does with lengths; ``even`` are its advantages if outputs are 1/shares times
+    as long.
+    """
     if _same(values, even / shares):
         return "divides an output's advantage by its length"
     if _same(values, even * shares):

@@ -1,4 +1,4 @@
-"""Whether an advantage function is what a trainer's options mean, its ε included."""
+"""The check that an advantage function equals a trainer's options, including ε."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def assert_is(
     array: Callable[[Any], Any] | None = None,
     rtol: float = SINGLE_PRECISION,
 ) -> None:
-    """Assertion that the advantages are those that a trainer's options mean, its ε included.
+    """Assert that the advantages are those of a trainer's options, including ε.
 
-    Every group of rewards 0 and 1 is tried up to G = 12, and up to G = 4 every group of -1, 0.5 and 2 where
-    the catalogue's row is not of rewards 0 and 1 alone. In larger groups every number of successes is
-    tried, in eight orders: that is all of a function that treats the members of a group alike. At G = 64 the
-    largest advantage over a deviation is 7.9, so that a clamp below it is seen.
+    Every group of rewards 0 and 1 is tried up to G = 12. Every group of -1, 0.5 and 2 is tried up to G = 4,
+    unless the catalogue's row is only for rewards 0 and 1. In larger groups every number of successes is
+    tried in eight orders, which is enough for functions that treat the members of a group equally. At G = 64
+    the largest advantage over a deviation is 7.9, so a clamp below 7.9 is detected.
 
     Arguments:
         function, layout, array: arguments of :func:`assert_unbiased`.
-        estimator: what the function must equal, a trainer's options as :func:`ustat_pg.catalogue.resolve`
-            reads them.
+        estimator: a trainer's options, as for :func:`ustat_pg.catalogue.resolve`, which the function must
+            equal.
         group_size: G >= 2, one or several.
         rtol: allowed difference relative to the largest advantage of a group, or to 1.
 
     Raises:
-        AssertionError: an advantage is another; the message has the group.
-        InputError: an argument is not as said, or the options mean no estimator of this library.
+        AssertionError: an advantage differs; the message has the group.
+        InputError: an argument is invalid, or the options mean an estimator that this library does not have.
 
     >>> def mine(z):
     ...     return (z - z.mean(-1, keepdims=True)) / (z.std(-1, ddof=1, keepdims=True) + 1e-4)
@@ -67,7 +67,7 @@ def assert_is(
         row, name = meaning.row, meaning.estimator
         called = f"{meaning.framework.name} {meaning.written}".strip() + f" ({row.name})"
         if name is None:
-            raise InputError(f"{called} depends on more than a group's rewards: it has no table")
+            raise InputError(f"{called} depends on more than a group's rewards, so it has no table")
         levels = [(0.0, 1.0)] + [(-1.0, 0.5, 2.0)] * (size <= 4 and not row.binary)
         for values in levels:
             tried = groups(values, size)

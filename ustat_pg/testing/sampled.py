@@ -1,15 +1,15 @@
-"""Statistical assertions on the mean of draws, for what is too large to enumerate, or random by itself.
+"""Statistical assertions on the mean of draws, for functions that are random or too large to enumerate.
 
-An assertion stands beside the smallest gap that it detects and the replications that it needs, as in
-TensorFlow Probability's ``statistical_testing``. Both error rates are named: a true statement fails with a
-chance of at most ``false_alarm``, and one that is off by the gap passes with a chance of at most ``miss``,
-whatever the law of the draws, as long as they are independent and lie in a known range of width w. With the
-sample's variance V̂ (Maurer and Pontil, 2009, theorem 4), but with a chance of δ on either side,
+As in TensorFlow Probability's ``statistical_testing``, there are functions for the smallest gap that an
+assertion detects and for the replications that it needs. Both error rates are arguments: a true statement
+fails with probability at most ``false_alarm``, and a statement that is wrong by the gap passes with
+probability at most ``miss``, for any law of independent draws in a known range of width w. With the sample's
+variance V̂ (Maurer and Pontil, 2009, theorem 4), except with probability δ on either side,
 
     |mean - μ| <= √(2 V̂ ln(2/δ) / n) + 7 w ln(2/δ) / (3 (n - 1)).
 
-What is detected adds the most that V̂ and the mean are off in a share ``miss`` of samples, by the same paper's
-theorem 10 and by Bernstein's inequality.
+The detected gap also includes the errors of V̂ and of the mean, except in a share ``miss`` of samples, by the
+same paper's theorem 10 and by Bernstein's inequality.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from ..validation import InputError, finite_array, integer, number, one_of, posi
 from .function import Violation, reports
 
 KINDS = ("equal", "at most")
-"""The assertion: that the mean is a number, or that it is at most a number."""
+"""The kinds of assertions: the mean equals a number, or is at most a number."""
 
 FALSE_ALARM, MISS = 1e-6, 1e-3
-"""The error rates unless given: one false alarm in a million runs of a test."""
+"""The default error rates: one false alarm in a million runs of a test."""
 
 _MOST = 2**62
 
@@ -41,18 +41,18 @@ def assert_mean(
     high: float,
     false_alarm: float = FALSE_ALARM,
 ) -> None:
-    """Assert that independent draws have this mean, or one that is at most this.
+    """Assert that independent draws have this mean, or at most this mean.
 
     Arguments:
         values: draws, (n,), n at least 2.
-        expected: the mean that they should have, or its bound.
-        kind: one of :data:`KINDS`; that a mean is at least b is that of -x being at most -b.
-        low, high: the range of a draw.
-        false_alarm: chance that it fails though the mean is as expected, at most a half.
+        expected: expected mean, or its upper bound.
+        kind: one of :data:`KINDS`; to assert a mean of at least b, assert that the mean of -x is at most -b.
+        low, high: range of a draw.
+        false_alarm: probability that it fails although the mean is as expected, at most 1/2.
 
     Raises:
-        AssertionError: the mean is another; the message says by how much at least.
-        InputError: values outside the range, fewer than 2, or another argument that is not as said.
+        AssertionError: the mean differs; the message has a lower bound of the difference.
+        InputError: a value is outside the range, there are fewer than 2, or another argument is invalid.
 
     >>> import numpy as np
     >>> coins = np.random.default_rng(0).integers(0, 2, mean_needs(0.1, low=0, high=1))
@@ -88,13 +88,13 @@ def mean_detects(
     miss: float = MISS,
     variance: float | None = None,
 ) -> float:
-    """The smallest gap between the mean and the one expected that :func:`assert_mean` detects.
+    """The smallest gap between the true and the expected mean that :func:`assert_mean` detects.
 
     Arguments:
         replications: n, at least 2.
-        kind, low, high, false_alarm: those of the assertion.
-        miss: chance that a mean that is off by the gap passes, at most a half.
-        variance: of a draw; the largest in the range, w²/4, unless given.
+        kind, low, high, false_alarm: as for the assertion.
+        miss: probability that a mean which is wrong by the gap passes, at most 1/2.
+        variance: variance of a draw (default: w²/4, the largest in the range).
     """
     count, width, rare = integer("replications", replications, 2), _range(low, high), _rate(miss)
     most = width**2 / 4
@@ -115,9 +115,9 @@ def mean_needs(
     miss: float = MISS,
     variance: float | None = None,
 ) -> int:
-    """The replications from which on :func:`assert_mean` detects a gap, positive.
+    """The number of replications that :func:`assert_mean` needs to detect a positive gap.
 
-    Arguments but for the gap are those of :func:`mean_detects`.
+    The other arguments are those of :func:`mean_detects`.
     """
     least = positive("gap", gap)
 
@@ -139,7 +139,9 @@ def mean_needs(
 
 
 def _reach(count: int, variance: float, width: float, rate: float) -> float:
-    """How far the mean of a sample of this variance is off on one side, but with a chance of ``rate``."""
+    """The one-sided bound of the error of a sample's mean with this variance, except with probability
+    ``rate``.
+    """
     strength = math.log(2 / rate)
     return math.sqrt(2 * variance * strength / count) + 7 * width * strength / (3 * (count - 1))
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for tests of your own: ``pip install 'ustat_pg[testing]'``."""
+"""Hypothesis strategies for your own tests: ``pip install 'ustat_pg[testing]'``."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def rewards(
 ) -> SearchStrategy[Array]:
     """Hypothesis strategy: rewards of groups, batch + (G,), that shrink towards zero.
 
-    Multiples of 1/16 in [-4, 4], so that sums and shifts are exact in floating point.
+    Rewards are multiples of 1/16 in [-4, 4], so that sums and shifts are exact in floating point.
 
     Arguments:
         group_size: G >= 2, or the least and the greatest.
         batch: leading axes.
-        values: the values a reward can take instead, e.g. (0, 1); they shrink to the first.
+        values: other values of a reward, e.g. (0, 1); they shrink to the first.
 
     >>> import hypothesis
     >>> @hypothesis.given(rewards(4, batch=2))
@@ -78,8 +78,8 @@ def scores(
 ) -> SearchStrategy[Array]:
     """Hypothesis strategy: scores of groups, batch + (G, d), that shrink towards zero.
 
-    Any arrays, not those of a policy: what is an algebraic identity holds for them all
-    (Lemma 1, ustatistic). For rewards of the same groups draw both at one G:
+    The arrays are arbitrary, not from a policy: an algebraic identity holds for all arrays (Lemma 1,
+        ustatistic). To get rewards for the same groups, draw both with one G:
     ``integers(2, 8).flatmap(lambda size: tuples(scores(size), rewards(size)))``.
 
     Arguments:
@@ -106,14 +106,14 @@ def scores(
 def problems(
     kinds: Sequence[str] = KINDS, *, max_contexts: int = 3
 ) -> SearchStrategy[SoftmaxBandit]:
-    """Hypothesis strategy: problems of the kinds asked for, each small enough to enumerate.
+    """Hypothesis strategy: problems of given kinds, each small enough to enumerate.
 
-    A failure prints as the call of :func:`~ustat_pg.problems.random_problem` that makes the
-    problem again, with one context, the first kind and seed 0 where these fail too.
+    A failure prints the call of :func:`~ustat_pg.problems.random_problem` that makes the problem; it shrinks
+    to one context, the first kind and seed 0 if these fail too.
 
     Arguments:
         kinds: some of :data:`~ustat_pg.problems.KINDS`, the simplest first.
-        max_contexts: the most prompts a problem has.
+        max_contexts: largest number of prompts of a problem.
 
     >>> import hypothesis
     >>> @hypothesis.given(problems(["binary", "two-arms"], max_contexts=2))

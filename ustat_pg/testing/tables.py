@@ -1,4 +1,6 @@
-"""Advantage functions of rewards 0 and 1 as tables by the number of successes, and whose these are."""
+"""Conversion of advantage functions of rewards 0 and 1 to tables by the number of successes, and their
+names.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,27 @@ from ..validation import InputError
 from .function import Array, UnderTest, Violation
 
 MOST = 4096
-"""Groups of one size that are all tried, at most; beyond, one for each number of successes in some orders."""
+"""The largest number of groups of one size that are all tried; above it, each number of successes is tried in
+some orders.
+"""
 _ORDERS = 8
 _ALIKE = 2e-3
-"""How far tables may be apart, over the largest entry: an ε of 1e-4 moves that of G = 64 by 8e-4."""
+"""The allowed distance of tables relative to the largest entry; an ε of 1e-4 changes the table of G = 64 by
+8e-4.
+"""
 _RATES = (0.1, 0.5, 0.9)
-"""Pass rates at which w is said."""
+"""The pass rates at which w is printed."""
 
 
 @dataclass(frozen=True)
 class Namesake:
-    """An estimator of the catalogue that a table is a multiple of.
+    """An estimator of the catalogue of which a table is a multiple.
 
     Attributes:
-        name: as :func:`ustat_pg.registry.parse` reads it.
-        factor: what it is multiplied by.
-        whole: whether all advantages are; else it is the weight w alone, and the noise differs.
-        apart: how far they are from that multiple, over the largest.
+        name: name as for :func:`ustat_pg.registry.parse`.
+        factor: its multiple.
+        whole: whether all advantages are this multiple; if not, only the weight w is, and the noise differs.
+        apart: distance from that multiple, relative to the largest entry.
     """
 
     name: str
@@ -45,7 +51,7 @@ class Namesake:
 
 
 def groups(values: tuple[float, ...], size: int) -> Array:
-    """Groups of these values, (n, G): all; of too many those of every count, in several orders."""
+    """The groups of these values, (n, G): all, or if there are too many, every count in several orders."""
     if len(values) ** size <= MOST:
         return np.array(list(product(values, repeat=size)))
     low, high = values
@@ -57,9 +63,9 @@ def groups(values: tuple[float, ...], size: int) -> Array:
 
 
 def table_of(under: UnderTest, size: int) -> tuple[CountTable, float]:
-    """The mean advantages by the number of successes, and how far the function's are from them at most.
+    """The mean advantages by the number of successes, and the largest distance of the function's from them.
 
-    The mean over orders has the function's own weight w, whatever it makes of the order:
+    The mean over orders has the same weight w as the function, even if the function depends on the order:
     w(p) = (1/G) Σᵢ E[Aᵢ | zᵢ = 1] - E[Aᵢ | zᵢ = 0].
     """
     rewards = groups((0.0, 1.0), size)
@@ -80,8 +86,8 @@ def table_of_function(function: Callable[..., object], size: int) -> tuple[str, 
     """The name of an advantage function of (n, G) rewards, and its table.
 
     Raises:
-        InputError: what it returns is no array of finite numbers, it mixes groups, is random, or treats the
-            outputs of a group by their place.
+        InputError: the result is not an array of finite numbers, or the function mixes groups, is random, or
+            depends on the places of outputs in a group.
     """
     under = UnderTest(function, "batched", ("rewards",), None)
     try:
@@ -91,14 +97,16 @@ def table_of_function(function: Callable[..., object], size: int) -> tuple[str, 
     largest = max(np.abs(table.successes).max(), np.abs(table.failures).max())
     if apart > under.same * largest:
         raise InputError(
-            f"{under.name} treats the outputs of a group by their place: it is not a table by the number of "
-            "successes; ustat_pg.testing.assert_unbiased enumerates its mean"
+            f"{under.name} depends on the places of outputs in a group, so it is not a table by "
+            f"the number of successes; ustat_pg.testing.assert_unbiased enumerates its mean"
         )
     return under.name, table
 
 
 def namesake(table: CountTable) -> Namesake | None:
-    """The estimator whose multiple a table or its weight is; of several the one of factor nearest to 1."""
+    """The estimator of which a table or its weight is a multiple; of several, the one with the factor nearest
+    to 1.
+    """
 
     def whole(each: CountTable) -> Array:
         return np.append(each.successes[1:], each.failures[:-1])
@@ -129,11 +137,13 @@ def _named(size: int) -> Iterator[tuple[str, CountTable]]:
 
 
 def climbed(under: UnderTest, size: int) -> str:
-    """The objective of a function with rewards 0 and 1, in words; nothing where it does not take these."""
+    """The objective of a function with rewards 0 and 1, in words; empty if the function does not accept
+    these.
+    """
     try:
         table, apart = table_of(under, size)
     except Exception:
-        # The finding that this is added to must not be lost.
+        # This text is added to a finding, which must not be lost.
         return ""
     if apart and 2**size > MOST:
         return ""

@@ -1,4 +1,4 @@
-"""Unbiasedness by enumeration, and a diagnosis where it fails."""
+"""The check of unbiasedness by enumeration, and a diagnosis if it fails."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from .plans import largest_group, under_plan
 from .tables import climbed
 
 PROPORTIONAL = 1e-7
-"""Residuals below this, relative to the scale, are rounding of a multiple of the gradient."""
+"""The relative residual below which a mean counts as a multiple of the gradient."""
 
 
 def default_problems() -> dict[str, SoftmaxBandit]:
-    """The problems that :func:`assert_unbiased` enumerates unless it is given others, by name.
+    """The default problems of :func:`assert_unbiased`, by name.
 
-    Few outcomes each, so that groups of 4 in minibatches of 2 are enumerated; prompts of different
-    value that share parameters, binary and graded rewards, sure and random ones, negative ones.
+    Each has few outcomes, so that groups of 4 in minibatches of 2 can be enumerated. They have prompts of
+    different value that share parameters, and rewards that are binary, graded, sure, random and negative.
 
     >>> len(default_problems())
     4
@@ -95,21 +95,21 @@ def climbed_reward(
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
 ) -> Array:
-    """The reward that an advantage function climbs, whatever of the group it looks at, (X, K).
+    """The reward that an advantage function climbs, (X, K); the function may use anything of the group.
 
-    r(x, y) = (1/G) Σᵢ E[Aᵢ | yᵢ = y],   E ĝ = Σ_x ρ(x) Σ_y π(y|x) s(x, y) r(x, y) = ∇ E r, r held still.
+    r(x, y) = (1/G) Σᵢ E[Aᵢ | yᵢ = y], E ĝ = Σ_x ρ(x) Σ_y π(y|x) s(x, y) r(x, y) = ∇ E r with fixed r.
 
-    So the other outputs of the group are those of the policy as it is. A number for each prompt that is added
-    to r changes nothing. Where arms have the rewards 0, 1, 2, ... a function of rewards is one of outputs.
+    So the other outputs of the group come from the current policy. Adding a number per prompt to r changes
+    nothing. If arms have the rewards 0, 1, 2, ..., a function of rewards is a function of outputs.
 
     Arguments:
-        function, layout, inputs, array: those of :func:`assert_unbiased`.
+        function, layout, inputs, array: as for :func:`assert_unbiased`.
         problem: prompts and outputs.
         group_size: G >= 2.
 
     Raises:
-        AssertionError: as :func:`assert_unbiased` has it of the function's answer.
-        InputError: an argument is not as said, or there is too much to enumerate.
+        AssertionError: the function's result is invalid, as for :func:`assert_unbiased`.
+        InputError: an argument is invalid, or there are too many outcomes to enumerate.
 
     >>> def judge(z):                                # the share of the others that each output beats
     ...     return (z[..., :, None] > z[..., None, :]).sum(-1) / (z.shape[-1] - 1)
@@ -127,7 +127,7 @@ def climbed_reward(
 
 @dataclass(frozen=True, eq=False)
 class _Expectation:
-    """E ĝ beside g on one problem at one G and B."""
+    """E ĝ compared with g on one problem at one G and B."""
 
     problem: str
     group_size: int
@@ -150,12 +150,12 @@ class _Expectation:
 
     @property
     def factor(self) -> float:
-        """The c of the multiple of g that is nearest to E ĝ."""
+        """The c for which c g is nearest to E ĝ."""
         return float(self.mean @ self.target) / float(self.target @ self.target)
 
     @property
     def residual(self) -> float:
-        """How far E ĝ is from every multiple of g."""
+        """The distance of E ĝ from the nearest multiple of g."""
         rest = self.mean if self.flat else self.mean - self.factor * self.target
         return float(np.linalg.norm(rest)) / self.scale if self.scale else 0.0
 
@@ -182,12 +182,12 @@ _FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
     (
         "(G-1)/G",
         lambda g, b: (g - 1) / g,
-        "a rescaled learning rate, that of the full group mean, in which the own reward is too",
+        "a rescaled learning rate, as for the full group mean, which includes the output's own reward",
     ),
     (
         "(BG-1)/(BG)",
         lambda g, b: (b * g - 1) / (b * g),
-        "a rescaled learning rate, that of the mean of the minibatch, the own reward included",
+        "a rescaled learning rate, as for the mean of the minibatch, which includes the output's own reward",
     ),
     (
         "-(G-1)/G",
@@ -197,7 +197,7 @@ _FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
     (
         "(G-2)/(G-1)",
         lambda g, b: (g - 2) / (g - 1),
-        "a rescaled learning rate: the own reward is in a sum that is divided by G-1",
+        "a rescaled learning rate: a sum that includes the output's own reward is divided by G-1",
     ),
     ("G/(G-1)", lambda g, b: g / (g - 1), "a rescaled learning rate"),
     ("1/G", lambda g, b: 1 / g, "a rescaled learning rate: divided by the group size twice"),
@@ -210,14 +210,14 @@ _FACTORS: tuple[tuple[str, Callable[[int, int], float], str], ...] = (
         "a rescaled learning rate: divided by the size of the minibatch twice",
     ),
 )
-"""Multiples of the gradient that slips lead to: as written, its value, what it means."""
+"""The multiples of the gradient that common errors cause: formula, value, meaning."""
 
 
 def _meaning(factors: dict[tuple[int, int], float], rtol: float) -> str:
-    """The finding about the multiples, in words."""
+    """A text on the multiples."""
     tolerance = max(rtol, PROPORTIONAL)
     if all(abs(c - 1) <= tolerance for c in factors.values()):
-        return "and c differs from 1 by rounding at most: rtol sets what is allowed"
+        return "and c differs from 1 only by rounding: rtol sets the allowed error"
     several = len({batch for _, batch in factors}) > 1
     values = ", ".join(
         f"{round(c, 9) + 0.0:.4g} at G = {g}" + (f", B = {b}" if several else "")
@@ -266,39 +266,39 @@ def assert_unbiased(
     up_to_scale: bool = False,
     rtol: float = 1e-9,
 ) -> None:
-    """Assert that the gradient estimate which these advantages make has the gradient as its mean.
+    """Assert that the gradient estimate from these advantages has the gradient as its mean.
 
     E ĝ = g,   ĝ = (1/BG) Σ_b Σᵢ s_{b,i} A_{b,i},   for every problem, G and B.
 
-    E ĝ is the sum over every outcome of a minibatch, each order of a group apart, so that a
-    function may depend on the order. grpo is unbiased by Lemma 1 (ustatistic), and so is every
-    baseline that the output itself does not enter. The message of a failure says how large the
-    bias is, whether E ĝ is a multiple c g (a rescaled learning rate: the full group mean has
-    c = (G-1)/G) and whether it is not (normalisation by the standard deviation): then also what a function
-    of rewards alone climbs where these are 0 and 1, its weight w by the pass rate.
+    E ĝ is the sum over all outcomes of a minibatch, with each order of a group separate, so a function may
+    depend on the order. grpo is unbiased by Lemma 1 (ustatistic), and so is every baseline that does not
+    depend on the output itself. The message of a failure gives the size of the bias, and says whether E ĝ is
+    a multiple c g (a rescaled learning rate: the full group mean has c = (G-1)/G). If it is not
+    (normalisation by the standard deviation), the message also gives the weight w by the pass rate, for a
+    function of 0/1 rewards.
 
     Arguments:
-        function: rewards to advantages of the same shape.
-        group_size: G >= 2, one or several; 2, 3 and 4, or the plan's largest group, if not given.
-        problems: what to enumerate, one, several or by name; :func:`default_problems` if not given, those
-            with rewards 0 and 1 where a plan goes by their number.
+        function: function from rewards to advantages of the same shape.
+        group_size: G >= 2, one or several (default: 2, 3 and 4, or the plan's largest group).
+        problems: problems to enumerate, one, several or by name (default: :func:`default_problems`; for a
+            plan by the number of successes only those with rewards 0 and 1).
         layout: one of :data:`LAYOUTS`.
-        inputs: what the function takes, in order, of :data:`ustat_pg.testing.INPUTS`.
-        array: turns a NumPy array into the function's kind, e.g. ``torch.tensor``; NumPy's, then torch's
-            if that is imported, are tried unless it is given.
-        batch_size: B, one or several, for layout ``"minibatch"`` only; 1 and 2 if not given.
-        plan: a plan of sampling, or a function of the rewards so far that says whether to stop: the function
-            is given what was drawn of each group, in order (adaptive_groups).
+        inputs: arguments of the function, in order, from :data:`ustat_pg.testing.INPUTS`.
+        array: converts a NumPy array to the function's kind, e.g. ``torch.tensor`` (default: NumPy arrays,
+            then torch's if it is imported).
+        batch_size: B, one or several, only for layout ``"minibatch"`` (default: 1 and 2).
+        plan: a sampling plan, or a function of the rewards so far that returns whether to stop; the function
+            under test then gets the drawn outputs of each group, in order (adaptive_groups).
         turns: True, or problems with turns: the function takes rewards and reached turns (n, G, T), and
-            states where ``inputs`` holds them, and gives advantages of that shape (turns); (G, T) with
-            layout ``"group"``.
-        up_to_scale: allow E ĝ = c g with one c > 0 for all problems, which may depend on G and B.
-        rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, rounding; 1e-5 for single precision.
+            states if ``inputs`` has them, and returns advantages of that shape (turns); (G, T) with layout
+            ``"group"``.
+        up_to_scale: whether E ĝ = c g is allowed, with one c > 0 for all problems that may depend on G and B.
+        rtol: allowed ‖E ĝ - g‖ relative to (E‖s‖² E z²)^½, for rounding; 1e-5 for single precision.
 
     Raises:
-        AssertionError: the function is biased, or its answer is no array of the rewards' shape, or
-            not finite, or not a function of its arguments group by group.
-        InputError: an argument is not as said, or there is too much to enumerate.
+        AssertionError: the function is biased, or its result does not have the rewards' shape, is not finite,
+            or does not depend only on the arguments of each group.
+        InputError: an argument is invalid, or there are too many outcomes to enumerate.
 
     >>> from ustat_pg.estimators import group_mean, norm_weighted
     >>> assert_unbiased(group_mean, up_to_scale=True)
@@ -317,7 +317,7 @@ def assert_unbiased(
     if turns is not False:
         if (problems, plan, batch_size) != (None, None, None) or layout == "minibatch":
             raise InputError(
-                "turns has problems of its own, whose groups stand alone: leave out problems, plan, "
+                "turns has its own problems with separate groups: leave out problems, plan, "
                 "batch_size and layout='minibatch'"
             )
         given = TURN_INPUTS[:2] if tuple(inputs) == ("rewards",) else inputs
@@ -326,7 +326,7 @@ def assert_unbiased(
         return
     if plan is not None:
         if layout != "batched" or tuple(inputs) != ("rewards",):
-            raise InputError("a plan takes functions of rewards alone, group by group")
+            raise InputError("a plan needs a function of rewards only, group by group")
         function, layout = under_plan(function, plan), "group"
         group_size = largest_group(plan) if group_size is None else group_size
         if problems is None and not callable(plan):
@@ -367,7 +367,7 @@ def assert_unbiased(
         factors = _factors(results, tolerance)
         if factors and min(factors.values()) > 0:
             return
-    # Rounded, so that of equally biased ones the first is named.
+    # Rounding makes the first of equally biased ones be named.
     worst = max(failed, key=lambda r: float(f"{r.relative:.6g}"))
     prompts = f", B = {worst.batch_size}" if layout == "minibatch" else ""
     alone = layout != "minibatch" and under.inputs == ("rewards",)

@@ -32,11 +32,14 @@ COSTS = {"group_size": 8, "mse_over_oracle": 1.131, "low": 1.102, "high": 1.158}
 @pytest.mark.parametrize(
     ("cost", "said"),
     [
-        ({}, "costs 13.1% of error at one prompt with G = 4 (95%: 10.2% to 15.8%)."),
-        ({"low": None}, "costs 13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"high": None}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"low": 0.0}, "13.1% of error at one prompt with G = 4 (its error is not known)."),
-        ({"mse_over_oracle": None}, "cannot say what not knowing the value costs with G = 4."),
+        ({}, "adds 13.1% to the error at one prompt with G = 4 (95%: 10.2% to 15.8%)."),
+        (
+            {"low": None},
+            "adds 13.1% to the error at one prompt with G = 4 (its error is not known).",
+        ),
+        ({"high": None}, "13.1% to the error at one prompt with G = 4 (its error is not known)."),
+        ({"low": 0.0}, "13.1% to the error at one prompt with G = 4 (its error is not known)."),
+        ({"mse_over_oracle": None}, "does not show the cost of not knowing the value with G = 4."),
     ],
 )
 def test_what_not_knowing_the_value_costs(cost, said):
@@ -62,19 +65,19 @@ def test_an_advice_says_what_it_is():
     known = f"G* {star.value:.3g} (95%: {ends(*star.interval)})"
     assert f"{known}, G from {least} to {most} within" in ADVICE.line()
     size, text = ADVICE.group_size, str(ADVICE)
-    assert f"In TRL: num_generations = {size}, 64 completions a step" in text
+    assert f"In TRL: num_generations = {size}, 64 completions per step" in text
     found, best = ADVICE.decision, ADVICE.sizes.group_size
     assert f"Use G = {size}: its error is at most {found.worst:.3g} times the least" in text
     assert "for all c1, c2 and c3 in their 95% intervals." in text
-    assert (f"G = {best}, the best at the estimates, risks more" in text) == (best != size)
+    assert (f"G = {best}, the best for the estimates, risks more" in text) == (best != size)
     free = replace(ADVICE, decision=replace(found, not_ruled_out=(2, 16)))
-    assert "As the best, no G from 2 to 16 is ruled out" in str(free)
+    assert "No G from 2 to 16 is ruled out as the best" in str(free)
     assert "is ruled out" not in str(replace(free, decision=replace(found, not_ruled_out=(4, 4))))
     crit = ADVICE.constants.k_crit
-    assert f"{crit.value:.3g} outputs a step (95%: {crit.low:.3g} " in text
+    assert f"{crit.value:.3g} outputs per step (95%: {crit.low:.3g} " in text
     assert "settled" not in text
     unsettled = replace(ADVICE, looks=({"settled": True}, {"settled": False}))
-    assert "All prompts are used, and the advice is still too uncertain" in str(unsettled)
+    assert "All prompts are used, but the advice is still too uncertain" in str(unsettled)
     settled = replace(ADVICE, looks=({"settled": False}, {"settled": True}))
     assert "All prompts are used" not in str(settled)
 
@@ -120,7 +123,7 @@ def test_one_prompt_that_makes_most_of_the_signal_is_named(further):
         return
     star = others.g_star
     for text, record in zip(texts, records, strict=True):
-        assert f"One prompt, '7', makes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
+        assert f"One prompt, '7', contributes {record['dominant']['share']:.0%} of E‖g(X)‖²" in text
         assert f"others alone G* is {star.value:.3g} (95%: {ends(*star.interval)})" in text
         assert record["dominant"]["g_star"] == star.value
         assert record["dominant"]["share"] > 0.5
@@ -137,12 +140,15 @@ def test_an_end_that_is_missing_is_said():
     assert " inf" not in str(advice) + advice.line()
     # It is never the estimate that is advised: c1 is estimated below 0.
     assert (advice.sizes.group_size, advice.group_size) == (64, 4)
-    assert "no G from 2 to 64 is ruled out. G = 64, the best at the estimates, risks" in str(advice)
+    assert (
+        "No G from 2 to 64 is ruled out as the best. G = 64, the best for the estimates, risks"
+        in str(advice)
+    )
     assert "until more is known" not in str(advice)
     unknown = replace(advice, decision=replace(advice.decision, known=False), settled_by=240)
     assert "Use G = 4 until more is known: its error is at most" in str(unknown)
-    assert "whatever c1/c3 the interval of G* allows (at most 1), if c2/c3" in str(unknown)
-    assert "About 240 prompts in all would settle it." in str(unknown)
-    assert "in all would settle" not in str(advice)
+    assert "for every c1/c3 that the interval of G* allows (at most 1), if c2/c3" in str(unknown)
+    assert "About 240 prompts in total would decide it." in str(unknown)
+    assert "in total would decide" not in str(advice)
     assert unknown.to_dict()["settled_by"] == 240
     assert not unknown.to_dict()["ends_known"]

@@ -75,7 +75,7 @@ def test_the_table_fits_and_the_folder_holds_what_it_says(capsys, kept, model):
     told = text.replace(str(kept), "KEPT").replace(model[1], "MODEL")
     assert max(map(len, told.splitlines())) <= 110
     for words in (
-        "4 prompts, 8 rollouts of each",
+        "4 prompts with 8 rollouts each",
         "vanilla",
         "c1",
         "G*, exact",
@@ -277,7 +277,7 @@ def test_rollouts_of_another_policy_are_doubted_and_refused(capsys, tmp_path, z,
     words = ("llm", "mse", "--scored", given.save(tmp_path / "given.npz"))
     if abs(z) > 8:
         text = refused(capsys, *words)
-        assert "z = +9.0, where 8 is the most" in text
+        assert "z = +9.0, but chance explains at most 8" in text
         assert "--off-policy" in text
         words += ("--off-policy",)
     assert main([str(word) for word in words]) == 0
@@ -412,7 +412,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
     ("words", "message"),
     [
         ((*MSE, "--model", "MODEL"), "which prompts: write --prompts PROMPTS"),
-        ((*MSE, "--scored", "POOL", "--model", "MODEL"), "--scored takes no model"),
+        ((*MSE, "--scored", "POOL", "--model", "MODEL"), "--scored does not need a model"),
         ((*MSE, "--scored", "no.npz"), "no.npz: No such file"),
         ((*MSE, "MODEL_ALONE", "--rollouts", "no.jsonl"), "no.jsonl"),
         ((*MSE, "ALL", "--max-new-tokens", "300"), "more than the context"),
@@ -420,7 +420,7 @@ RATIO = ("MODEL_ALONE", "--rollouts", "a.jsonl", "--ratio", "token")
         ((*MSE, "ALL", "--shots", "2"), "shots are for tasks reasoning-gym:NAME"),
         ((*MSE, "ALL", "--memory", "100KB"), "memory is 100000 bytes"),
         ((*MSE, *RATIO[:-2], "--clip", "0.2"), "without --ratio: leave out --clip"),
-        ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "no PROBLEM"),
+        ((*ADVICE, "p.json", "--model", "m", "--budget", "16"), "a PROBLEM"),
         ((*ADVICE, "ALL", "--budget", "1"), "budget is"),
         ((*ADVICE, "ALL", "--budget", "1000000000"), "at most 1,000,000"),
         ((*ADVICE, "ALL", "--budget", "16", "--prompt-cost", "nan"), "prompt cost holds nan"),

@@ -143,7 +143,7 @@ def test_prompts_come_in_looks_until_enough_is_known(capsys, rows, scored_prompt
     alone = constants(replace(pool, config={})).g_star
     assert more["g_star_interval"][0] < alone.low
     text = out_of(capsys, "advise", "--scored", tmp_path / "scored.npz", "--budget", "64")
-    assert "95% holds for all 3 looks together, 98.3% for each" in text
+    assert "the 95% apply to all 3 looks together, 98.3% to each" in text
 
 
 def test_a_look_without_a_signal_goes_on(capsys, tmp_path):
@@ -180,7 +180,7 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
         next(pool.pools(looks=True))
     assert drawn_by_then == [4]
     words = [f"{5 * int(n)} s for {n} prompts (sampling {2 * int(n)} s" for n in said]
-    (message,) = [r.getMessage() for r in caplog.records if "by a first" in r.getMessage()]
+    (message,) = [r.getMessage() for r in caplog.records if "from a first" in r.getMessage()]
     assert all(word in message for word in words)
     # The first prompt is not drawn again.
     assert len(set(rows)) == len(rows)
@@ -199,7 +199,7 @@ def test_the_time_is_said_before_all_prompts_but_the_first_are_sampled(
         ),
         (
             "scale_rewards=batch num_generations=2",
-            "no closed form; here these have one: scale_rewards=group, scale_rewards=none",
+            "no closed form; these options have a closed form: scale_rewards=group, scale_rewards=none",
         ),
     ],
 )

@@ -34,7 +34,7 @@ def test_every_table_is_printed_where_there_is_one():
     table = noise_table(ratio)
     assert table in text
     assert table not in str(replace(ERRORS, tables=tables | {"noise_to_signal": None}))
-    by_length = "Tokens of a completion averaged, 1/|o|"
+    by_length = "With the tokens of a completion averaged, 1/|o|"
     assert by_length in text
     without = replace(ERRORS, tables=tables | {"noise_to_signal_by_length": None})
     assert by_length not in str(without)

@@ -183,7 +183,7 @@ def test_files_without_good_log_probabilities_are_refused(tmp_path, log_probs, s
 def test_what_weighted_pools_refuse(policies, pools):
     now = policies[0]
     pool = score_pool(now, pools, token_weights=TokenWeights(clip=0.2))
-    refuses("noise and the signal of that weighted gradient alone", constants, pool)
+    refuses("noise and the signal of that weighted gradient", constants, pool)
     refuses("oracle is not a table by counts", noise_to_signal, pool, [2], ["oracle"])
     negative = "count-table:-1,2,-1,.5"
     refuses("clipped by the sign that centred", noise_to_signal, pool, [2], [negative])

@@ -119,7 +119,9 @@ def test_an_error_in_anything_that_others_call_is_one_warning(
             patch.setattr(owner, name, planted)
             trainer, _ = run(small, task, tmp_path, monitor)
         off = [str(w.message) for w in told if "noise is off" in str(w.message)]
-        assert off == [f"noise is off, the training goes on: OutOfMemoryError: {name} took all"]
+        assert off == [
+            f"noise is off and the training continues: OutOfMemoryError: {name} took all"
+        ]
         assert trainer.state.global_step == STEPS
         assert not any(p._backward_hooks for p in trainer.model.parameters())
         assert not any(m._forward_hooks for m in trainer.model.modules()), name
@@ -151,7 +153,7 @@ def test_a_loop_of_ones_own_around_the_trainer_stays(small, task, tmp_path):
         fresh(small), task, tmp_path, callbacks=[monitor, Wrapping()], max_steps=3,
         per_device_train_batch_size=4, **FROZEN,
     )  # fmt: skip
-    with pytest.warns(UserWarning, match="noise is off, the training goes on: memory"):
+    with pytest.warns(UserWarning, match="noise is off and the training continues: memory"):
         trainer.train()
     assert calls == [0] * 4 + [1] * 4 + [2] * 4
     off = [record.get("noise/off") for record in trainer.state.log_history if "loss" in record]
@@ -235,7 +237,7 @@ def failing(model, folder):
 
 def test_an_error_on_one_of_two_processes_switches_both_off(small, tmp_path):
     first, second = two_processes(failing, small.name, tmp_path / "run")
-    said = "noise is off, the training goes on: "
+    said = "noise is off and the training continues: "
     error = "OutOfMemoryError: all is taken"
     for where in PLACES:
         assert first[where] == (6, False, [f"{said}on process 1: {error}"]), where
@@ -265,7 +267,7 @@ def sharded(model, folder):
     adam = NoiseMonitor(4, metric="adam")
     trainer.remove_callback(monitor)
     trainer.add_callback(adam)
-    with pytest.warns(UserWarning, match="takes whole gradients, and parameters are sharded"):
+    with pytest.warns(UserWarning, match="needs whole gradients, but parameters are sharded"):
         trainer.train()
     return found
 
@@ -318,8 +320,8 @@ def test_iterations_within_a_step_count_once(small, task, tmp_path, capsys):
         gradient_accumulation_steps=6, per_device_train_batch_size=8, max_steps=4,
     )  # fmt: skip
     lines = capsys.readouterr().err.splitlines()
-    assert sum("passes over some outputs more often" in line for line in lines) == 1
-    refuses("0 steps count: an estimate takes at least 2 .a step is left out", monitor.estimate)
+    assert sum("uses some outputs more often" in line for line in lines) == 1
+    refuses("0 steps count: an estimate needs at least 2 .a step is left out", monitor.estimate)
 
 
 def test_a_monitor_in_a_second_trainer_begins_an_empty_window(small, task, tmp_path):
@@ -361,7 +363,9 @@ def test_a_checkpoint_keeps_what_was_measured_before_it_went_off(
     saving = {"save_strategy": "steps", "save_steps": 2, "optim": "adamw_torch"}
     with (
         monkeypatch.context() as patch,
-        pytest.warns(UserWarning, match="noise is off, the training goes on: ZeroDivisionError"),
+        pytest.warns(
+            UserWarning, match="noise is off and the training continues: ZeroDivisionError"
+        ),
     ):
         watched(small, task, tmp_path, callbacks=[Breaking()], max_steps=2, **saving)
     monitor = NoiseMonitor(10)
@@ -446,7 +450,7 @@ def test_adam_has_a_metric_once_its_moments_are_of_22_steps(small, task, tmp_pat
     )
     # The first step comes before 0 steps of Adam's, the 23rd after 22.
     assert monitor.estimate().steps == 3
-    assert "second moments average fewer than 22 steps" in capsys.readouterr().err
+    assert "second moments cover fewer than 22 steps" in capsys.readouterr().err
     for optimizer in ("sgd", "adafactor"):
         with pytest.warns(UserWarning, match="is off.*has no betas and eps: it takes torch's Adam"):
             _, trainer, _ = watched(

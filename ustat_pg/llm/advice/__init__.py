@@ -1,1 +1,1 @@
-"""From a model or a log to a pool, and from the pool to advice."""
+"""Advice for language models: from a model or a log to a scored pool, and from the pool to advice."""

@@ -1,4 +1,4 @@
-"""Which group size for a language model, and how sure that is."""
+"""The advice on the group size for a language model, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _ENOUGH = 0.05
-"""How far above the least error the advised G may be before a model that samples stops."""
+"""Sampling stops if the error at the advised G exceeds the least error by at most this share."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
@@ -50,18 +50,18 @@ class PoolAdvice(Advice):
     """The advice of a scored pool.
 
     Arguments:
-        pool: of the scores.
+        pool: the scored pool.
         constants: c1, c2, c3 and G*, with intervals.
         sizes: the table of group sizes, at the estimates of the constants.
-        decision: the advised G, what it may lose, and the G that are not ruled out.
-        settled_by: about how many prompts in all would settle it; None where it is settled, or where that
-            cannot be said.
-        budget: outputs of a step, or with costs what a step may cost.
-        better_budget: the nearest budget that a good group size divides, and that size; None with costs or
-            a population.
-        looks: the numbers at each look at a growing pool; empty where it did not grow.
-        adaptive: groups in two stages beside fixed ones, if requested.
-        choice: group size and estimator together, beside a trainer's options, where these are named.
+        decision: the advised G, its worst-case loss, and the G that are not ruled out.
+        settled_by: approximate total number of prompts that would decide the group size; None if it is
+            decided, or if the number is unknown.
+        budget: outputs per step, or with costs the largest cost of a step.
+        better_budget: the nearest budget that a good group size divides, and that size; None if there are
+            costs or a population.
+        looks: the numbers at each look at a growing pool; empty if it did not grow.
+        adaptive: comparison of two-stage groups with fixed ones, if requested.
+        choice: comparison of estimators and group sizes with a trainer's options, if these are given.
     """
 
     pool: ScoredPool
@@ -80,7 +80,9 @@ class PoolAdvice(Advice):
         return self.decision.group_size
 
     def _answer(self) -> dict[str, Any]:
-        """G* with its interval, the G within 5%, and the advised G with its worst loss, for JSON."""
+        """The numbers of the advice for JSON: G* with its interval, the G within 5%, and the advised G with
+        its worst loss.
+        """
         return {
             "g_star": finite(self.constants.g_star.value),
             "g_star_interval": plain(self.constants.g_star.interval),
@@ -93,12 +95,12 @@ class PoolAdvice(Advice):
         }
 
     def line(self) -> str:
-        """The same in one line."""
+        """The numbers of the advice in one line."""
         star, (least, most) = self.constants.g_star, self.sizes.g_interval
         head = f"G* {star.value:.3g}" if math.isfinite(star.value) else "G* unknown"
         loss = f"at most {self.decision.worst - 1:.1%}"
         if not self.decision.known:
-            loss += " if c2/c3 is as estimated; ends of intervals are not known"
+            loss += "  if c2/c3 equals its estimate; ends of intervals are not known"
         return (
             f"{head} (95%: {ends(*star.interval)}), G from {least} to {most} within 5%, loss of "
             f"G = {self.group_size} {loss}"
@@ -106,14 +108,14 @@ class PoolAdvice(Advice):
 
     @cached_property
     def dominant(self) -> Dominant | None:
-        """The prompt that makes most of E‖g(X)‖², if one does."""
+        """The prompt that contributes most of E‖g(X)‖², if there is one."""
         from ..pool.estimates import dominant
 
         return dominant(self.pool)
 
     @cached_property
     def critic_cost(self) -> dict[str, Any]:
-        """The error of grpo over that of the oracle at one prompt, with its interval."""
+        """The error of grpo divided by that of the oracle at one prompt, with its interval."""
         from ..pool.estimates import oracle_ratio
 
         ratio = oracle_ratio(self.pool, [self.group_size]).iloc[0]
@@ -121,7 +123,7 @@ class PoolAdvice(Advice):
         return {"group_size": self.group_size, "mse_over_oracle": value, "low": low, "high": high}
 
     def to_dict(self) -> dict[str, Any]:
-        """The advice as JSON has it."""
+        """The advice as a dict for JSON."""
         from ..pool.estimates import summary
 
         estimates, pool = self.constants, self.pool
@@ -167,7 +169,7 @@ class PoolAdvice(Advice):
         lines.append(str(replace(self.sizes, advised=self._advised())))
         if math.isfinite(crit := estimates.k_crit.value):
             lines.append(
-                f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs a step "
+                f"Critical budget, where the least error is ‖g‖²: {crit:.3g} outputs per step "
                 f"(95%: {ends(*estimates.k_crit.interval)})."
             )
         if self.better_budget is not None:
@@ -184,13 +186,13 @@ class PoolAdvice(Advice):
         lines += reasons(estimates.not_known)
         (batch,) = (row.batch_size for row in self.sizes.table if row.group_size == size)
         lines.append(
-            f"In TRL: num_generations = {size}, {batch * size} completions a step "
-            "(per-device batch x processes x steps per generation)."
+            f"In TRL: num_generations = {size}, {batch * size} completions per step (per-device "
+            f"batch x processes x steps per generation)."
         )
         lines.append(self._critic_sentence())
         if self.looks and not self.looks[-1]["settled"]:
             lines.append(
-                "All prompts are used, and the advice is still too uncertain: give more prompts."
+                "All prompts are used, but the advice is still too uncertain: give more prompts."
             )
         lines += [f"\n{part}" for part in (self.choice, self.adaptive) if part is not None]
         return "\n".join(lines)
@@ -204,19 +206,21 @@ class PoolAdvice(Advice):
                 f"{near[0]} with G = {near[1]}, or here {self.decision}"
             )
         if best != self.group_size:
-            text += f" G = {best}, the best at the estimates, risks more."
+            text += f" G = {best}, the best for the estimates, risks more."
         if self.settled_by is not None:
-            text += f" About {self.settled_by} prompts in all would settle it."
+            text += f"  About {self.settled_by} prompts in total would decide it."
         return text
 
     def _critic_sentence(self) -> str:
         cost, low, high = (self.critic_cost[name] for name in ("mse_over_oracle", "low", "high"))
         what = f"with G = {self.group_size}"
         if cost is None:
-            return f"This pool cannot say what not knowing the value costs {what}."
+            return f"This pool does not show the cost of not knowing the value {what}."
         bounded = high is not None and low is not None and low > 0
         ends = f"95%: {low - 1:.1%} to {high - 1:.1%}" if bounded else "its error is not known"
-        return f"Not knowing the value costs {cost - 1:.1%} of error at one prompt {what} ({ends})."
+        return (
+            f"Not knowing the value adds {cost - 1:.1%} to the error at one prompt {what} ({ends})."
+        )
 
 
 def advise_pool(
@@ -231,19 +235,19 @@ def advise_pool(
     stage_cost: float = 0.0,
     estimator: Any = None,
 ) -> PoolAdvice:
-    """Which group size a scored pool advises, and how sure that is.
+    """The advice of a scored pool on the group size, with its uncertainty.
 
     Arguments:
         pool: a scored pool, or its file.
-        budget, prompt_cost, output_cost, population: those of
-            :func:`~ustat_pg.predictions.group_size_advice`.
-        off_policy: go on with rollouts that another policy seems to have drawn.
+        budget, prompt_cost, output_cost, population: as for :func:`~ustat_pg.predictions.group_size_advice`.
+        off_policy: whether to accept rollouts that another policy seems to have drawn.
         adaptive: whether to compare groups in two stages; rewards 0 and 1.
-        stage_cost: what a second stage costs, in outputs.
-        estimator: the one in use, as a trainer's options: others and their group sizes are compared with it.
+        stage_cost: cost of a second stage, in outputs.
+        estimator: the estimator in use, as a trainer's options; other estimators and their group sizes are
+            compared with it.
 
     Raises:
-        InputError: as that function says, rollouts of another policy, or no group with a signal.
+        InputError: see that function; also if another policy drew the rollouts, or no group has a signal.
     """
     if not isinstance(pool, ScoredPool):
         pool = ScoredPool.load(pool)
@@ -267,21 +271,21 @@ def advise_model(
     estimator: Any = None,
     progress: Progress | None = None,
 ) -> PoolAdvice:
-    """Which group size for a language model and its prompts: samples, scores and asks the pool.
+    """The advice on the group size for a language model and its prompts; it samples and scores a pool first.
 
     Arguments:
-        source: model, prompts and how they are sampled or read.
-        budget, prompt_cost, output_cost, population: those of
-            :func:`~ustat_pg.predictions.group_size_advice`.
-        until: take more and more prompts until the advised G costs at most this share over the least error,
-            or all are taken ("all"). 0.05 unless given, and all where ``limit`` or ``rollouts`` say how many.
+        source: the model, the prompts, and how rollouts are sampled or read.
+        budget, prompt_cost, output_cost, population: as for :func:`~ustat_pg.predictions.group_size_advice`.
+        until: prompts are added until the error at the advised G exceeds the least error by at most this
+            share, or until all are used ("all") (default: 0.05; "all" if ``limit`` or ``rollouts`` fix the
+            number).
         adaptive, stage_cost, estimator: as for :func:`advise_pool`.
         progress: called after each prompt.
 
     Raises:
-        InputError: as these say.
+        InputError: see these functions.
     """
-    # What no pool could answer is refused before anything is sampled.
+    # A question that no pool could answer is an error before sampling starts.
     number("cost of a stage", stage_cost, minimum=0.0)
     group_size_advice(
         MseConstants(1.0, 1.0, 1.0),
@@ -331,8 +335,8 @@ def advise_model(
 def _refuse_unanswerable(
     estimator: Any, rewards: NDArray[np.float64], prompts: list[int] | None = None
 ) -> None:
-    """Refuse now what no scores of rollouts with these rewards, (P, N), of these prompts could answer."""
-    # A pool of made-up scores is asked, so that nothing here can differ from what the real one refuses.
+    """Raise an error now if no scores of rollouts with these rewards, (P, N), could answer the question."""
+    # A pool with made-up scores goes through the real checks, so both raise the same errors.
     scores = np.random.default_rng(0).normal(size=(*rewards.shape, 1))
     pool = ScoredPool.from_scores(rewards, scores)
     pool = replace(pool, clusters=None if prompts is None else np.array(prompts))
@@ -347,27 +351,28 @@ def _refuse_unanswerable(
     group_moments(pool, prompt_moments(pool), [meaning.estimator], [meaning.group_size])
     if drawn := [name for names in meaning.drawn().values() for name in names]:
         _LOG.warning(
-            "warning: %s: scores here are of the model as it is, and rollouts that were drawn otherwise are "
-            "another policy's; the on-policy test refuses those that are far from it",
+            "warning: %s: the scores are for the model without this option, so rollouts drawn "
+            "with it belong to another policy; the on-policy test rejects rollouts that are far "
+            "from the model's",
             ", ".join(drawn),
         )
 
 
 def _no_signal() -> InputError:
     return InputError(
-        "all rewards of each prompt are equal: no group of this pool has a signal, and nothing "
-        "can be said of the group size; take other prompts or more rollouts"
+        "all rewards of each prompt are equal: no group of this pool has a signal, so it gives "
+        "no advice on the group size; take other prompts or more rollouts"
     )
 
 
 def _announce(source: ModelPool, until: float | None) -> None:
-    """Say what is to be done, before it is."""
+    """Log the planned work before it starts."""
     _, task = source.parts
     if source.rollouts is not None or task is None or until is None:
         return
     if len(sizes := look_sizes(len(task.prompts))) > 1:
         _LOG.info(
-            "%d rollouts a prompt of at most %d tokens; prompts: %s, until enough is known",
+            "%d rollouts per prompt, with at most %d tokens each; prompts: %s, until enough is known",
             *(source.samples, task.max_new_tokens, ", ".join(map(str, sizes))),
         )
 
@@ -381,9 +386,9 @@ def decide(
     population: int | None = None,
     share: float = _ENOUGH,
 ) -> PoolAdvice | None:
-    """The advice of a pool of at least two prompts; None where no group of it has a signal.
+    """The advice of a pool of at least two prompts; None if no group has a signal.
 
-    It is settled where it costs at most ``share`` over the least error.
+    It is decided if its error exceeds the least error by at most ``share``.
     """
     estimates = constants(pool, population)
     if not np.ptp(pool.rewards, axis=1).any():
@@ -403,7 +408,7 @@ def decide(
     found = decision(estimates, sizes, population)
     better = None
     if output_cost is None and not prompt_cost and population is None:
-        # What no interval bounds is no reason for another budget.
+        # A value without a bounded interval is not a reason for another budget.
         better = (
             near_budget(values, int(budget)) if found.known else (int(budget), found.group_size)
         )
@@ -414,7 +419,7 @@ def decide(
 
 
 def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
-    """Estimates of E[‖s‖² (1-z)] and E[(1-V) tr F]; None where rewards are not 0 and 1."""
+    """Estimates of E[‖s‖² (1-z)] and E[(1-V) tr F]; None if rewards are not 0 and 1."""
     if not np.isin(pool.rewards, (0.0, 1.0)).all():
         return None
     known = prompt_moments(pool).by_prompt(pool)
@@ -424,7 +429,7 @@ def _wrong_norms(pool: ScoredPool) -> tuple[float, float] | None:
 
 
 def _completed(advice: PoolAdvice | None, stage_cost: float | None, estimator: Any) -> PoolAdvice:
-    """The advice with groups in two stages, and beside a trainer's options, where these are asked."""
+    """The advice with two-stage groups, and with a comparison with a trainer's options, if requested."""
     if advice is None:
         raise _no_signal()
     pool = advice.pool

@@ -1,4 +1,4 @@
-"""Every estimator's gradient error at every group size: the tables of ``ustat-pg llm mse``."""
+"""The tables of ``ustat-pg llm mse``: every estimator's gradient error at every group size."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from ..pool.scored import ScoredPool
 from ..pool.tables import binary
 
 GROUP_SIZES = (2, 4, 8, 16, 32, 64, 128)
-"""Group sizes of tables, unless others are given."""
+"""Default group sizes of tables."""
 
 SIGNED = ("grpo", "std", "maxrl", "bayes:1,1", "vanilla")
-"""Advantages whose sign is the reward's."""
+"""Estimators with advantages of the reward's sign."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class PoolErrors(Shown):
     """Every estimator's gradient error at every group size.
 
     Arguments:
-        pool: of the scores.
-        numbers: single numbers by their names in JSON; None where there is none.
-        tables: frames by their names; None where the pool has none.
-        constants: c1, c2, c3 and G*; None of one prompt, and of an older policy's rollouts.
-        dominant: the prompt that makes most of E‖g(X)‖², if one does.
+        pool: the scored pool.
+        numbers: single numbers by their names in JSON; None if a number does not exist.
+        tables: frames by name; None if the pool does not have one.
+        constants: c1, c2, c3 and G*; None for one prompt, and for an older policy's rollouts.
+        dominant: the prompt that contributes most of E‖g(X)‖², if there is one.
     """
 
     pool: ScoredPool
@@ -54,7 +54,7 @@ class PoolErrors(Shown):
     dominant: Dominant | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The errors as JSON has them."""
+        """The errors as a dict for JSON."""
         config = {name: value for name, value in self.pool.config.items() if name != "made_of"}
         counts = {"prompts": self.pool.distinct, "groups": self.pool.size}
         facts = {**counts, "rollouts": self.pool.rollouts, "config": config}
@@ -68,7 +68,7 @@ class PoolErrors(Shown):
         if pool.weighted:
             parts = [
                 stale_facts(pool, self.numbers["bound_share"], tables["divergence"]),
-                "no noise over signal: it takes two prompts, and groups smaller than the pool's"
+                "noise over signal is not known: it needs two prompts, and groups smaller than the pool's"
                 if noise is None
                 else noise_table(noise),
             ]
@@ -80,7 +80,9 @@ class PoolErrors(Shown):
             ]
             parts += [] if noise is None else [f"\n{noise_table(noise)}"]
         if by_length is not None:
-            parts.append(f"\nTokens of a completion averaged, 1/|o|:\n\n{noise_table(by_length)}")
+            parts.append(
+                f"\nWith the tokens of a completion averaged, 1/|o|:\n\n{noise_table(by_length)}"
+            )
         if self.constants is not None:
             parts.append(f"\n{self.constants}")
         if self.dominant is not None:
@@ -89,9 +91,9 @@ class PoolErrors(Shown):
 
 
 def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> PoolErrors:
-    """Every estimator's gradient error at every group size; for an older policy's rollouts their noise.
+    """Every estimator's gradient error at every group size, or the noise of an older policy's rollouts.
 
-    Group sizes are at least 2; powers of 2 up to the pool's rollouts unless given.
+    Group sizes are at least 2 (default: powers of 2 up to the pool's rollouts).
     """
     sizes = sizes or [size for size in GROUP_SIZES if size <= pool.rollouts]
     by_length = None
@@ -108,7 +110,7 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
     parts = [curves(pool, sizes, [name for name in OF_POOLS if name not in WEIGHTED])]
     inside = [size for size in sizes if size <= pool.rollouts]
     if inside:
-        # Groups are drawn from the pool for these: none is larger than it.
+        # These draw groups from the pool, so no group can be larger than the pool.
         parts.append(curves(pool, inside, WEIGHTED))
     tables = TABLES if binary(pool) else ()
     names = dict.fromkeys(name for name in ("grpo", *OF_POOLS, *tables) if name not in WEIGHTED)
@@ -134,13 +136,15 @@ def errors_of_pool(pool: ScoredPool, sizes: Sequence[int] | None = None) -> Pool
 def _noise(
     pool: ScoredPool, sizes: Sequence[int], names: Sequence[str], **how: Any
 ) -> pd.DataFrame | None:
-    """Noise over signal at the sizes that are smaller than the pool; None of one prompt or no size."""
+    """Noise over signal at the sizes smaller than the pool; None if there is one prompt or no such size."""
     below = [size for size in sizes if size < pool.rollouts]
     return noise_to_signal(pool, below, names, **how) if below and pool.distinct > 1 else None
 
 
 def divergence(pool: ScoredPool) -> pd.DataFrame:
-    """k1, k2 and k3 of KL(π_old ‖ π_θ), means over completions of the sum over tokens, with 95% intervals."""
+    """The means over completions of k1, k2 and k3 of KL(π_old ‖ π_θ), summed over tokens, with 95%
+    intervals.
+    """
     assert pool.divergences is not None
     averages = means(pool.by_prompt(pool.divergences.mean(axis=1)))
     low, high = averages.interval()

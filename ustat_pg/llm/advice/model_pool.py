@@ -1,9 +1,9 @@
-"""A language model, its prompts and rollouts, of which a scored pool is made.
+"""A language model with its prompts and rollouts, from which a scored pool is made.
 
-A pool may grow until the group size is known well enough. The first look is at 32 prompts, each further one
-at twice as many, the last at all that there are. How many looks there may be is known beforehand, and
-intervals at each err at 5%/L, L that number: so whichever look is the last, and for whatever reason, those
-that it prints hold 95% (union bound).
+A pool may grow until the group size is known well enough. The first look is at 32 prompts, each further look
+at twice as many, and the last at all prompts. The number of looks L is known beforehand, and intervals at
+each look have the error rate 5%/L. So the printed intervals have at least 95% coverage at whichever look the
+pool stops (union bound).
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ if TYPE_CHECKING:
     from ..rollouts.stored import Progress, Rollouts
 
 DOUBTFUL, ANOTHER = 4.0, 8.0
-"""Standard errors of the on-policy test beyond which a pool is doubted, and refused."""
+"""The standard errors of the on-policy test above which a pool gets a warning, and an error."""
 FIRST = 32
-"""Prompts of the first look: with fewer, errors of c1 are hardly known."""
+"""The prompts of the first look; with fewer, the error of c1 is hardly known."""
 
 _SHORT = 60
-"""Seconds of work that nobody needs to hear of."""
+"""Seconds of work that are not worth a message."""
 
 _LOG = logging.getLogger("ustat_pg.llm")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPool:
-    """A model, prompts and rollouts, sampled or one's own, and how they are scored.
+    """A model with prompts, sampled or given rollouts, and the options of scoring.
 
     Arguments:
-        model: as :func:`~ustat_pg.llm.models.loading.model_source` takes it.
-        prompts, verifier, max_new_tokens, shots: those of :func:`~ustat_pg.llm.tasks.named.load_task`.
-        rollouts, group_by, reward: a file of :func:`~ustat_pg.llm.rollouts.files.load_rollouts`; sampled
-            unless given.
-        limit: the number of prompts to take, drawn by the seed; None for all.
-        samples, seed, batch: of sampling, see :func:`~ustat_pg.llm.rollouts.stored.sample`.
-        device, dtype, lora, pad_token: those of :func:`~ustat_pg.llm.models.loading.load_model`.
-        parameters, method, autocast, memory, token_weights: those of
+        model: as for :func:`~ustat_pg.llm.models.loading.model_source`.
+        prompts, verifier, max_new_tokens, shots: as for :func:`~ustat_pg.llm.tasks.named.load_task`.
+        rollouts, group_by, reward: a file, as for :func:`~ustat_pg.llm.rollouts.files.load_rollouts`
+            (default: rollouts are sampled).
+        limit: number of prompts to draw with the seed; None for all.
+        samples, seed, batch: options of sampling, see :func:`~ustat_pg.llm.rollouts.stored.sample`.
+        device, dtype, lora, pad_token: as for :func:`~ustat_pg.llm.models.loading.load_model`.
+        parameters, method, autocast, memory, token_weights: as for
             :func:`~ustat_pg.llm.scores.scoring.score_pool`.
         off_policy: go on with rollouts that another policy seems to have drawn.
-        out: the folder that keeps everything, and that an interrupted call goes on from.
+        out: folder that keeps all results; an interrupted call continues from it.
     """
 
     model: str
@@ -87,7 +87,7 @@ class ModelPool:
     out: Path | None = None
 
     def __post_init__(self) -> None:
-        # Refused before a model is loaded, which takes long.
+        # This check comes first, because loading a model takes long.
         integer("seed", self.seed, 0)
         integer("samples", self.samples, LEAST_ROLLOUTS)
         for name in ("limit", "batch", "max_new_tokens", "memory"):
@@ -98,14 +98,14 @@ class ModelPool:
 
     @cached_property
     def parts(self) -> tuple[LanguageModel, Task | None]:
-        """The model and its task, None where a file of rollouts stands for it."""
+        """The model and its task; the task is None if a file of rollouts replaces it."""
         from ..models.loading import load_model, machine_device
         from ..tasks.named import drawn, load_task
 
         prompts, task = self.prompts, None
         if prompts is None and self.model.startswith("embedded:"):
             prompts = self.model
-        # Refused before the model is loaded.
+        # This check comes before the model is loaded.
         if prompts is not None:
             task = load_task(
                 prompts,
@@ -118,11 +118,11 @@ class ModelPool:
                 f"which prompts: write {argument('prompts', 'PROMPTS')}, {self.model} has none of its own"
             )
         elif self.verifier is not None or self.shots is not None:
-            # A file of rollouts may hold its prompts and rewards itself.
+            # A file of rollouts may contain its prompts and rewards.
             raise InputError("verifier and shots need prompts: give prompts, or leave them out")
         if task is not None and self.rollouts is None:
             task = replace(task, prompts=tuple(drawn(task.prompts, self.limit, self.seed)))
-        # An error says once that a hub cannot be reached, and not at each attempt.
+        # One error says that a hub cannot be reached, rather than one error per attempt.
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
         lora = self.lora
         model = load_model(
@@ -142,10 +142,12 @@ class ModelPool:
         looks: bool = False,
         known: Callable[[NDArray[np.float64], list[int]], None] | None = None,
     ) -> Generator[ScoredPool]:
-        """The scored pool; in looks a pool of more and more prompts, each of which ``limit`` would make.
+        """The scored pool; with looks, a sequence of growing pools, each equal to the pool with that
+        ``limit``.
 
-        Rewards of one's own rollouts, (P, N), and the numbers of their prompts go to ``known`` before
-        anything is scored; of sampled ones where no prompt has a signal, before all are scored in vain.
+        ``known`` is called before scoring with the rewards of given rollouts, (P, N), and the numbers of
+        their prompts. For sampled rollouts it is called only if no prompt has a signal, before all are scored
+        in vain.
         """
         from ..models.loading import precision
         from ..rollouts.stored import VerifierWarning, same_prompts, sample
@@ -178,7 +180,7 @@ class ModelPool:
             groups: dict[int, list[Rollouts]] = {}
             for number, rollouts in zip(same_prompts(read), read, strict=True):
                 groups.setdefault(number, []).append(rollouts)
-            # A prompt is drawn with all its groups.
+            # Drawing a prompt takes all its groups.
             whole = drawn(list(groups.values()), self.limit, self.seed)
             flat = [*chain(*whole)]
             refuse_unequal(flat, model)
@@ -186,14 +188,14 @@ class ModelPool:
                 known(np.stack([rollouts.rewards for rollouts in flat]), same_prompts(flat))
         else:
             assert task is not None
-            # Refuse before hours of sampling what scoring would refuse.
+            # Errors of scoring are raised before hours of sampling.
             scoring["scores"] = check_memory(model, task, **scoring)
             whole = task.prompts
         sizes = look_sizes(len(whole)) if looks else (len(whole),)
         seeded = self.rollouts is None or self.limit is not None or looks
         config = {
             "task": None if task is None else task.name,
-            # With rollouts from a file it draws the prompts alone.
+            # If rollouts come from a file, it draws only the prompts.
             "seed": self.seed if seeded else None,
             "dtype": precision(model),
             **({"looks": len(sizes)} if looks else {}),
@@ -226,12 +228,13 @@ class ModelPool:
 
         with ExitStack() as stack:
             if out is None:
-                # The next look, and what comes after a first prompt, find here what was drawn and scored.
+                # The next look, and the work after a first prompt, find the earlier rollouts and scores here.
                 out = Path(stack.enter_context(TemporaryDirectory()))
-            # What goes on has been told.
+            # The message has been given already.
             if not any(out.iterdir()) and len(whole) > 1:
                 times = [time.monotonic()]
-                # What is wrong with this prompt is said when all are taken: others may do without it.
+                # An error of this prompt is raised only when all prompts are used, because a smaller pool may
+                # not need it.
                 with suppress(InputError), warnings.catch_warnings():
                     warnings.simplefilter("ignore", VerifierWarning)
                     first = rollouts_of(drawn(whole, sizes[0], self.seed)[:1], None)
@@ -251,7 +254,7 @@ class ModelPool:
 
 
 def _forecast(times: Sequence[float], sizes: Sequence[int]) -> None:
-    """Say what all prompts will take, from the times before and after a first one is sampled and scored."""
+    """Log the estimated time for all prompts, from the time for the first one."""
     each = np.diff(times)
     if each.sum() * sizes[-1] < _SHORT:
         return
@@ -260,7 +263,7 @@ def _forecast(times: Sequence[float], sizes: Sequence[int]) -> None:
         f"scores {each[1] * size:.0f} s)"
         for size in dict.fromkeys((sizes[0], sizes[-1]))
     ]
-    _LOG.info("by a first prompt at most about %s", ", ".join(words))
+    _LOG.info("estimated from a first prompt: at most about %s", ", ".join(words))
 
 
 def look_sizes(prompts: int) -> tuple[int, ...]:
@@ -270,7 +273,7 @@ def look_sizes(prompts: int) -> tuple[int, ...]:
     ((32, 64, 128, 256, 500), (32, 70), (20,))
     """
     sizes, size = [], FIRST
-    # A last look at little more than the one before would be spent for nothing.
+    # A last look with few additional prompts would be wasted.
     while 3 * size <= 2 * prompts:
         sizes.append(size)
         size *= 2
@@ -278,18 +281,18 @@ def look_sizes(prompts: int) -> tuple[int, ...]:
 
 
 def _fitting(task: Task, model: LanguageModel) -> Task:
-    """The task with answers no longer than fit the model's context beside the longest prompt."""
+    """The task with answers that are short enough for the model's context after the longest prompt."""
     from ..models.loading import tokenise
 
     room = model.context - max(len(tokenise(model, prompt)) for prompt in task.prompts)
     if not 1 <= room < task.max_new_tokens:
         return task
-    _LOG.info("answers have at most %d tokens: more do not fit the context", room)
+    _LOG.info("answers have at most %d tokens, because more do not fit the context", room)
     return replace(task, max_new_tokens=room)
 
 
 def _refuse_graded(rollouts: Sequence[Rollouts]) -> None:
-    """Refuse, before anything is scored, rewards that tables by counts do not take."""
+    """Raise an error before scoring if rewards do not suit tables by counts."""
     for group in rollouts:
         if not np.isin(group.rewards, (0, 1)).all():
             raise InputError(
@@ -299,25 +302,23 @@ def _refuse_graded(rollouts: Sequence[Rollouts]) -> None:
 
 
 def refuse_another_policy(pool: ScoredPool, off_policy: bool) -> None:
-    """Refuse a pool whose tokens are too surprising, or too little, to be the scored policy's own.
+    """Raise an error if the tokens of a pool are too surprising, or not surprising enough, for the scored
+    policy.
 
-    The scores are kept by then: with ``off_policy`` nothing is done anew.
+    The scores are already saved, so a call with ``off_policy`` does not repeat them.
     """
     z = pool.on_policy_z
-    # A weighted pool is known to come from another policy.
+    # A weighted pool always comes from another policy.
     if z is None or abs(z) <= DOUBTFUL or pool.weighted:
         return
     text = (
         f"the rollouts' tokens are {'more' if z > 0 else 'less'} surprising to this model than its own "
         f"would be: z = {z:+.1f}"
     )
-    reasons = (
-        "another temperature than 1, top-p, template, precision or model, or end tokens dropped"
-    )
+    reasons = "a temperature other than 1, top-p, another template, precision or model, or dropped end tokens"
     if abs(z) > ANOTHER and not off_policy:
         raise InputError(
-            f"{text}, where {ANOTHER:g} is the most that is taken for chance; {reasons}? Sample from "
-            f"this model, or go on with {argument('off_policy')}: the estimates are then of no policy's "
-            "gradient"
+            f"{text}, but chance explains at most {ANOTHER:g}; {reasons}? Sample from this model, or "
+            f"continue with {argument('off_policy')}: the estimates are then not of any policy's gradient"
         )
     _LOG.warning("warning: %s; %s?", text, reasons)

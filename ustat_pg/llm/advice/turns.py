@@ -1,4 +1,4 @@
-"""Pools of episodes that a language model wrote: a turn is a completion, given everything before it."""
+"""Pools of a language model's episodes; a turn is a completion, given everything before it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def episode_pool(
 
     Arguments:
         language_model: the model, in eval mode.
-        turns: of each turn, in order within its episode: ``prompt``, a name; ``episode``, a name or number
-            within the prompt; ``context``, all that the model read before it; ``completion``, what it wrote;
-            and ``reward``. Context and completion are texts or lists of token ids, a context messages too; a
-            text of a completion has no end-of-text token.
-        options: parameters, memory, method, autocast_bf16, sketch of
-            :class:`~ustat_pg.llm.scores.Scores`; the pool's scores are sketches of so many numbers.
+        turns: one entry per turn, in order within its episode: ``prompt``, a name; ``episode``, a name or
+            number within the prompt; ``context``, all that the model read before the turn; ``completion``,
+            its output; and ``reward``. Context and completion are texts or lists of token ids; a context may
+            also be messages; a text of a completion has no end-of-text token.
+        options: parameters, memory, method, autocast_bf16, sketch of :class:`~ustat_pg.llm.scores.Scores`;
+            sketch is the size of the pool's scores.
 
     Raises:
         InputError: a turn lacks an entry, has an empty completion or does not fit the model's context.
@@ -47,7 +47,7 @@ def episode_pool(
             (number(f"{where}: reward", turn["reward"]), asked)
         )
     if not episodes:
-        raise InputError("there are no turns: give those of at least four episodes of a prompt")
+        raise InputError("there are no turns: give the turns of at least four episodes of a prompt")
     shape = len(episodes), max(map(len, episodes.values()))
     rewards, reached = np.zeros(shape), np.zeros(shape)
     for e, rows in enumerate(episodes.values()):
@@ -61,7 +61,7 @@ def episode_pool(
 
 
 def _ids(language_model: LanguageModel, name: str, value: Any) -> tuple[int, ...]:
-    """The tokens of a text, or of a list of them."""
+    """The tokens of a text; a list of tokens is returned as it is."""
     if isinstance(value, str) and name.endswith("completion"):
         tokens = language_model.tokenizer(value, add_special_tokens=False)["input_ids"]
     elif value and (isinstance(value, str) or isinstance(value[0], Mapping)):

@@ -1,1 +1,1 @@
-"""A scored pool, and what it says about every group size."""
+"""A scored pool, and its results for every group size."""

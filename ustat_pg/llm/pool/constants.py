@@ -19,16 +19,17 @@ from .printing import interval_lines
 from .scored import ScoredPool
 
 _TELLING = 3
-"""Prompts in which ‖g(x)‖² must be seen for an upper end of what rests on it."""
+"""The fewest prompts that must show ‖g(x)‖² for an upper end of quantities that depend on it."""
 _ALONE = 1.5
-"""Prompts that carry the spread of E‖s‖² below which one has it alone."""
+"""If fewer effective prompts than this carry the spread of E‖s‖², one prompt dominates."""
 
 
 @dataclass(frozen=True)
 class ConstantsEstimate(Estimates):
-    """What a pool says of the constants of Proposition 3 (minibatch), with errors and 95% intervals.
+    """A pool's estimates of the constants of Proposition 3 (minibatch), with errors and 95% intervals.
 
-    As unbiased estimates c1 and the signal may be negative. Why an end is not known: ``not_known``.
+    The estimates are unbiased, so c1 and the signal may be negative. ``not_known`` says why an end is not
+    known.
 
     Arguments:
         c1: tr Cov_X g(X).
@@ -36,8 +37,9 @@ class ConstantsEstimate(Estimates):
         c3: E[φ + ‖g(X)‖²].
         vanilla: E[E[‖s‖² z²] - ‖g(X)‖²].
         signal: ‖E g(X)‖².
-        g_star: 1 + √(c3/c1), infinite where c1 is not positive.
-        k_crit: outputs of a step at which its least error is the signal; infinite where that is not positive.
+        g_star: 1 + √(c3/c1), infinite if c1 is not positive.
+        k_crit: outputs per step at which the least error equals the signal; infinite if the signal is not
+            positive.
     """
 
     c1: Estimate
@@ -56,13 +58,13 @@ class ConstantsEstimate(Estimates):
         hidden: str | None = None,
         alone: str | None = None,
     ) -> ConstantsEstimate:
-        """Those of means of c1, c2, c3, vanilla and the signal.
+        """The constants from means of c1, c2, c3, vanilla and the signal.
 
         Arguments:
-            parts: the means, over prompts.
-            signal: the interval of the signal; that of the means unless given.
-            hidden: why c1 and c3 have no upper end, of :func:`hidden_gradients`; None where they have.
-            alone: why no constant has, of :func:`hidden_prompts`.
+            parts: the means over prompts.
+            signal: interval of the signal (default: from the means).
+            hidden: why c1 and c3 have no upper end, from :func:`hidden_gradients`; None if they have one.
+            alone: why no constant has an upper end, from :func:`hidden_prompts`.
         """
         found, strength = constant_estimates(parts), parts.estimate(4)
         found["vanilla"] = parts.estimate(3)
@@ -78,22 +80,22 @@ class ConstantsEstimate(Estimates):
 
     @property
     def clipped(self) -> tuple[str, ...]:
-        """The constants whose estimates are negative and count as 0 in :meth:`predictions`."""
+        """The constants with negative estimates, which count as 0 in :meth:`predictions`."""
         names = ("c1", "c2", "c3", "vanilla")
         return tuple(name for name in names if self.estimates[name].value < 0)
 
     def predictions(self) -> MseConstants:
-        """The constants that predictions and advice take; negative estimates become 0."""
+        """The constants for predictions and advice; negative estimates become 0."""
         known = (self.c1, self.c2, self.c3, self.vanilla)
         return MseConstants(*(max(each.value, 0.0) for each in known))
 
     @property
     def unbounded(self) -> bool:
-        """Whether the data allow c1 = 0, so that G* has no upper limit."""
+        """Whether c1 = 0 is possible given the data, so that G* has no upper limit."""
         return self.c1.low <= 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows of ``to_frame``, and why ends are not known, as JSON has them."""
+        """The rows of ``to_frame``, and why ends are not known, as a dict for JSON."""
         return {"constants": plain(self.to_frame()), "not_known": self.not_known}
 
     def __str__(self) -> str:
@@ -105,12 +107,12 @@ def constants(pool: ScoredPool, population: int | None = None) -> ConstantsEstim
 
     Arguments:
         pool: a pool of at least two prompts.
-        population: X, where the law of prompts is a set of X, of which the pool has some or all: two
-            different prompts have then a mean product of ‖g‖² - c1/(X-1). Intervals do not shrink by
-            what of the set is seen.
+        population: X, if prompts come from a set of X and the pool has some or all of it. Then two different
+            prompts have a mean product of ‖g‖² - c1/(X-1). Intervals do not shrink by the seen share of the
+            set.
 
     Raises:
-        InputError: a set of fewer prompts than the pool's, or than 2.
+        InputError: the set has fewer prompts than the pool, or fewer than 2.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 1.0, 0.0]],
@@ -132,10 +134,11 @@ def constants(pool: ScoredPool, population: int | None = None) -> ConstantsEstim
 
 
 def hidden_gradients(pool: ScoredPool) -> str | None:
-    """Why what rests on ‖g(x)‖² has no upper end: too few prompts show it; None where enough do.
+    """The reason why quantities from ‖g(x)‖² have no upper end, if too few prompts show it; None if enough
+    do.
 
-    With rare rewards, or rare failures, no prompt but those that have two rewards or more apart from their
-    most common one shows it.
+    With rare rewards, or rare failures, only prompts with at least two rewards different from their most
+    common one show it.
     """
     rewards, count = pool.rewards, pool.distinct
     alike = (rewards[:, :, None] == rewards[:, None, :]).sum(axis=2).max(axis=1)
@@ -143,14 +146,14 @@ def hidden_gradients(pool: ScoredPool) -> str | None:
     if telling >= _TELLING or count < FEW:
         return None
     return (
-        f"{telling} of {count} prompts have two rewards or more apart from their most common one, and "
-        "it is seen in no other"
+        f"only prompts with at least two rewards different from their most common one show it, "
+        f"and these are {telling} of {count}"
     )
 
 
 def hidden_prompts(pool: ScoredPool) -> str | None:
-    """Why a mean over prompts of what ‖s‖² is in has no upper end: one prompt's scores are far longer than
-    all others', and such prompts are seen by chance; None where none is.
+    """The reason why means of quantities with ‖s‖² have no upper end: the scores of one prompt are far longer
+    than all others, and a pool contains such prompts only by chance; None if there is no such prompt.
     """
     lengths = pool.by_prompt(pool.squared_norms.mean(axis=1))
     if pool.distinct < FEW:
@@ -165,10 +168,10 @@ def hidden_prompts(pool: ScoredPool) -> str | None:
 
 
 def constant_means(pool: ScoredPool, population: int | None = None) -> Means:
-    """Means over prompts of c1, c2, c3, vanilla and the signal, without bias; of a set of so many prompts."""
+    """Unbiased means over prompts of c1, c2, c3, vanilla and the signal, for a set of this many prompts."""
     moments, sketches = prompt_moments(pool), pool.by_prompt(gradients(pool))
     spread = moments.gradient_sq
-    # The signal is no mean over prompts: it is taken off last.
+    # The signal is not a mean over prompts, so it is subtracted last.
     three = constants_from(moments.norm_squared_advantage, moments.variance_trace, spread, 0.0)
     columns = np.column_stack([*three, moments.norm_squared_reward - spread])
     averages = beside(over_prompts(pool, columns), pairs(sketches, looks=pool.looks))
@@ -178,5 +181,5 @@ def constant_means(pool: ScoredPool, population: int | None = None) -> Means:
         seen = 0.0 if population is None else between / population
         return np.concatenate([between - seen, columns[..., 1:4], columns[..., 4:] + seen], axis=-1)
 
-    # c1 is of products of different rewards.
+    # c1 contains products of different rewards.
     return averages.apply(with_c1, tail=averages.tail_of_all * np.array([0.5, 1.0, 1.0, 1.0, 1.0]))

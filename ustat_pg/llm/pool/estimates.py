@@ -1,14 +1,14 @@
-"""What a scored pool says about every group size: error curves of estimators, their order, noise over signal.
+"""A scored pool's results for every group size: error curves of estimators, their order, noise over signal.
 
 Every conditional MSE of Theorem 2 (mse) is linear in moments of one prompt,
 
     MSE_b(G)    = (E[‖s‖² (z-b)²] - ‖g‖²) / G                      vanilla, oracle, any constant
     MSE_grpo(G) = (τ - ‖g‖²) / G + (φ + ‖g‖²) / (G (G-1)),
 
-with τ = E[‖s‖² a²], φ = σ² tr F. Each moment is unbiased however few rollouts there are, and so is the whole
-curve; moments and errors are those of :mod:`ustat_pg.llm.pool.moments`. Advantages that go by the number of
-successes (std, MaxRL, the best table), weighted baselines and the best constant are not linear:
-:mod:`ustat_pg.llm.pool.tables` has them. Ratios of unbiased estimates are biased by a term of order 1/P, P
+with τ = E[‖s‖² a²], φ = σ² tr F. Each moment is unbiased for any number of rollouts, and so is the whole
+curve; moments and errors are those of :mod:`ustat_pg.llm.pool.moments`. Advantages by the number of successes
+(std, MaxRL, the best table), weighted baselines and the best constant are not linear; they are in
+:mod:`ustat_pg.llm.pool.tables`. Ratios of unbiased estimates are biased by a term of order 1/P, where P is
 the number of prompts.
 """
 
@@ -85,10 +85,10 @@ __all__ = [
 
 
 _MOST = 0.5
-"""The share of E‖g(X)‖² beyond which one prompt is named."""
+"""A prompt is named if its share of E‖g(X)‖² is larger than this."""
 
 _PAPER = ("vanilla", "grpo", "oracle")
-"""The paper's reading of Figure 4, the largest error first."""
+"""The order of estimators in the paper's reading of Figure 4, from the largest error."""
 
 
 def curves(
@@ -102,17 +102,18 @@ def curves(
     number of prompts).
 
     Arguments:
-        pool: of N rollouts a prompt.
-        group_sizes: G, at least 1; 2 for grpo; from 2 to N for weighted baselines; to N for tables by
-            counts, to N-1 for biased ones.
-        estimators: of :data:`OF_POOLS`, and tables by counts, such as :data:`TABLES`. The error of a
-            biased one is from g, its bias included; in its own units: :func:`noise_to_signal`.
+        pool: a pool with N rollouts per prompt.
+        group_sizes: G, at least 1; at least 2 for grpo; from 2 to N for weighted baselines; at most N for
+            tables by counts, and at most N-1 for biased ones.
+        estimators: names in :data:`OF_POOLS`, and tables by counts, such as :data:`TABLES`. The error of a
+            biased estimator is its distance from g, including the bias; :func:`noise_to_signal` measures it
+            in its own units.
 
     Returns:
-        a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, own_se,
-        the part of se that random groups make, 0 where all groups are taken.
-        Estimates are unbiased where ``biased`` is false, so they may be negative. Intervals regard
-        the prompts as a sample of all prompts; for the fixed set itself they are wider than needed.
+        a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, and
+            own_se, the part of se from random groups (0 if all groups are used).
+        Estimates are unbiased if ``biased`` is false, so they may be negative. Intervals treat the prompts as
+        a sample of all prompts; for the fixed set itself they are wider than needed.
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> curves(pool, [2, 4], ["grpo"])[["estimator", "group_size", "mse"]].round(4).values.tolist()
@@ -143,7 +144,7 @@ def curves(
 
 
 def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Means:
-    """E‖ĝ - g‖² given the prompt."""
+    """The error E‖ĝ - g‖² given the prompt."""
     if np.isnan(group.cross).any():
         raise too_large(pool.rollouts, pool, ONE_MORE)
     error = group.second - 2 * group.cross + moments.gradient_sq
@@ -151,15 +152,15 @@ def _error(pool: ScoredPool, moments: PromptMoments, group: GroupMoments) -> Mea
 
 
 def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAPER) -> pd.DataFrame:
-    """Which of some unbiased estimators has the larger MSE at a group size, by paired differences.
+    """Which of several unbiased estimators has the larger MSE at a group size, by paired differences.
 
-    The spread between prompts cancels, so the answer is the same in every design. For biased tables it
-    would not be: their bias does not fall with the batch size.
+    The spread between prompts cancels, so the answer is the same in every design. For biased tables it would
+    not be the same, because their bias does not fall with the batch size.
 
     Returns:
-        a row for each pair: first, second, difference (of the mean errors given the prompt, first
-        less second), low, high, se, larger (the name, tie or open), paper (the larger by the paper's
-        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
+        a row for each pair: first, second, difference (mean error of the first minus the second, given the
+            prompt), low, high, se, larger (the name, tie or open), paper (the larger one in the paper's
+            reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
@@ -173,8 +174,9 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
     for name, (group,) in zip(names, rows, strict=True):
         if (group.factor != 1).any():
             raise InputError(
-                f"{name} is biased, and its error falls with the batch size to that bias: there is no one "
-                "order; compare its noise over its signal (noise_to_signal)"
+                f"{name} is biased, and its error falls with the batch size to that bias, so the "
+                f"order depends on the batch size: compare its noise over its signal "
+                f"(noise_to_signal)"
             )
         # ‖g‖² cancels in the differences.
         errors[name] = group.second - 2 * group.cross
@@ -185,7 +187,7 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
     frame["difference"] = averages.full
     frame["low"], frame["high"] = averages.interval()
     if hidden_gradients(pool) is not None:
-        # grpo less oracle is (φ + ‖g‖²)/(G (G-1)).
+        # grpo minus oracle is (φ + ‖g‖²)/(G (G-1)).
         for first, second, end, far in (
             ("grpo", "oracle", "high", math.inf),
             ("oracle", "grpo", "low", -math.inf),
@@ -197,7 +199,7 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
         ["tie", frame["first"], frame["second"]],
         "open",
     )
-    # The one of two that comes first in the paper's reading, where the paper orders them.
+    # The one of two estimators that comes first in the paper's reading, if the paper orders them.
     frame["paper"] = [min(two, key=_PAPER.index) if {*two} <= {*_PAPER} else "none" for two in both]
     frame["reading"] = np.select(
         [
@@ -213,12 +215,12 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
 
 @dataclass(frozen=True)
 class Dominant(Shown):
-    """A prompt that makes most of E‖g(X)‖², and the constants of all others.
+    """A prompt that contributes most of E‖g(X)‖², and the constants of all other prompts.
 
     Arguments:
-        prompt: its name, in a log that of its first group.
-        share: of the sum of ‖g(x)‖², each 0 at least.
-        others: the constants without it.
+        prompt: its name; in a log, the name of its first group.
+        share: its share of the sum of ‖g(x)‖², with negative estimates set to 0.
+        others: the constants without this prompt.
     """
 
     prompt: str
@@ -229,12 +231,12 @@ class Dominant(Shown):
         star = self.others.g_star
         value = f"{star.value:.3g}" if math.isfinite(star.value) else "not known"
         return (
-            f"One prompt, {self.prompt!r}, makes {self.share:.0%} of E‖g(X)‖², on which c1 and G* rest: of "
-            f"the others alone G* is {value} (95%: {ends(*star.interval)})."
+            f"One prompt, {self.prompt!r}, contributes {self.share:.0%} of E‖g(X)‖², which determines c1 and "
+            f"G*. For the others alone G* is {value} (95%: {ends(*star.interval)})."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The record as a dict for JSON."""
         return {
             "prompt": self.prompt,
             "share": self.share,
@@ -244,7 +246,9 @@ class Dominant(Shown):
 
 
 def dominant(pool: ScoredPool) -> Dominant | None:
-    """The prompt that makes more than half of E‖g(X)‖²; None where there is none, or of few prompts."""
+    """The prompt that contributes more than half of E‖g(X)‖²; None if there is no such prompt, or few
+    prompts.
+    """
     if pool.distinct <= FEW:
         return None
     parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
@@ -258,7 +262,7 @@ def dominant(pool: ScoredPool) -> Dominant | None:
 
 
 def oracle_ratio(pool: ScoredPool, group_sizes: Sequence[int]) -> pd.DataFrame:
-    """MSE of grpo over MSE of the oracle at one prompt (Corollary 4, oracle), from moments.
+    """The MSE of grpo divided by that of the oracle at one prompt (Corollary 4, oracle), from moments.
 
     1 + (φ + ‖g‖²) / ((G-1)(τ - ‖g‖²)): a ratio of unbiased estimates, so biased by a term of order 1/P.
     A row for each group size: group_size, predicted, low, high.
@@ -280,30 +284,30 @@ def noise_to_signal(
     *,
     aggregation: str = "sequence-sum",
 ) -> pd.DataFrame:
-    """tr Cov ĝ / ‖E ĝ‖² of every estimator at every group size, which no rescaled learning rate changes.
+    """The noise over signal tr Cov ĝ / ‖E ĝ‖² of every estimator at every group size; a rescaled learning
+    rate does not change it.
 
-    The error about the estimator's own mean, in units of that mean: where advantages are divided by the
-    standard deviation, or by the mean as in MaxRL, ĝ has another length and direction than g, and its MSE
-    for g says little. tr Cov ĝ and ‖E ĝ‖² are unbiased, from different prompts and groups
+    It is the error about the estimator's own mean, in units of that mean. If advantages are divided by the
+    standard deviation, or by the mean as in MaxRL, ĝ has another length and direction than g, and its MSE for
+    g is not informative. tr Cov ĝ and ‖E ĝ‖² are unbiased, from different prompts and groups
     (:func:`ustat_pg.llm.pool.tables.table_moments`); the ratio is biased by a term of order 1/P.
 
-    Prompts are drawn anew: the noise is E‖ĝ‖² - ‖E ĝ‖² of one group's ĝ, to be divided by the prompts of a
-    step.
+    Prompts are drawn independently for each step: the noise is E‖ĝ‖² - ‖E ĝ‖² of one group's ĝ; divide it by
+        the number of prompts of a step.
 
     Arguments:
-        pool: of at least two prompts.
-        group_sizes, estimators: as for :func:`curves`; the first is the one that others
-            are compared with.
-        aggregation: sequence-sum, s the sum over a completion's tokens; sequence-mean, s/|y|, as TRL's
-            ``loss_type="grpo"``, of tables by counts. In a pool weighted by token
-            (:mod:`ustat_pg.llm.pool.scored`) either is of the weighted scores, of tables by counts too.
+        pool: a pool of at least two prompts.
+        group_sizes, estimators: as for :func:`curves`; all others are compared with the first.
+        aggregation: sequence-sum, where s is the sum over a completion's tokens; or sequence-mean, s/|y| as
+            in TRL's ``loss_type="grpo"``, for tables by counts. In a pool weighted by token
+            (:mod:`ustat_pg.llm.pool.scored`) both apply to the weighted scores, for tables by counts.
 
     Returns:
         a row for each estimator and group size: estimator, group_size; noise, signal, noise_se, signal_se;
-        ratio, low, high, with its 95% interval; relative, relative_low, relative_high, the ratio over the
-        first estimator's at that group size by paired differences of logarithms. Ratios are NaN where signal,
-        or for relative noise, is not positive; ends are infinite, or 0, where the signal may be 0, those of
-        relative where an 83% interval of either signal has 0.
+        ratio, low, high (95% interval); relative, relative_low, relative_high, the ratio divided by the first
+        estimator's at that group size, by paired differences of logarithms. Ratios are NaN if the signal (for
+        relative, the noise) is not positive. Ends are infinite, or 0, if the signal may be 0; for relative,
+        if an 83% interval of either signal contains 0.
 
     >>> pool = ScoredPool.from_scores(
     ...     [[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]],
@@ -334,14 +338,16 @@ def noise_to_signal(
 
 
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
-    """Noise over signal times G of estimators at group sizes, and over the first's, with 95% intervals."""
+    """Noise over signal times G of estimators at group sizes, and its ratio to the first, with 95%
+    intervals.
+    """
     gradients(pool)
     moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
     for name, size in pairs:
         try:
             ((group,),) = group_moments(pool, moments, [name], [size])
         except InputError:
-            # What is in use must be known; what is not is no rival.
+            # The noise of the options in use must be known; a candidate with unknown noise is not compared.
             if not noises:
                 raise
             continue
@@ -355,10 +361,10 @@ def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
 
 
 def direction(pool: ScoredPool, estimator: str, size: int) -> Direction:
-    """The bias of an estimator at a group size: E ĝ beside g, both over prompts.
+    """The bias of an estimator at a group size: E ĝ compared with g, both averaged over prompts.
 
-    ⟨E ĝ, E g⟩, ‖E ĝ‖² and ‖E g‖² are means over pairs of different prompts, so that groups of all rollouts
-    of a prompt will do; the cosine is biased by a term of order 1/P.
+    ⟨E ĝ, E g⟩, ‖E ĝ‖² and ‖E g‖² are means over pairs of different prompts, so groups of all rollouts of a
+    prompt are allowed; the cosine is biased by a term of order 1/P.
     """
     ((group,),) = group_moments(pool, prompt_moments(pool), [estimator], [size])
     mean, gradient = _vectors(pool, group), pool.by_prompt(gradients(pool))
@@ -372,7 +378,7 @@ def direction(pool: ScoredPool, estimator: str, size: int) -> Direction:
 
 @dataclass(frozen=True)
 class Noise:
-    """tr Cov ĝ, times some number, and ‖E ĝ‖²; the interval of the latter, and whether it is likely there."""
+    """tr Cov ĝ times a constant, and ‖E ĝ‖² with its interval, and whether the latter is likely positive."""
 
     both: Means
     signal: Interval
@@ -380,7 +386,7 @@ class Noise:
 
 
 def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
-    """The noise of one group's ĝ; ‖E ĝ‖² is from pairs of different prompts."""
+    """The noise of one group's ĝ; ‖E ĝ‖² comes from pairs of different prompts."""
     vectors = _vectors(pool, group)
     square = over_prompts(pool, group.second[:, None])
     both = beside(square, pairs(vectors, looks=pool.looks)).apply(
@@ -392,35 +398,35 @@ def _noise(pool: ScoredPool, group: GroupMoments, times: float = 1.0) -> Noise:
 
 
 def _vectors(pool: ScoredPool, group: GroupMoments) -> Array:
-    """Sketches unbiased for E ĝ of each different prompt, (D, k)."""
+    """Unbiased sketches of E ĝ for each different prompt, (D, k)."""
     if group.vectors is not None:
         return pool.by_prompt(group.vectors)
     return pool.by_prompt(gradients(pool) * group.factor[:, None])
 
 
 def _known(found: Estimate) -> tuple[float, float, float]:
-    """A ratio, NaN where its denominator is not positive, and its interval."""
+    """A ratio and its interval; NaN if the denominator is not positive."""
     return found.value if math.isfinite(found.value) else math.nan, *found.interval
 
 
 def _over(one: Noise, other: Noise) -> tuple[float, float, float]:
-    """A ratio of noise over signal to another of the same prompts; ends are known where signals are likely:
-    their errors are nearly the same, and leave the ratio.
+    """The ratio of two noises over signal on the same prompts. Its ends are known if both signals are likely
+    positive, because their errors are nearly equal and cancel.
     """
     found = log_ratio(one.both, other.both)
-    # Multiples of one another have their ratio whatever the signal.
+    # If one is a multiple of the other, the ratio is known for any signal.
     known = (one.likely and other.likely) or found.low == found.high
     return found.value, *(found.interval if known else (0.0, math.inf))
 
 
 def summary(pool: ScoredPool) -> pd.DataFrame:
-    """The pool in a few numbers, with 95% intervals.
+    """A summary of the pool in a few numbers, with 95% intervals.
 
-    pass_rate E V; reward_variance E σ²; fisher_trace E tr F; gradient_sq E‖g(X)‖²; correlation of ‖s‖²
-    and z within prompts, E cov / √(E var E var); optimal_baseline, E[‖s‖² z]/E tr F, the best constant of
-    all prompts; best_less_value, E[‖s‖² a]/E tr F, that less the value so weighted (0 under
-    Assumption 2); mixed, the share of prompts whose rewards are not all equal; oracle_beats_vanilla, the
-    share of the mixed prompts where an unbiased estimate says so, drawn towards a half by sampling errors.
+    pass_rate E V; reward_variance E σ²; fisher_trace E tr F; gradient_sq E‖g(X)‖²; correlation of ‖s‖² and z
+    within prompts, E cov / √(E var E var); optimal_baseline E[‖s‖² z]/E tr F, the best constant for all
+    prompts; best_less_value E[‖s‖² a]/E tr F, the best constant minus the weighted value (0 under Assumption
+    2); mixed, the share of prompts with unequal rewards; oracle_beats_vanilla, the share of the mixed prompts
+    for which an unbiased estimate says so (sampling errors pull it towards 1/2).
     """
     moments, norms, count = prompt_moments(pool), pool.squared_norms, pool.rollouts
     apart = norms - norms.mean(axis=1, keepdims=True)
@@ -457,7 +463,7 @@ def summary(pool: ScoredPool) -> pd.DataFrame:
     names = ["pass_rate", "reward_variance", "fisher_trace", "gradient_sq", "correlation"]
     names += ["optimal_baseline", "best_less_value", "mixed", "oracle_beats_vanilla"]
     whole = {"mixed", "oracle_beats_vanilla"} | ({"pass_rate"} if binary(pool) else set())
-    # Of squares of rewards, and of products of two.
+    # These contain squares of rewards, and products of two rewards.
     parts = {"reward_variance": 1.0, "gradient_sq": 0.5}
     tail = reward_tail(pool.rewards) * np.array([parts.get(name, 0.0) for name in names])
     averages = means(pool.by_prompt(columns), pool.looks).apply(quantities, tail)

@@ -1,9 +1,9 @@
 """Unbiased moments of each prompt of a scored pool, and means over prompts with jackknife errors.
 
-Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so
-each is unbiased however few rollouts there are. Prompts are compared by sketches of their gradients. Errors
-are those of a jackknife that deletes a prompt; they hold the noise of rollouts and of random groups too,
-which are drawn anew for each.
+Each moment is a mean over tuples of *different* rollouts, a U-statistic of K_ij = ⟨s_i, s_j⟩ and z, so it is
+unbiased for any number of rollouts. Prompts are compared by sketches of their gradients. Errors come from a
+jackknife that deletes prompts; they include the noise of rollouts and of random groups, which are independent
+for each prompt.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .scored import ScoredPool, averaged, leave_one_out
 class PromptMoments:
     """Unbiased estimates of the moments of each prompt, arrays of shape (P,).
 
-    Each has the true moment as its mean, so one of them may be negative where the true one is
-    small. Names are those of :class:`ustat_pg.moments.record.Moments`.
+    Each has the true moment as its mean, so an estimate may be negative if the true moment is small. Names
+    are those of :class:`ustat_pg.moments.record.Moments`.
 
     Arguments:
         value: V = E z.
@@ -39,7 +39,7 @@ class PromptMoments:
         norm_squared_advantage: τ = E[‖s‖² a²].
         variance_trace: φ = σ² tr F.
         gradient_sq: ‖g‖².
-        pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; its mean is ‖g‖² and the error at G = N.
+        pool_gradient_sq: ‖ĝ_x‖² of the estimate from all rollouts; its mean is ‖g‖² plus the error at G = N.
     """
 
     value: Array
@@ -54,7 +54,7 @@ class PromptMoments:
     pool_gradient_sq: Array
 
     def by_prompt(self, pool: ScoredPool) -> PromptMoments:
-        """Those of each different prompt, averaged over its rows."""
+        """The moments of each different prompt, averaged over its rows."""
         return PromptMoments(
             **{name: pool.by_prompt(values) for name, values in vars(self).items()}
         )
@@ -62,15 +62,15 @@ class PromptMoments:
 
 @dataclass(frozen=True, eq=False)
 class GroupMoments:
-    """Unbiased estimates of what one group's gradient ĝ is at each prompt, arrays of shape (P,).
+    """Unbiased estimates of moments of one group's gradient ĝ at each prompt, arrays of shape (P,).
 
     Arguments:
         second: E‖ĝ‖².
-        cross: ⟨E ĝ, g⟩; NaN where nothing is known of g.
-        factor: f, which makes f ĝ_x unbiased for E ĝ, ĝ_x the prompt's gradient in the pool; 1 where ĝ is
-            unbiased for g, NaN where no multiple is.
-        vectors: sketches unbiased for E ĝ, (P, k), where no multiple is; else None.
-        own: standard errors that ``second`` owes to the groups that were drawn, (P,); None of all groups.
+        cross: ⟨E ĝ, g⟩; NaN if g is not known.
+        factor: f, such that f ĝ_x is unbiased for E ĝ, where ĝ_x is the prompt's gradient in the pool; 1 if ĝ
+            is unbiased for g, NaN if no multiple is unbiased.
+        vectors: unbiased sketches of E ĝ, (P, k), if no multiple is unbiased; else None.
+        own: standard errors of ``second`` from the draw of groups, (P,); None if all groups are used.
     """
 
     second: Array
@@ -81,11 +81,11 @@ class GroupMoments:
 
     @classmethod
     def unbiased(cls, error: Array, gradient_sq: Array) -> GroupMoments:
-        """Those of an estimator whose mean is g, from its error and ‖g‖², (P,) each."""
+        """The moments of an estimator with mean g, from its error and ‖g‖², (P,) each."""
         return cls(error + gradient_sq, gradient_sq, np.ones_like(error))
 
     def scaled(self, by: float) -> GroupMoments:
-        """Those of a multiple of the estimator."""
+        """The moments of a multiple of the estimator."""
         return replace(
             self,
             second=self.second * by**2,
@@ -111,8 +111,8 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
     """
     if pool.weighted:
         raise InputError(
-            "the scores of this pool are weighted by token, and rollouts of an older policy: it has the "
-            "noise and the signal of that weighted gradient alone (noise_to_signal)"
+            "the scores of this pool are weighted by token, for rollouts of an older policy: it "
+            "only gives the noise and the signal of that weighted gradient (noise_to_signal)"
         )
     z, norms, count = pool.rewards, pool.squared_norms, pool.rollouts
     apart = leave_one_out(z)
@@ -146,19 +146,21 @@ def prompt_moments(pool: ScoredPool) -> PromptMoments:
 
 
 _LARGEST, _LEAST_LARGEST, _HEAVY, _TAIL = 0.05, 10, 4.4, 6.0
-"""The largest deviations: their share, how many at least, the estimated tail index below which their squares
-may have no variance, and the errors that a mean of these may be too small by.
+"""The settings for the largest deviations: their share, their least number, the estimated tail index below
+which squares may have no variance, and the number of errors by which a mean may be too small.
 """
 _SEEN = 6.0
-"""Prompts that must carry the spread of a share for its law to be that of a mean."""
+"""The fewest effective prompts behind the spread of a share for which it is treated as a mean."""
 
 
 def share_interval(shares: Means, least: ArrayLike = 0.0) -> tuple[Array, Array]:
-    """95% intervals of means of columns between 0 and 1, within these; ``least`` is what errors are at least.
+    """95% intervals, within [0, 1], of means of columns between 0 and 1; ``least`` is a lower bound of the
+    errors.
 
-    Where few prompts carry the spread they are Clopper and Pearson's, of a binomial law with the same
-    error (Korn and Graubard, 1998): of p(1-p)/se² trials, fewer as the error is uncertain itself. Where all
-    prompts have 0, or all have 1, no error is known; they are alike with the chance that P trials are.
+    If few prompts carry the spread, the intervals are Clopper and Pearson's for a binomial law with the same
+    error (Korn and Graubard, 1998): p(1-p)/se² trials, reduced because the error is itself uncertain. If all
+    prompts have 0, or all have 1, the error is not known, and the interval is that of P trials with equal
+    results.
     """
     count, looks, share = len(shares.without), shares.looks, np.clip(shares.full, 0.0, 1.0)
     if count < 2:
@@ -184,11 +186,11 @@ def share_interval(shares: Means, least: ArrayLike = 0.0) -> tuple[Array, Array]
 
 
 def _least_errors(shares: Array, same: Array) -> Array:
-    """Variances of prompts' silent shares that rollouts alone make, (P, Q).
+    """The variances of prompts' silent shares due to the rollouts, (P, Q).
 
-    Shares (N + 1, Q) are those by the count n of the commonest reward, as if all others were one, which is
-    binomial with p(1-p) as n(N-n)/(N(N-1)) estimates it: prompts that are all at the least share that there
-    is show no error.
+    Shares (N + 1, Q) are given by the count n of the most common reward, with all other rewards treated as
+    one. This count is binomial, with p(1-p) estimated by n(N-n)/(N(N-1)). Prompts that all have the least
+    possible share show no error.
     """
     count = len(shares) - 1
     most = same.max(axis=1)
@@ -200,16 +202,18 @@ def _least_errors(shares: Array, same: Array) -> Array:
 
 
 def over_prompts(pool: ScoredPool, columns: Array) -> Means:
-    """Means over prompts of what the squares of rewards are in, columns (P, Q)."""
+    """Means over prompts of columns that contain squares of rewards, (P, Q)."""
     return replace(means(pool.by_prompt(columns), pool.looks), tail=reward_tail(pool.rewards))
 
 
 def reward_tail(rewards: Array) -> float:
-    """Errors that the upper end of a mean of squared rewards is away at least; half as many of products.
+    """The least number of errors between a mean of squared rewards and its upper end; half of it for
+    products.
 
-    Where the largest 5% of deviations may fall off more slowly than the fourth power (Hill's estimate), their
-    squares have no variance: a sample without the largest looks as a narrow law does, and its mean is four to
-    five of its own errors too small in 1 of 30. Rewards of few values end where they are seen to.
+    If the largest 5% of deviations may fall more slowly than the fourth power (Hill's estimate), their
+    squares have no variance. A sample without the largest then looks like a narrow law, and in 1 of 30
+    samples its mean is too small by four to five of its own errors. Rewards with few values have no such
+    tail.
     """
     apart = np.abs(leave_one_out(rewards)).ravel()
     count = max(round(_LARGEST * apart.size), _LEAST_LARGEST)
@@ -224,7 +228,7 @@ def reward_tail(rewards: Array) -> float:
 
 
 def gradients(pool: ScoredPool) -> Array:
-    """Sketches of an unbiased gradient of each prompt, (P, k); refuses one prompt."""
+    """Sketches of an unbiased gradient of each prompt, (P, k); one prompt is an error."""
     if pool.distinct < 2:
         raise InputError("there is 1 prompt: the spread between prompts needs at least 2")
     return pool.gradients
@@ -235,16 +239,16 @@ def frac_reward_zero_std(
     group_sizes: Sequence[int],
     clusters: Sequence[int] | NDArray[np.intp] | None = None,
 ) -> pd.DataFrame:
-    """The share of groups whose rewards are all equal, so that they teach nothing.
+    """The share of groups whose rewards are all equal, so that they give no signal.
 
     Σ_v C(n_v, G)/C(N, G) for prompts with n_v rewards equal to v: unbiased, and it never rises with G.
-    For groups larger than N nothing is unbiased, and no share is given: it is at most that at G = N,
-    whose upper end is ``high`` there.
+    For groups larger than N there is no unbiased estimate and no share is given; it is at most that at G = N,
+    so ``high`` is the upper end at G = N.
 
     Arguments:
         rewards: a pool, or (P, N).
         group_sizes: G, each at least 2.
-        clusters: with rewards, the prompt of each row, (P,), where prompts return: their groups are averaged.
+        clusters: with rewards, the prompt of each row, (P,), if prompts repeat; their groups are averaged.
 
     Returns:
         a row for each group size: group_size, frac_reward_zero_std, low, high, se, biased (whether G > N:
@@ -260,9 +264,9 @@ def frac_reward_zero_std(
         rewards.rewards if isinstance(rewards, ScoredPool) else finite_array("rewards", rewards, 2)
     )
     count = table.shape[1]
-    # n of the value of each rollout; summing over rollouts counts a value n times.
+    # n is the count of each rollout's value; a sum over rollouts counts a value n times.
     same = (table[:, :, None] == table[:, None, :]).sum(axis=2).astype(np.float64)
-    # The share of groups that are of n rollouts of the N, n = 0, ..., N.
+    # The share of groups that contain only n given rollouts of the N, n = 0, ..., N.
     alike, taken = np.arange(count + 1)[:, None], np.minimum(sizes, count)
     enough = alike >= taken
     many = np.where(enough, alike, taken)
@@ -298,5 +302,5 @@ def sizes_of(group_sizes: Sequence[int]) -> list[int]:
         integer("group size", size) for size in np.atleast_1d(np.asarray(group_sizes)).tolist()
     ]
     if not sizes:
-        raise InputError("no group sizes are given: at least one is needed")
+        raise InputError("no group sizes are given: give at least one")
     return sizes

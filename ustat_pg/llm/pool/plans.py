@@ -1,12 +1,12 @@
-"""Plans of sampling on a scored pool: their noise and their outputs in closed form (adaptive_groups).
+"""Sampling plans on a scored pool: their noise and their outputs in closed form (adaptive_groups).
 
-A pool of N rollouts with n_s successes at a prompt has every group that a plan of at most N outputs could
-draw in it. Draws without replacement stop at t = (n, k) with the hypergeometric chance of k successes, times
+A pool of N rollouts with n_s successes at a prompt contains every group that a plan of at most N outputs
+could draw. Draws without replacement stop at t = (n, k) with the hypergeometric chance of k successes, times
 the share of their orders in which the plan stops there,
 
     P(t) = N(t) / C(n, k) × C(n_s, k) C(N - n_s, n - k) / C(N, n),
 
-and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_j⟩. No group is drawn.
+and E‖ĝ‖² given t is a combination of means of blocks of K_ij = ⟨s_i, s_j⟩, so no group needs to be drawn.
 """
 
 from __future__ import annotations
@@ -27,24 +27,26 @@ from .scored import ScoredPool
 from .tables import _Counts
 
 _CLASSES = 8
-"""Classes of pass rates whose moments are pooled for the bound: single prompts' are too noisy."""
+"""The number of classes of pass rates with pooled moments for the bound; moments of single prompts are too
+noisy.
+"""
 
 
 def plan_costs(
     pool: ScoredPool, plans: list[Plan], stage_cost: float = 0.0
 ) -> tuple[list[Means], Array]:
-    """Outputs times noise of the unbiased estimator under each plan, and the outputs it draws.
+    """Outputs times noise of the unbiased estimator under each plan, and the plan's number of outputs.
 
     Arguments:
-        pool: of N rollouts a prompt, rewards 0 and 1.
-        plans: of at most N outputs that draw two first and use every group.
-        stage_cost: what going on past the first look costs, in outputs.
+        pool: a pool with N rollouts per prompt and rewards 0 and 1.
+        plans: plans of at most N outputs that first draw at least two and use every group.
+        stage_cost: cost of continuing after the first look, in outputs.
 
     Returns:
-        a mean with its jackknife for each plan, and expected sizes.
+        a mean with its jackknife for each plan, and the expected sizes.
 
     Raises:
-        InputError: a plan that the pool cannot fill, other rewards, or one prompt.
+        InputError: the pool is too small for a plan, has other rewards, or has one prompt.
     """
     counts = _Counts(pool)
     for plan in plans:
@@ -91,17 +93,18 @@ def _of_plan(counts: _Counts, plan: Plan, stage_cost: float) -> tuple[Array, Arr
 
 
 def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> AdaptiveAdvice:
-    """Whether a second stage pays on a model's prompts, in closed form from its scored pool.
+    """The comparison of two-stage plans with fixed groups on a model's prompts, in closed form from its
+    scored pool.
 
-    Fixed groups and plans of at most the pool's rollouts are compared on the same rollouts; the interval is
-    that of the ratio of the two chosen. The bound knows pass rates in eight classes.
+    Fixed groups and plans that fit in the pool are compared on the same rollouts; the interval is for the
+    ratio of the two best. The bound uses pass rates in eight classes.
 
     Arguments:
-        pool: of rewards 0 and 1.
-        stage_cost: what drawing a second time costs, in outputs.
+        pool: a pool with rewards 0 and 1.
+        stage_cost: cost of the second draw, in outputs.
 
     Raises:
-        InputError: other rewards, one prompt, or no group with a signal.
+        InputError: rewards are not 0 or 1, there is one prompt, or no group has a signal.
     """
     number("cost of a stage", stage_cost, minimum=0.0)
     most = pool.rollouts
@@ -124,7 +127,7 @@ def adaptive_pool_advice(pool: ScoredPool, *, stage_cost: float = 0.0) -> Adapti
 
 
 def _by_class(pool: ScoredPool) -> Moments:
-    """Moments of classes of prompts with like shares of successes."""
+    """Moments of classes of prompts with similar shares of successes."""
     moments = prompt_moments(pool).by_prompt(pool)
     order = np.argsort(moments.value, kind="stable")
     classes = [part for part in np.array_split(order, min(_CLASSES, pool.distinct)) if len(part)]

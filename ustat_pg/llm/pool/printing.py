@@ -1,4 +1,4 @@
-"""Numbers as people and as JSON read them."""
+"""The formatting of numbers for people and for JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ...inference.constants import Estimates
 from .scored import ScoredPool
 
 _ROUNDING = 1e-9
-"""Half-width of a ratio's interval below which it is not shown."""
+"""An interval with a smaller half-width than this is not printed."""
 
 
 _NO_END = "no upper end (score more prompts)"
 
 
 def plain(value: float, digits: int = 3) -> str:
-    """A number to a few digits, without an exponent where it can be read without one.
+    """A number with a few digits, without an exponent if it is readable without one.
 
     >>> plain(2014.2), plain(0.04531), plain(7.6e-9), plain(0.9999)
     ('2010', '0.0453', '7.6e-09', '1.00')
@@ -31,7 +31,7 @@ def plain(value: float, digits: int = 3) -> str:
 
 
 def finite(value: Any) -> float | None:
-    """A number; None where it is not finite, as JSON has it."""
+    """The number, or None for JSON if it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -45,12 +45,12 @@ def ends(low: float, high: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share to a tenth of a percent; a dash where it is not known."""
+    """A share, rounded to a tenth of a percent; a dash if it is not known."""
     return f"{value:.1%}" if np.isfinite(value) else "-"
 
 
 def _grid(frame: Any, texts: list[str], rows: str, columns: str) -> Any:
-    """One text for each row and column, in the frame's order; a dash where there is none."""
+    """One text for each row and column, in the frame's order; a dash if there is no value."""
     table = frame.assign(text=texts).pivot(index=rows, columns=columns, values="text")
     return table.reindex(index=frame[rows].unique(), columns=frame[columns].unique()).fillna("-")
 
@@ -63,23 +63,24 @@ def _tabulated(table: Any, header: list[str]) -> str:
 
 
 def errors_table(frame: Any, signal: Any) -> str:
-    """Errors and shares of groups without signal, a line for each group size."""
+    """A table of errors and of shares of groups without signal, with a line for each group size."""
     halves = (frame["high"] - frame["low"]) / 2
     texts = [f"{plain(m)} ± {_end(half)}" for m, half in zip(frame["mse"], halves, strict=True)]
     table = _grid(frame, texts, "group_size", "estimator")
-    # Long names in two lines: the table fits a terminal.
+    # Long names take two lines, so that the table fits a terminal.
     header = [name.replace("-", "-\n") for name in ("G", *table, "no signal")]
     text = _tabulated(
         table.assign(signal=[percent(share) for share in signal["frac_reward_zero_std"]]), header
     )
     return (
-        f"{text}\n\nMSE of one group's gradient, mean over prompts, ± half a 95% interval over prompts"
+        f"{text}\n\nMean over prompts of the MSE of one group's gradient, ± half of a 95% "
+        f"interval over prompts"
         f"{_where(texts)}.{_own(frame)}"
     )
 
 
 def _own(frame: Any) -> str:
-    """Standard errors of the means over random groups, if there are any."""
+    """A sentence with the standard errors of means over random groups, if there are any."""
     drawn = frame[frame["own_se"] > 0]
     if not len(drawn):
         return ""
@@ -92,7 +93,7 @@ def _own(frame: Any) -> str:
 
 
 def noise_table(frame: Any) -> str:
-    """Noise over signal: that of the first estimator, and every other's over it."""
+    """A table of noise over signal: for the first estimator, and of all others relative to it."""
     first = frame["estimator"].iloc[0]
 
     def cell(row: Any) -> str:
@@ -102,7 +103,7 @@ def noise_table(frame: Any) -> str:
         if alone:
             return f"{plain(value)} [{plain(row.low, 2)}, {_end(row.high)}]"
         half = (row.relative_high - row.relative_low) / 2
-        # A multiple of the first has its ratio, but for rounding.
+        # A multiple of the first estimator has the ratio 1 up to rounding.
         return plain(value) + (f" ± {_end(half)}" if half > _ROUNDING else "")
 
     texts = [cell(row) for row in frame.itertuples()]
@@ -120,8 +121,8 @@ def _end(value: float) -> str:
 
 
 def _where(texts: list[str]) -> str:
-    """The meaning of ∞, where a table has it."""
-    return ";\n∞ where an end is not known" if any("∞" in text for text in texts) else ""
+    """The meaning of ∞, if a table contains it."""
+    return ";\n∞ means that an end is not known" if any("∞" in text for text in texts) else ""
 
 
 def reading(orders: Any) -> str:
@@ -137,30 +138,30 @@ def reading(orders: Any) -> str:
 
 
 def _counted(pool: ScoredPool) -> str:
-    """The model, and the numbers of prompts and rollouts."""
+    """The name of the model, and the numbers of prompts and rollouts."""
     name = pool.config.get("model", "a pool")
     if pool.distinct == pool.size:
-        return f"{name}: {pool.size} prompts, {pool.rollouts} rollouts of each"
+        return f"{name}: {pool.size} prompts with {pool.rollouts} rollouts each"
     return f"{name}: {pool.distinct} prompts in {pool.size} groups of {pool.rollouts} rollouts"
 
 
 def _returning(pool: ScoredPool) -> list[str]:
-    """The use of several groups of one prompt, where some have them."""
+    """A note on prompts with several groups, if there are any."""
     if pool.distinct == pool.size:
         return []
     return [
-        "a prompt's groups are averaged and count as one prompt; if the policy did not move, group by the\n"
-        "prompt's column alone, which pools its rollouts"
+        "a prompt's groups are averaged and count as one prompt; if the policy did not change, group by the\n"
+        "prompt's column only, which pools its rollouts"
     ]
 
 
 def facts(pool: ScoredPool, summary: Any) -> str:
-    """A scored pool and its summary, before the tables."""
+    """The text on a scored pool and its summary, before the tables."""
     rows = summary.set_index("name")
     value, low, high = rows.loc["pass_rate", ["value", "low", "high"]]
     correlation, best, mixed = rows.loc[["correlation", "best_less_value", "mixed"], "value"]
     z, weights, cast = pool.on_policy_z, pool.config.get("dtype"), pool.config.get("autocast_bf16")
-    precision = "not on record" if weights is None else f"weights {weights}"
+    precision = "not recorded" if weights is None else f"weights {weights}"
     precision += ", autocast bfloat16" if cast else ""
     if cast or "float16" in precision:
         precision += "; norms may be off by up to a tenth"
@@ -174,14 +175,14 @@ def facts(pool: ScoredPool, summary: Any) -> str:
     ]
     if pool.looks > 1:
         level = (
-            f"95% holds for all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} for each"
+            f"the 95% apply to all {pool.looks} looks together, {1 - 0.05 / pool.looks:.1%} to each"
         )
         lines.insert(2, level)
     return "\n".join(lines)
 
 
 def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
-    """A pool of an older policy's rollouts, before the tables."""
+    """The text on a pool of an older policy's rollouts, before the tables."""
     cells = [
         f"{row['name']} {plain(row['value'])}"
         + (f" ± {plain(row['se'], 2)}" if np.isfinite(row["se"]) else "")
@@ -198,7 +199,7 @@ def stale_facts(pool: ScoredPool, bound_share: Any, divergence: Any) -> str:
 
 
 def interval_lines(found: Estimates) -> str:
-    """c1, c2, c3 and G*, each with its interval, and why ends are not known."""
+    """A table of c1, c2, c3 and G* with intervals, and reasons for unknown ends."""
     from tabulate import tabulate
 
     names = {name: name for name in ("c1", "c2", "c3")} | {"g_star": "G*, exact, 1 + √(c3/c1)"}
@@ -212,12 +213,12 @@ def interval_lines(found: Estimates) -> str:
 
 
 def _known(value: float, infinite: str = "not known") -> str:
-    """A number, or why there is none."""
+    """The number, or the reason why there is none."""
     return f"{value:.4g}" if math.isfinite(value) else infinite if value > 0 else "not known"
 
 
 def reasons(not_known: Mapping[str, str]) -> list[str]:
-    """Sentences that say why ends of intervals are not known."""
+    """Sentences on why ends of intervals are not known."""
     names = {"signal": "‖g‖²"}
     return [
         f"The upper end of {names.get(name, name)} is not known: {reason}."

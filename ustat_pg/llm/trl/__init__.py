@@ -1,1 +1,1 @@
-"""Hugging Face's TRL: trainers, a monitor of the noise, and runs of these."""
+"""Trainers for Hugging Face's TRL, a monitor of the noise, and training runs."""

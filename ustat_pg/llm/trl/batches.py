@@ -1,4 +1,4 @@
-"""The facts that a monitor needs about TRL's trainers and their batches."""
+"""Functions that read what a monitor needs from TRL's trainers and their batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...noise.alarms import TOLERANCE
 from ...validation import InputError
 
 _SIZES = {"tensor": "get_tp_size", "context": "get_cp_size", "sequence": "get_sp_size"}
-"""Attributes of transformers' trainer, by what processes may split an output by."""
+"""Attributes of transformers' trainer, by the ways in which processes may split an output."""
 _SCALED = {"group": "std-ddof1", True: "std-ddof1", "none": "dr-grpo", False: "dr-grpo"}
 """Tables by counts of GRPO's advantages, by ``scale_rewards``."""
 
@@ -26,11 +26,11 @@ def array(values: Any) -> Any:
 
 def caller() -> tuple[Any, Path | None]:
     """The trainer that calls its callbacks, and the folder of the checkpoint that it resumes from."""
-    # Transformers hands callbacks arguments, state, model and loaders, and none of them knows either of the
-    # two: they are in the frames of train() alone.
+    # Transformers gives callbacks the arguments, state, model and loaders, but neither of these two: they are
+    # only in the frames of train().
     trainer, frame = None, sys._getframe(1)
     while frame is not None:
-        # A look at a frame's values keeps them alive with it: of the callers of train() none is looked at.
+        # Reading a frame's values keeps them alive, so the callers of train() are not read.
         names = {"self"} if trainer is None else {"self", "resume_from_checkpoint"}
         if names <= set(frame.f_code.co_varnames):
             own, folder = map(frame.f_locals.get, ("self", "resume_from_checkpoint"))
@@ -40,26 +40,26 @@ def caller() -> tuple[Any, Path | None]:
                 return trainer, Path(folder)
         frame = frame.f_back  # type: ignore[assignment]
     if trainer is None:
-        raise InputError("no trainer calls it: give it to one as a callback")
+        raise InputError("no trainer calls it: give it to a trainer as a callback")
     return trainer, None
 
 
 def refuse_shared_outputs(trainer: Any) -> None:
-    """Refuse a trainer whose processes split an output between them."""
+    """Raise an error if the trainer's processes split an output between them."""
     for name, size in _SIZES.items():
         if getattr(trainer, size, lambda: 1)() > 1:
             raise InputError(
-                f"processes share outputs, by {name} parallelism: each must have its own"
+                f"processes share outputs, by {name} parallelism: each process must have its own outputs"
             )
 
 
 def option(trainer: Any, name: str, default: Any = None) -> Any:
-    """An option as the trainer has it, who fills in what its arguments leave open (``epsilon_high``)."""
+    """An option of the trainer, which fills in arguments that are None (``epsilon_high``)."""
     return getattr(trainer, name, getattr(trainer.args, name, default))
 
 
 def population(trainer: Any) -> int | None:
-    """The prompts of a data set that TRL's own sampler passes over in shuffled epochs; None of others."""
+    """The prompts of a data set that TRL's own sampler uses in shuffled epochs; None for other samplers."""
     from trl import GRPOTrainer, RLOOTrainer
 
     own = {GRPOTrainer._get_train_sampler, RLOOTrainer._get_train_sampler}
@@ -74,13 +74,13 @@ def mixes(trainer: Any) -> bool:
         option(trainer, "top_entropy_quantile", 1.0) < 1
         or option(trainer, "entropy_coef", 0.0)
         or option(trainer, "use_adaptive_entropy", False)
-        # A mixture of experts is balanced over the tokens of a micro-batch.
+        # The load of a mixture of experts is balanced over the tokens of a micro-batch.
         or getattr(trainer, "aux_loss_enabled", False)
     )
 
 
 def kinds(trainer: Any) -> tuple[str, bool]:
-    """The loss's name, and whether advantages may be leave-one-out, up to a factor, of whole scores."""
+    """The loss's name, and whether its advantages may be leave-one-out, up to a factor, with whole scores."""
     from trl import GRPOTrainer, RLOOTrainer
 
     whole = not option(trainer, "mask_truncated_completions")
@@ -107,7 +107,7 @@ def prompts_of(inputs: Any) -> Any:
 
 
 def movable(batches: list[Any]) -> bool:
-    """Whether all that a generation holds are rows of completions, and numbers of all."""
+    """Whether a generation contains only rows of completions, and numbers of all."""
     rows = len(batches[0]["completion_ids"])
     return all(
         value is None
@@ -118,7 +118,7 @@ def movable(batches: list[Any]) -> bool:
 
 
 def own_table(trainer: Any) -> str | None:
-    """The table by counts that a trainer's advantages are of rewards 0 and 1; None where they are none."""
+    """The table by counts of a trainer's advantages for rewards 0 and 1; None if they are not a table."""
     from trl import RLOOTrainer
 
     from ...predictions import count_table
@@ -136,10 +136,10 @@ def own_table(trainer: Any) -> str | None:
 
 
 def names_of(inputs: Any, rows: bool) -> tuple[Any, Any]:
-    """The prompt of each completion, and its ``group_id`` where the batch has it.
+    """The prompt of each completion, and its ``group_id`` if the batch has it.
 
     Arguments:
-        rows: whether groups stand for prompts, as where rows of a data set are drawn in shuffled epochs.
+        rows: whether groups are used as prompts, if rows of a data set are drawn in shuffled epochs.
     """
     groups = inputs.get("group_id")
     if groups is not None and (rows or "prompt_ids" not in inputs):
@@ -148,7 +148,9 @@ def names_of(inputs: Any, rows: bool) -> tuple[Any, Any]:
 
 
 def weights_of(trainer: Any, inputs: Any) -> Any:
-    """The importance weight of each whole completion in the loss, (n,); None where tokens have their own."""
+    """The importance weight of each whole completion in the loss, (n,); None if tokens have their own
+    weights.
+    """
     weights = inputs.get("importance_sampling_ratio")
     mode = str(option(trainer, "vllm_importance_sampling_mode"))
     if weights is None or not mode.startswith("sequence") or kinds(trainer)[0] == "vespo":
@@ -157,15 +159,15 @@ def weights_of(trainer: Any, inputs: Any) -> Any:
 
 
 def deal(batches: list[Any], groups: Any, parts: int) -> Any:
-    """Sort the completions of some batches by group, in place, and deal each so many batches' among them.
+    """Sort the completions of several batches by group, in place, and deal them out among so many batches.
 
-    Pairs of one group lie in two of these batches then, and those of two batches apart are all of two groups.
+    Then pairs of one group lie in two of these batches, and pairs from other batches belong to two groups.
 
     Returns:
-        the group of each completion, as they are now.
+        the group of each completion after sorting.
     """
     order, count = np.argsort(groups, kind="stable"), len(groups) // len(batches)
-    # The last have those that are left.
+    # The last batches get the rest.
     ends = np.arange(1, max(len(batches) // parts, 1)) * parts * count
     order = np.concatenate([block.reshape(count, -1).T.ravel() for block in np.split(order, ends)])
     for name, first in list(batches[0].items()):
@@ -178,7 +180,7 @@ def deal(batches: list[Any], groups: Any, parts: int) -> Any:
 
 
 def leave_one_out(batches: list[Any], groups: Any, size: int) -> bool:
-    """Whether the advantages of whole groups sum to 0, as leave-one-out ones do."""
+    """Whether the advantages of whole groups sum to 0, like leave-one-out advantages."""
     advantages = torch.cat([batch["advantages"] for batch in batches])
     if advantages.ndim > 1:
         return False

@@ -1,4 +1,4 @@
-"""The window of a monitor as one file in a checkpoint's folder, beside ``trainer_state.json``."""
+"""The file with a monitor's window in a checkpoint's folder, next to ``trainer_state.json``."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ...files.whole import whole_file
 from ...validation import InputError
 
 FILE = "noise_monitor.json.gz"
-"""Its name."""
+"""The file's name."""
 
 
 def packed(state: dict[str, Any]) -> bytes:
-    """A state of numbers, lists and names, to the last digit."""
+    """A state of numbers, lists and names as bytes, without rounding."""
     return gzip.compress(json.dumps(state).encode(), 6, mtime=0)
 
 
 def digest(data: bytes) -> str:
-    """Marks that distinguish one window from another, and from a damaged one."""
+    """The digest that identifies a window and shows damage."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def write(folder: Path, data: bytes) -> None:
-    """Write the file whole, or not at all; nothing where the trainer has taken the checkpoint away again."""
+    """Write the whole file or nothing; nothing if the trainer has removed the checkpoint."""
     if folder.is_dir():
         with whole_file(folder / FILE, lasting=False) as file:
             file.write(data)
 
 
 def read(folder: Path, wanted: str) -> dict[str, Any]:
-    """The state of the file whose digest is ``wanted``.
+    """The state in the file, if the digest is ``wanted``.
 
     Raises:
-        InputError: there is none, or it is another or damaged.
+        InputError: the file is missing, different or damaged.
     """
     try:
         data = (folder / FILE).read_bytes()

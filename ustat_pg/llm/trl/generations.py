@@ -1,4 +1,4 @@
-"""The outputs of one generation of TRL, as :class:`ustat_pg.noise.Alarms` take them."""
+"""Conversion of TRL's generations to arguments of :class:`ustat_pg.noise.Alarms`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .batches import array, option
 
 
 def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> dict[str, Any] | None:
-    """The arguments of ``Alarms.generation``; None where no group is whole on this process.
+    """The arguments of ``Alarms.generation``; None if no group is whole on this process.
 
     Arguments:
-        trainer: of TRL.
-        output: of its ``_generate_and_score_completions``, before it is shuffled.
+        trainer: TRL's trainer.
+        output: result of its ``_generate_and_score_completions``, before the shuffle.
         prompts: a number for the prompt of each completion.
     """
     size, rewards, count = trainer.num_generations, _rewards(trainer), len(prompts)
@@ -27,7 +27,7 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
         z, groups = rewards[first : first + count], numbers
         whole = np.bincount(groups - groups[0])[groups - groups[0]] == size
     elif trainer.accelerator.num_processes == 1:
-        # Rows were taken out or moved: TRL's order of the rewards is not theirs.
+        # Rows were removed or moved, so TRL's order of the rewards is not theirs.
         groups, whole = prompts, np.ones(count, dtype=bool)
     else:
         return None
@@ -36,7 +36,8 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
     kept = array(output["completion_mask"].sum(dim=1)) > 0
     advantages = output["advantages"]
     tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-    # A mask may leave out outputs, whose tokens are still there: they end where padding alone is left.
+    # A mask may leave out outputs, but their tokens are still there: an output ends where only padding
+    # follows.
     tokens = array(output["completion_ids"]) != tokenizer.pad_token_id
     lengths = (tokens * np.arange(1, tokens.shape[1] + 1)).max(axis=1)
     columns = {
@@ -51,7 +52,9 @@ def rows(trainer: Any, output: dict[str, Any], prompts: NDArray[np.int64]) -> di
 
 
 def groups_of(trainer: Any, prompts: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """The number of each completion's group in TRL's order, the same on all processes; None in another."""
+    """The number of each completion's group in TRL's order, the same on all processes; None for another
+    order.
+    """
     count = len(prompts)
     places = trainer.accelerator.process_index * count + np.arange(count)
     groups: NDArray[np.int64] = places // trainer.num_generations
@@ -60,7 +63,7 @@ def groups_of(trainer: Any, prompts: NDArray[np.int64]) -> NDArray[np.int64] | N
 
 
 def _rewards(trainer: Any) -> Array:
-    """The latest generation's rewards on all processes, NaN where there is none, where TRL keeps them."""
+    """The latest generation's rewards on all processes (NaN if there is none), if TRL keeps them."""
     logs = getattr(trainer, "_logs", {})
     if not logs.get("rewards"):
         return np.zeros(0)
@@ -71,7 +74,9 @@ def _rewards(trainer: Any) -> Array:
 
 
 def _ranked(trainer: Any) -> bool:
-    """Whether advantages rise with rewards: not where a penalty is in them or each is normalised alone."""
+    """Whether advantages rise with rewards: not if they include a penalty, or if each reward is normalised
+    separately.
+    """
     from trl import RLOOTrainer
 
     way = option(trainer, "multi_objective_aggregation", "sum_then_normalize")

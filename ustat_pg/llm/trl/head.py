@@ -1,4 +1,6 @@
-"""The part of one completion in the output embedding, where TRL multiplies by its weight without a call."""
+"""The gradient of single completions in the output embedding, if TRL uses its weight without calling the
+layer.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,15 @@ import torch
 from ...noise.onlooker import Guard
 
 _LOGITS = 2**24
-"""Logits that are made at once where the output embedding is seen again."""
+"""The number of logits that are computed at once when the output embedding is called again."""
 
 
 class Head:
-    """The output embedding as a layer again, where TRL multiplies by its weight without a call.
+    """The output embedding, called as a layer again, if TRL uses its weight without calling the layer.
 
-    Since 1.16 TRL makes log-probabilities from hidden states by a function of its own, in which no hook sees
-    what a completion does. Their gradients come first in the backward pass; logits are made again then, a
-    quarter of what this function takes, and the hook of the layer sees their gradients.
+    Since 1.16 TRL computes log-probabilities from hidden states by its own function, in which no hook sees a
+    completion's part. Their gradients come first in the backward pass. Then logits are computed again, which
+    takes a quarter of the time of this function, and the hook of the layer sees their gradients.
     """
 
     def __init__(self, trainer: Any, model: Any, guard: Guard) -> None:
@@ -37,7 +39,9 @@ class Head:
         self._hidden = None
 
     def written(self, log_probs: torch.Tensor, ids: torch.Tensor) -> None:
-        """Show the layer the gradients of these log-probabilities, of the last tokens, once they come."""
+        """Pass the gradients of these log-probabilities, for the last tokens, to the layer when they are
+        computed.
+        """
         hidden, self._hidden = self._hidden, None
         if hidden is not None and len(hidden) == len(ids):
             kept = log_probs.shape[1]

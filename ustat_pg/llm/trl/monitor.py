@@ -6,9 +6,9 @@
     >>> trainer.train()                                                                    # doctest: +SKIP
     >>> print(monitor.estimate().k_crit)                                                   # doctest: +SKIP
 
-No completion is drawn and no gradient is computed for it: a :class:`ustat_pg.noise.NoiseMeter` looks at the
-backward passes. Prompts of a micro-batch are known by their tokens. What hooks draw they draw anew at each
-step, from numbers of their own, so a training has the same gradients with them and without.
+It draws no completions and computes no gradients of its own: a :class:`ustat_pg.noise.NoiseMeter` observes
+    the backward passes. Prompts of a micro-batch are identified by their tokens. Hooks use their own random
+    numbers, new at each step, so a training has the same gradients with and without the monitor.
 """
 
 from __future__ import annotations
@@ -52,61 +52,61 @@ except ImportError as error:
     raise ImportError(f"the monitor needs transformers ({error}): install ustat_pg[llm]") from error
 
 _CLIPPED = 0.2
-"""Share of a record's tokens beyond which clipping is an alarm."""
+"""The share of a record's tokens above which clipping is an alarm."""
 _SPOKEN = 10
-"""Steps before a sentence is printed."""
+"""The number of steps before a sentence is printed."""
 _SIZES_TRIED = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96)
-"""Group sizes that are logged beside the run's own."""
+"""The group sizes that are logged in addition to the run's own."""
 _SAME = 5
-"""Windows after which a sentence that still means the same is printed again."""
+"""The number of windows after which a sentence with the same meaning is printed again."""
 
 
 class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
-    """Signal, noise and critical budget of the steps that a ``GRPOTrainer`` or ``RLOOTrainer`` makes.
+    """A callback that measures signal, noise and critical budget of the steps of a ``GRPOTrainer`` or
+    ``RLOOTrainer``.
 
     They are logged at each record, from the second step on, as ``noise/signal``,
     ``noise/noise_to_signal``, ``noise/k_crit`` and ``noise/budget_over_critical``, each with ``_se``,
-    ``_low`` and ``_high`` (95%), wherever TRL reports to; c₁, c₂, c₃ and ``noise/g_star`` too where
-    advantages are leave-one-out up to a factor and φ/τ is known: given, or measured, of rewards 0 and 1 in
-    steps of six micro-batches and more, of others where completions are told apart (``detail``,
-    ``per_completion``, sharded parameters, micro-batches of one completion).
-    With ``per_completion`` and rewards 0 and 1 there are ``noise/best_group``, the best group size of the
-    run's own estimator, and ``noise/over_best``, the run's noise over the noise there.
-    Any advantage, loss, penalty and clipping is measured as it is, before gradients are clipped by norm. The
-    policy moves within a window, so an estimate is the mean over its steps. With several iterations over
-    the same completions the first is measured. An error in here is one warning, on all processes, and the
-    training goes on; ``noise/off`` is 1 from then on, 2 where the run cannot be measured so, and else 0. A
-    training that another trainer begins has a window of its own.
+    ``_low`` and ``_high`` (95%), wherever TRL reports to. c₁, c₂, c₃ and ``noise/g_star`` are logged if
+    advantages are leave-one-out up to a factor and φ/τ is known. φ/τ can be given or measured: for rewards 0
+    and 1 with at least six micro-batches per step, for other rewards if completions are separated
+    (``detail``, ``per_completion``, sharded parameters, micro-batches of one completion). With
+    ``per_completion`` and rewards 0 and 1, ``noise/best_group`` is the best group size of the run's own
+    estimator, and ``noise/over_best`` is the run's noise divided by the noise at that size. Advantages, loss,
+    penalties and clipping are measured as they are, before gradients are clipped by norm. The policy changes
+    within a window, so an estimate is the mean over its steps. With several iterations over the same
+    completions only the first is measured. An error in the monitor gives one warning, on all processes, and
+    the training continues; ``noise/off`` is then 1, it is 2 if the run cannot be measured in this way, and
+    else 0. A training with another trainer has its own window.
 
-    Steps of one micro-batch, or of one prompt, are measured two at a time. Where parameters are sharded
-    (FSDP2) hooks on layers separate completions, as with ``per_completion``. A line on stderr says
-    either, and why the first step that is left out is.
+    Steps of one micro-batch, or of one prompt, are measured two at a time. If parameters are sharded (FSDP2),
+    hooks on layers separate completions, as with ``per_completion``. A line on stderr reports both cases, and
+    why the first skipped step is left out.
 
-    Alarms are printed when they begin, and ``alarms`` has the names of those that stand: those of
-    :class:`ustat_pg.noise.Alarms`; ``clipped``, 20% of a record's tokens are, or ``capped`` where CISPO's cap
-    below 1 does that to rollouts of this policy itself; ``lost``, for a whole window of steps no full
-    window distinguishes the signal from 0. What a step means is printed when the meaning changes, at most
-    once a window, and again every five windows. A checkpoint has the window in a file of its own,
-    ``noise_monitor.json.gz``.
+    Alarms are printed when they start, and ``alarms`` has the names of the current ones: the alarms of
+        :class:`ustat_pg.noise.Alarms`; ``clipped`` if 20% of a record's tokens are clipped, or ``capped`` if
+        CISPO's cap below 1 does this to rollouts of the current policy; ``lost`` if for a whole window of
+        steps no full window distinguishes the signal from 0. The sentence on a step is printed when its
+        meaning changes, at most once per window, and again every five windows. A checkpoint has the window in
+        the file ``noise_monitor.json.gz``.
 
     Arguments:
-        window: steps that an estimate is made of.
-        detail: whether to tell completions apart, by hooks on layers, for φ/τ of less error, where advantages
-            are leave-one-out up to a factor.
-        phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which parts what one completion adds into c₂ and
-            c₃. None to measure it; in groups of 2 it is taken to be 1, its value for rewards of 0 and 1 under
-            Assumption 2.
-        metric: ``"euclidean"``, or ``"adam"`` for the noise as AdamW sees it, once its second moments are of
+        window: number of steps in an estimate.
+        detail: whether to separate completions, by hooks on layers, for a more precise φ/τ, if advantages are
+            leave-one-out up to a factor.
+        phi_over_tau: φ/τ = E[σ² tr F] / E[‖s‖² a²], which separates c₂ and c₃. None to measure it; in groups
+            of 2 it is set to 1, its value for rewards 0 and 1 under Assumption 2.
+        metric: ``"euclidean"``, or ``"adam"`` for the noise in AdamW's metric, once its second moments cover
             22 steps.
-        sketch: numbers that are kept of each micro-batch's gradient.
-        seed: of the sketch.
-        per_completion: whether to tell completions apart, by hooks on layers: for :meth:`compare`, which
-            takes rewards 0 and 1 and a loss without a penalty. In Adam's metric it takes
+        sketch: how many numbers are kept of each micro-batch's gradient.
+        seed: seed of the sketch.
+        per_completion: whether to separate completions, by hooks on layers, for :meth:`compare`. It needs
+            rewards 0 and 1 and a loss without penalty, and in Adam's metric
             ``per_device_train_batch_size=1``.
-        width: of the projections that tell completions apart.
+        width: width of the projections that separate completions.
 
     Raises:
-        InputError: numbers out of range.
+        InputError: a number is out of range.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             InputError: fewer than two steps were measured.
         """
         if self._meter is None:
-            raise InputError("0 steps count: an estimate takes at least 2")
+            raise InputError("0 steps count: an estimate needs at least 2")
         return self._meter.estimate()
 
     def compare(
@@ -163,11 +163,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     ) -> list[Alternative]:
         """Noise of other estimators and group sizes, by ``NoiseMeter.compare``."""
         if self._meter is None or not self.per_completion:
-            raise InputError("no completion was kept: NoiseMonitor(per_completion=True) does")
+            raise InputError("no completion was kept: use NoiseMonitor(per_completion=True)")
         return self._meter.compare(estimators, group_sizes)
 
     def __reduce__(self) -> Any:
-        """A copy has the settings and the window, and belongs to no trainer."""
+        """A copy has the settings and the window, but no trainer."""
         saved = self.saved if self._meter is None else self._meter.state_dict()
         return _copied, (self._settings(), saved)
 
@@ -178,7 +178,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, Any]:
-        """The state that a checkpoint keeps."""
+        """The state for a checkpoint."""
         saved = self.saved if self._meter is None else self._guard.run(self._meter.state_dict)
         if saved:
             self._guard.run(self._pack, saved)
@@ -188,49 +188,49 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         own = {"alarms": self._alarms.state_dict(), "said": self._said, "known": self._known}
         self._packed = checkpoints.packed({"meter": saved, **own})
         digest = checkpoints.digest(self._packed)
-        # Sketches are drawn by this count, the same on every process.
+        # The draw of sketches depends on this count, which is the same on every process.
         self.checkpoint = {"digest": digest, "count": saved["count"]}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Put a hook on each parameter that is trained."""
+        """Add a hook to each trained parameter."""
         if self._on:
-            # A training that was interrupted never ended.
+            # An interrupted training has not called the end.
             self._guard.run(self._stop)
         self._guard = Guard(self._stop)
         self._safely(self._begin, args, state, given.get("optimizer"))
         self._guard.gathered()
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Close the micro-batch."""
+        """End the micro-batch."""
         self._safely(self._close)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take up the step."""
+        """Finish the step."""
         self._safely(self._close)
-        # Also of a process that is off, until all are.
+        # A process that is off takes part too, until all are off.
         self._guard.run(self._step)
         if self._guard.reason is not None:
             self._guard.run(self._mark_off)
 
     def on_log(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        """Look for what is wrong."""
+        """Check for alarms."""
         if "loss" in (given.get("logs") or {}):
             self._safely(self._alarm, given["logs"])
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Write the window beside what the trainer has saved."""
+        """Write the window to the trainer's checkpoint."""
         if args.should_save:
-            # Also when it is off: what was measured is in the checkpoint.
+            # It is written even if the monitor is off, so the checkpoint has the measurements.
             self._guard.run(self._save, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         self._guard.run(self._stop)
 
     def _begin(self, args: Any, state: Any, optimizer: Any) -> None:
         trainer, folder = caller()
         if folder is not None or self._trainer not in (None, trainer):
-            # The window of another training is no part of this one's.
+            # The window of another training must not enter this one.
             self.saved, self.checkpoint, self._packed = None, None, b""
             self._said, self._known, self._lines = None, None, set()
             self.alarms, self._alarms = set(), Alarms(self.window)
@@ -276,13 +276,13 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._on = True
 
     def _say(self, line: str) -> None:
-        """A line on stderr, once."""
+        """Print a line on stderr, once."""
         if line not in self._lines and self._trainer.is_world_process_zero():
             print(f"noise: {line}", file=sys.stderr)
         self._lines.add(line)
 
     def _resume(self, folder: Path, stored: Any) -> None:
-        """Go on from a checkpoint's window; from an empty one, with a warning, where it has none."""
+        """Restore the window of a checkpoint; if it has none, warn and start with an empty one."""
         assert self._meter is not None
         if stored is None:
             return
@@ -292,7 +292,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._meter.load_state_dict(saved["meter"])
         except InputError as error:
             self._meter._count = int(kept.get("count", 0))
-            warnings.warn(f"{error}: the window of the noise starts empty", stacklevel=2)
+            warnings.warn(f"{error}: the noise window starts empty", stacklevel=2)
             return
         self._alarms.load_state_dict(saved["alarms"])
         self._said, self._known = saved["said"] and tuple(saved["said"]), saved["known"]
@@ -314,24 +314,24 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._passed = deque()
         self._begin_step()
         if self._meter is not None:
-            # Another train() goes on.
+            # A later call of train() continues.
             self.saved = self._meter.state_dict()
 
     def _computed(self, model: Any, inputs: Any, *given: Any, **named: Any) -> Any:
-        """A micro-batch's loss; its backward pass follows."""
+        """The loss of a micro-batch; its backward pass follows."""
         if model.training and torch.is_grad_enabled():
             self._safely(self._open_micro_batch, inputs)
         return self._before["compute_loss"](model, inputs, *given, **named)
 
     def _generating(self, *given: Any, **named: Any) -> Any:
-        """A generation, before it is shuffled."""
+        """A generation before the shuffle."""
         output = self._before["_generate_and_score_completions"](*given, **named)
         if self._trainer.model.training:
             self._safely(self._generated, output)
         return output
 
     def _scored(self, *given: Any, **named: Any) -> Any:
-        """Log-probabilities and entropies; those of a fresh micro-batch show whose it is."""
+        """Log-probabilities and entropies; for a new micro-batch these show whether the policy drew it."""
         scores = self._before["_get_per_token_logps_and_entropies"](*given, **named)
         if self._open and torch.is_grad_enabled():
             self._safely(self._have_scores, scores, given, named)
@@ -350,7 +350,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             mask = mask * inputs["tool_mask"]
         recorded = inputs.get("sampling_per_token_logps")
         recorded = inputs.get("old_per_token_logps") if recorded is None else recorded
-        # Tokens of the outputs that are left were chosen by what came later.
+        # The remaining outputs' tokens depend on what came later.
         arrays = (log_probs, mask, None if self._selects else entropies, recorded)
         self._alarms.tokens(*(array(values) for values in arrays))
 
@@ -364,7 +364,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._close()
         for place, own in enumerate(self._own):
             if own is inputs["completion_ids"]:
-                # The same gradient once more: the policy has not moved.
+                # This is the same gradient again, because the policy has not changed.
                 self._times[place] += 1
                 return
         if any(inputs["completion_ids"] is seen for seen in self._passed):
@@ -381,7 +381,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         scale = float(scaler.get_scale()) if scaler is not None and scaler.is_enabled() else 1.0
         prompts, groups = names_of(inputs, self._plan.rows)
         advantages = inputs["advantages"]
-        # Trainers of one's own may have one for each token, or none where there is no reward.
+        # Custom trainers may have one value per token, or none if there is no reward.
         known = advantages.ndim == 1 and bool(advantages.isfinite().all())
         advantages = advantages if known else None
         weights = weights_of(self._trainer, inputs)
@@ -391,27 +391,29 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         self._open = True
 
     def _generated(self, output: dict[str, Any]) -> None:
-        """Show the alarms a generation, and number its groups: two of one prompt are told apart by that."""
+        """Pass a generation to the alarms, and number its groups to separate two groups of one prompt."""
         prompts = prompts_of(output)
         rows = generations.rows(self._trainer, output, prompts)
         groups = generations.groups_of(self._trainer, prompts)
         if groups is not None and "group_id" not in output:
             numbers = torch.as_tensor(groups + self._numbered, device=output["prompt_ids"].device)
             output["group_id"] = numbers
-            # Also of a step that has several generations.
+            # A step may have several generations.
             self._numbered += len(prompts) * self._trainer.accelerator.num_processes
         self._selects |= not output["completion_mask"].any(dim=1).all()
         if rows is not None:
             self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
-        """Undo TRL's shuffle where that changes no gradient, and look at whole groups' advantages."""
+        """Undo TRL's shuffle if that does not change the gradient, and check the advantages of whole
+        groups.
+        """
         names = [names_of(batch, self._plan.rows) for batch in batches]
         groups = np.concatenate([array(own) if own is not None else of for of, own in names])
         if self._plan.sorts and movable(batches):
             groups = deal(batches, groups, self._plan.deals)
         if self._meter is not None and self._plan.leave_one_out:
-            # c₁, c₂ and c₃ have no meaning of others.
+            # c₁, c₂ and c₃ are not defined for other advantages.
             self._meter.leave_one_out = leave_one_out(batches, groups, self._size)
 
     def _close(self) -> None:
@@ -429,9 +431,9 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             return
         if not counts:
             if self._stale:
-                self._meter.left_out = "it passes again over outputs of an earlier step"
+                self._meter.left_out = "it uses outputs of an earlier step again"
             elif uneven:
-                self._meter.left_out = "it passes over some outputs more often than over others"
+                self._meter.left_out = "it uses some outputs more often than others"
             self._say(f"a step is left out, and others may be: {self._meter.left_out}")
         self._begin_step()
 
@@ -445,15 +447,15 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
         metrics = {"off": 0.0} | self._meter.metrics() | self._beside()
         if self._meter.steps < min(_SPOKEN, self.window):
             self._say(
-                f"numbers are logged from the second step on, and said in words from step {_SPOKEN} on: "
-                "their intervals are wide until then"
+                f"numbers are logged from the second step on, and explained in words from step "
+                f"{_SPOKEN} on, because their intervals are wide until then"
             )
         else:
             self._explain(self.estimate())
         return {f"noise/{name}": value for name, value in metrics.items()}
 
     def _mark_off(self) -> None:
-        """Have TRL log that it is off, where a warning on a terminal is not seen."""
+        """Let TRL log that the monitor is off, because nobody may see a warning on a terminal."""
         logged = getattr(self._trainer, "_metrics", None)
         if logged is not None:
             logged["train"]["noise/off"].append(2.0 if self._guard.refused else 1.0)
@@ -468,14 +470,14 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
                 print(estimate, file=sys.stderr)
 
     def _beside(self) -> dict[str, float]:
-        """The best group size of the run's own estimator, and the run's noise over that, where known."""
+        """The best group size of the run's own estimator, and the run's noise relative to it, if known."""
         if self._table is None or self._meter is None or not self.per_completion:
             return {}
         sizes = sorted({size for size in _SIZES_TRIED if size < self._size} | {self._size})
         try:
             rows = self._meter.compare([self._table], sizes)
         except InputError:
-            # Rewards are graded, or nothing is known yet.
+            # Rewards are graded, or there are no results yet.
             return {}
         own, best = rows[-1], min(rows, key=lambda row: row.noise.k_crit.value)
         over = own.over_best

@@ -1,4 +1,4 @@
-"""What a monitor does in a run, by the options of TRL's trainer and its own."""
+"""The plan of a monitor for a run, from the options of TRL's trainer and its own."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from ...validation import InputError
 from .batches import kinds, mixes, option, population, refuse_shared_outputs
 
 _PARTS = 4
-"""Parts of a group by which φ/τ is measured; more make neither this nor the signal any better."""
+"""The number of parts of a group with which φ/τ is measured; more parts do not improve φ/τ or the signal."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a monitor does in a run.
+    """The plan of a monitor for a run.
 
     Arguments:
         apart: whether hooks on layers separate outputs.
         measures: whether φ/τ is measured.
-        rows: whether rows of the data set are what is drawn, also where two have one prompt.
+        rows: whether rows of the data set are drawn, even if two rows have the same prompt.
         leave_one_out: whether advantages are leave-one-out up to a factor.
         sorts: whether outputs of a step may be sorted by their groups.
-        deals: among how many micro-batches groups that lie side by side are dealt then.
-        population: the prompts of the data set, where they are drawn without replacement.
-        repeats: how often a step passes over each of its completions, before the policy moves.
-        said: what a user is told.
+        deals: number of micro-batches among which neighbouring groups are then dealt out.
+        population: number of prompts of the data set, if they are drawn without replacement.
+        repeats: how often a step uses each of its completions before the policy changes.
+        said: messages to the user.
     """
 
     apart: bool
@@ -49,10 +49,11 @@ class Plan:
         detail: bool,
         phi_over_tau: float | None,
     ) -> Plan:
-        """The plan for a trainer, whose parameters may be ``sharded``; the rest is the monitor's own.
+        """The plan for a trainer, with or without ``sharded`` parameters; the other arguments are the
+        monitor's.
 
         Raises:
-            InputError: the run cannot be measured so.
+            InputError: the run cannot be measured in this way.
         """
         refuse_shared_outputs(trainer)
         args, size, mixing = trainer.args, trainer.num_generations, mixes(trainer)
@@ -60,38 +61,38 @@ class Plan:
         euclidean, compiled = metric == "euclidean", args.torch_compile
         loss, loo = kinds(trainer)
         if sharded and not euclidean:
-            raise InputError("metric='adam' takes whole gradients, and parameters are sharded")
+            raise InputError("metric='adam' needs whole gradients, but parameters are sharded")
         layered = detail and not compiled
         measures = loo and phi_over_tau is None and size > 2
-        # Sharded gradients are reduced at the last micro-batch of a step alone.
+        # Sharded gradients are reduced only at the last micro-batch of a step.
         apart = euclidean and (per_completion or (measures and layered) or sharded)
         if apart and compiled:
             raise InputError(
-                "hooks on layers separate outputs, and a compiled model does not run them: set "
+                "hooks on layers separate outputs, but a compiled model does not run hooks: set "
                 "torch_compile=False"
             )
         if per_completion and (mixing or (option(trainer, "beta") and loss != "rloo")):
-            raise InputError("per_completion takes no penalty, entropy or router loss in the loss")
+            raise InputError("per_completion needs a loss without penalty, entropy or router loss")
         if per_completion and not apart and each > 1:
-            raise InputError("per_completion takes per_device_train_batch_size=1 in Adam's metric")
+            raise InputError("per_completion needs per_device_train_batch_size=1 in Adam's metric")
         said = []
         if sharded:
             said.append(
-                "parameters are sharded, so hooks on layers separate outputs, which takes 6% of the time of "
-                "passes of a model of 27 million parameters"
+                "parameters are sharded, so hooks on layers separate outputs; this takes 6% of "
+                "the time of passes for a model of 27 million parameters"
             )
         if batches * trainer.accelerator.num_processes < 2 and not apart:
             said.append("a step is one micro-batch, so two steps in a row are measured as one")
         if (drawn_from := population(trainer)) is None:
             said.append(
-                "prompts are drawn by a sampler that is not TRL's: if it draws them without replacement from "
-                "a set of X, the signal is c₁/(X-1) too small"
+                "the sampler of prompts is not TRL's: if it draws them without replacement from "
+                "a set of X, the signal is too small by c₁/(X-1)"
             )
         passes, rest = divmod(batches, args.steps_per_generation)
         repeats = 1 if rest else max(1, min(option(trainer, "num_iterations"), passes))
         total = batches // repeats * trainer.accelerator.num_processes
-        # A group in four parts tells φ/τ, and one in two has pairs in two micro-batches. Others must have no
-        # group in common.
+        # A group in four parts determines φ/τ, and a group in two parts has pairs in two micro-batches. Other
+        # micro-batches must not share a group.
         parts = _PARTS if measures else 2 if loo or drawn_from is not None else 1
         parts = min(parts, args.steps_per_generation, total // 2)
         return cls(
