@@ -23,14 +23,22 @@ SQUARE = LAW.inner("s z", "s z")
 """‖g‖², g = E s z."""
 CROSS, ADVANTAGE = T1 - V * T0, T2 - 2 * V * T1 + V**2 * T0
 """E‖s‖² a and E‖s‖² a², a = z - V."""
-PAIR = formulas.pair_noise(VARIANCE, T0, SQUARE)
-SINGLE = formulas.baseline_square(ADVANTAGE, CROSS, T0, 0) - SQUARE
 
 ORACLE = distinct(G, "s z") / G - V * distinct(G, "s") / G
 VANILLA = distinct(G, "s z") / G
 CONSTANT = VANILLA - b * distinct(G, "s") / G
 GRPO = VANILLA - distinct(G, "s", "z") / (G * (G - 1))
 GROUP_MEAN = VANILLA - distinct(G, "s") * distinct(G, "z") / G**2
+
+
+def pair() -> Any:
+    """σ² tr F + ‖g‖² by the closed form."""
+    return formulas.pair_noise(VARIANCE, T0, SQUARE)
+
+
+def single(shift: Any = 0) -> Any:
+    """tr Cov(s (z-b)) by the closed form, b = V + shift."""
+    return formulas.baseline_square(ADVANTAGE, CROSS, T0, shift) - SQUARE
 
 
 def error(estimate: Sum, law: Law = LAW) -> Any:
@@ -47,8 +55,8 @@ def error(estimate: Sum, law: Law = LAW) -> Any:
 @proves("ustatistic")
 def lemma_1() -> Iterator[Statement]:
     """Sample by sample: no mean is taken, sums over the group's own scores and rewards are equal."""
-    pair = G * (G - 1)
-    kernel = (distinct(G, "s z", "") - distinct(G, "s", "z")) / pair
+    pairs = G * (G - 1)
+    kernel = (distinct(G, "s z", "") - distinct(G, "s", "z")) / pairs
 
     def reading(total: Sum) -> Any:
         """A sum as a combination of names of what it adds up."""
@@ -68,7 +76,7 @@ def lemma_1() -> Iterator[Statement]:
         "every G and every array of scores and rewards",
     )
     first = VANILLA - V * distinct(G, "s") / G
-    second = -(distinct(G, "s", "z") / pair) + V * distinct(G, "s", "") / pair
+    second = -(distinct(G, "s", "z") / pairs) + V * distinct(G, "s", "") / pairs
     yield Statement(
         "grpo is the oracle and a part of second order",
         reading(first + second),
@@ -82,15 +90,14 @@ def lemma_1() -> Iterator[Statement]:
 @proves("mse")
 def theorem_2() -> Iterator[Statement]:
     """Error, mean and second-order term of every estimator that is linear in the rewards."""
-    within = formulas.grpo_error(G, SINGLE, PAIR)
-    known = ADVANTAGE, CROSS, T0
+    within = formulas.grpo_error(G, single(), pair())
     yield Statement(
         "covariance of grpo",
         error(GRPO),
         within,
         {
-            "no second-order term": SINGLE / G,
-            "G² for G(G-1)": SINGLE / G + PAIR / G**2,
+            "no second-order term": single() / G,
+            "G² for G(G-1)": single() / G + pair() / G**2,
             "‖g‖² missing in it": within - SQUARE / (G * (G - 1)),
             "E z² for σ²": within + V**2 * T0 / (G * (G - 1)),
             "σ² tr F missing": within - VARIANCE * T0 / (G * (G - 1)),
@@ -102,8 +109,7 @@ def theorem_2() -> Iterator[Statement]:
         ("vanilla", VANILLA, -V),
         ("a constant baseline", CONSTANT, b - V),
     ):
-        single = formulas.baseline_square(*known, shift) - SQUARE
-        yield Statement(f"covariance of {name}", error(estimate), single / G)
+        yield Statement(f"covariance of {name}", error(estimate), single(shift) / G)
     yield Statement(
         "covariance of group-mean",
         error(GROUP_MEAN),
@@ -212,11 +218,11 @@ def proposition_3() -> Iterator[Statement]:
 @proves("oracle")
 def corollary_4() -> Iterator[Statement]:
     """The ratio of grpo's error to the oracle's."""
-    excess = PAIR / ((G - 1) * SINGLE)
+    excess = pair() / ((G - 1) * single())
     yield Statement(
         "error of grpo over the oracle's, at one prompt",
         error(GRPO) / error(ORACLE),
-        formulas.grpo_error(G, SINGLE, PAIR) / (SINGLE / G),
+        formulas.grpo_error(G, single(), pair()) / (single() / G),
         {
             "1 + 1/G": 1 + 1 / G,
             "(G/(G-1))²": (G / (G - 1)) ** 2,
@@ -255,7 +261,7 @@ def corollary_5() -> Iterator[Statement]:
     yield Statement(
         "vanilla less grpo",
         error(VANILLA) - error(GRPO),
-        (gain - G * formulas.grpo_error(G, 0, PAIR)) / G,
+        (gain - G * formulas.grpo_error(G, 0, pair())) / G,
         {"as the oracle": gain / G},
     )
     yield Statement(
@@ -270,8 +276,7 @@ def corollary_5() -> Iterator[Statement]:
     yield Statement(
         "a baseline of the others has the error of its mean, and β²(σ² tr F + ‖g‖²)(G-1)/G more",
         error(linear),
-        (formulas.baseline_square(ADVANTAGE, CROSS, T0, mean - V) - SQUARE) / G
-        + share**2 * (G - 1) / G * PAIR,
+        single(mean - V) / G + share**2 * (G - 1) / G * pair(),
     )
 
 

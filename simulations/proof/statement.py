@@ -40,7 +40,7 @@ class Statement:
     @cached_property
     def difference(self) -> Any:
         """Derived less formula, factored; 0 where they are equal."""
-        return factored(self.derived - self.formula)
+        return difference(self.derived, self.formula)
 
     @property
     def proved(self) -> bool:
@@ -50,7 +50,7 @@ class Statement:
     @cached_property
     def errors(self) -> dict[str, Any]:
         """Each rival less the formula, factored; 0 where the rival is no other formula."""
-        return {name: factored(rival - self.formula) for name, rival in self.rivals.items()}
+        return {name: difference(rival, self.formula) for name, rival in self.rivals.items()}
 
     @property
     def holds(self) -> bool:
@@ -58,9 +58,16 @@ class Statement:
         return self.proved and all(error != 0 for error in self.errors.values())
 
 
-def factored(expression: Any) -> Any:
-    """A rational function in its factors."""
-    return sympy.factor(sympy.cancel(sympy.together(sympy.sympify(expression))))
+_FACTORED = 60
+"""Terms of a polynomial that is still factored."""
+
+
+def difference(one: Any, two: Any) -> Any:
+    """The difference of two rational functions in its factors; of long polynomials a sum."""
+    whole = sympy.expand(sympy.sympify(one - two))
+    if whole == 0 or len(sympy.Add.make_args(whole)) > _FACTORED:
+        return whole
+    return sympy.factor(sympy.cancel(sympy.together(whole)))
 
 
 def equal_at(error: Any) -> list[int]:

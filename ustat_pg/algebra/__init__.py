@@ -3,6 +3,6 @@
 from ..validation import needed
 
 with needed("a proof by computer algebra", "proof"):
-    from .sums import Law, Output, Sum, distinct, patterns
+    from .sums import Law, Output, Sum, counted, distinct, patterns
 
-__all__ = ["Law", "Output", "Sum", "distinct", "patterns"]
+__all__ = ["Law", "Output", "Sum", "counted", "distinct", "patterns"]

@@ -22,10 +22,11 @@ function of G and of moments of one output. Nothing is drawn and no law is assum
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from itertools import combinations, permutations
+from math import comb, factorial
 from typing import Any
 
 import sympy
@@ -136,6 +137,10 @@ class Sum:
 
         return " + ".join(one(*term) for term in self.terms.items()) or "0"
 
+    def subs(self, *given: Any) -> Sum:
+        """The same with numbers or symbols put in coefficients, as sympy's ``subs`` takes them."""
+        return Sum(self.size, {k: c.subs(*given) for k, c in self.terms.items()})
+
     def _of(self, other: Any) -> Sum:
         if isinstance(other, Sum):
             if other.size != self.size:
@@ -156,6 +161,27 @@ def distinct(size: Any, *outputs: str, vectors: Sequence[str] = ("s",)) -> Sum:
         vectors: names that are vectors.
     """
     return Sum(size, {tuple(Output.of(text, vectors) for text in outputs): sympy.Integer(1)})
+
+
+def counted(size: int, outputs: Sequence[str], indicator: str, of: Callable[[int], Any]) -> Sum:
+    """A sum over different outputs, times a function of how many of the others have an indicator.
+
+    f(m) = Σ_r c_r C(m, r), c_r the r-th difference of f at 0, and C(m, r) is a sum over r different outputs.
+
+    Arguments:
+        size: G, a number.
+        outputs: what is taken of each, as :func:`distinct` takes it.
+        indicator: the name of a number that is 0 or 1.
+        of: f.
+
+    >>> counted(2, ["s"], "h", lambda m: 1 / sympy.Integer(1 + m))
+    (-1/2) Σ h s + Σ s
+    """
+    total = Sum(size, {})
+    for r in range(size - len(outputs) + 1):
+        signed = ((-1) ** (r - k) * comb(r, k) * sympy.sympify(of(k)) for k in range(r + 1))
+        total += sum(signed) / factorial(r) * distinct(size, *outputs, *[indicator] * r)
+    return total
 
 
 def patterns(one: Member, two: Member) -> Iterator[Member]:
@@ -179,6 +205,8 @@ class Law:
         vectors: names that are vectors.
         centred: those whose mean is 0.
         binary: numbers that are 0 or 1, so that their powers are themselves.
+        absorbed: names, and the binary number that each of them has as a factor: ``{"s": "h"}`` says that
+            s is 0 where h is.
         known: values of moments, by what they are moments of: ``{"z": 0}`` says that E z = 0.
     """
 
@@ -187,10 +215,11 @@ class Law:
         vectors: Sequence[str] = ("s",),
         centred: Sequence[str] = ("s",),
         binary: Sequence[str] = (),
+        absorbed: Mapping[str, str] | None = None,
         known: Mapping[str, Any] | None = None,
     ) -> None:
         self.vectors, self.centred, self.binary = tuple(vectors), tuple(centred), tuple(binary)
-        self._known = known or {}
+        self._absorbed, self._known = absorbed or {}, known or {}
 
     @cached_property
     def known(self) -> dict[Output, Any]:
@@ -233,8 +262,10 @@ class Law:
         return self._reduced(Output.of(text, self.vectors))
 
     def _reduced(self, output: Output) -> Output:
-        powers = tuple((n, 1 if n in self.binary else k) for n, k in output.powers)
-        return Output(output.vectors, powers)
+        names = {*output.vectors, *(name for name, _ in output.powers)}
+        gone = {factor for name, factor in self._absorbed.items() if name in names}
+        powers = ((n, 1 if n in self.binary else k) for n, k in output.powers if n not in gone)
+        return Output(output.vectors, tuple(powers))
 
     def _one(self, output: Output) -> Any:
         if output in self.known:

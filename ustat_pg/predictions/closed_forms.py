@@ -29,6 +29,16 @@ def binary_square(value: Any, cross: Any, fisher: Any) -> Any:
     return (1 - 2 * value) * cross + value * (1 - value) * fisher
 
 
+def seen_rate(value: Any, right: Any, wrong: Any) -> Any:
+    """p̃ = c + (a - c) p, the pass rate that a verifier sees which errs.
+
+    Arguments:
+        value: p.
+        right, wrong: a and c, the shares of right and of wrong answers that are accepted.
+    """
+    return wrong + (right - wrong) * value
+
+
 def pair_noise(variance: Any, fisher: Any, gradient: Any) -> Any:
     """σ² F + g gᵀ, what two outputs add together: the part of grpo's error of order 1/G².
 
@@ -154,11 +164,15 @@ def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
     lone, size = lone_shares(table, mean, other), len(table.successes) - 1
     if size == 1:
         return Shares(*lone, 0, 0, 0, 0)
-    a, b, share = table, other or table, (size - 1) / size
-    both = share * mean(2, 2, (a.successes * b.successes)[2:])
-    none = share * mean(2, 0, (a.failures * b.failures)[:-2])
-    mixed = share * mean(2, 1, (a.successes * b.failures)[1:-1])
-    turned = mixed if a is b else share * mean(2, 1, (a.failures * b.successes)[1:-1])
+    a, b = table, other or table
+
+    def share(successes: int, products: Any) -> Any:
+        return (size - 1) * mean(2, successes, products) / size
+
+    both = share(2, (a.successes * b.successes)[2:])
+    none = share(0, (a.failures * b.failures)[:-2])
+    mixed = share(1, (a.successes * b.failures)[1:-1])
+    turned = mixed if a is b else share(1, (a.failures * b.successes)[1:-1])
     return Shares(*lone, both, none, mixed, turned)
 
 
@@ -177,3 +191,100 @@ def centred_moment(shares: Shares, reward: Any, fisher: Any, gradient: Any) -> A
     won, lost, both, none, mixed, turned = shares
     pairs = both + none - mixed - turned
     return inner_product((won, lost, pairs), (reward, fisher - reward, gradient))
+
+
+def table_weight(table: Any, mean: Mean) -> Any:
+    """w(p) = E δ(m), δ(m) = a₁(m+1) - a₀(m), by which a table's mean is longer than g (count_advantages).
+
+    Arguments:
+        table, mean: as :func:`table_shares` takes them.
+    """
+    return mean(1, 0, table.successes[1:] - table.failures[:-1])
+
+
+def first_order(table: Any, mean: Mean, value: Any, reward: Any, fisher: Any, gradient: Any) -> Any:
+    """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of a table, the first-order part of Hoeffding's decomposition.
+
+    Arguments:
+        table, mean: as :func:`table_shares` takes them.
+        value, reward, fisher, gradient: p, E‖s‖² z, E‖s‖², ‖g‖².
+    """
+    size = len(table.successes) - 1
+    won, lost = mean(1, 1, table.successes[1:]), mean(1, 0, table.failures[:-1])
+    weight, slope = table_weight(table, mean), 0
+    if size > 1:
+        delta = table.successes[1:] - table.failures[:-1]
+        slope = (size - 1) * mean(2, 1, delta[1:] - delta[:-1])
+    crossed = 2 * slope * ((1 - value) * won + value * lost)
+    of_gradient = crossed + value * (1 - value) * slope**2 - weight**2
+    single = won**2 * reward + lost**2 * (fisher - reward)
+    return (single + of_gradient * gradient) / size
+
+
+def normal_equations(gains: Any, norms: Any, rewards: Any, pairs: Any) -> tuple[Any, Any]:
+    """The diagonal and right side of M a₀ = r, solved by the best table with gains δ (best_baseline).
+
+    Off its diagonal M has -pairs.
+
+    Arguments:
+        gains: δ(0), ..., δ(G-1).
+        norms, rewards: E[P(m) E‖s‖²] and E[P(m) E‖s‖² z], P the law of the successes among G-1.
+        pairs: (G-1) E[P'(l) ‖g‖²], P' the law of those among G-2.
+    """
+    diagonal, right = +norms, -gains * rewards
+    diagonal[:-1] += pairs
+    diagonal[1:] += pairs
+    right[1:] -= pairs * (gains[1:] - gains[:-1])
+    return diagonal, right
+
+
+def best_amount(pair: Any, cross: Any, square: Any) -> Any:
+    """λ*, the amount of shrinkage of least error (best_baseline).
+
+    Arguments:
+        pair: E[σ² tr F + ‖g‖²]/(G-1).
+        cross, square: E[δ E‖s‖² a] and E[δ² tr F], δ = μ - V.
+    """
+    return (pair + cross) / (pair + square)
+
+
+def compared_share(reach: Any, group_size: Any) -> Any:
+    """cₜ = 1 - (1-qₜ)^(G-1), the chance that another episode reaches the turn (turns).
+
+    Arguments:
+        reach: qₜ, the chance to reach it.
+        group_size: G.
+    """
+    return 1 - (1 - reach) ** (group_size - 1)
+
+
+def kept_share(reach: Any, group_size: Any) -> Any:
+    """wₜ = 1 - (1 - (1-qₜ)^G)/(G qₜ), the weight of a turn whose baseline has the own episode in it (turns).
+
+    Arguments:
+        reach, group_size: as for :func:`compared_share`.
+    """
+    return 1 - (1 - (1 - reach) ** group_size) / (group_size * reach)
+
+
+def turn_square(
+    group_size: Any,
+    moments: tuple[Any, Any, Any],
+    law: tuple[Any, Any],
+    alone: Any,
+    over: Any,
+    push: Any,
+) -> Any:
+    """E‖ĝₜ‖² with the mean of the others who are there as the baseline, 0 of none (turns).
+
+    Arguments:
+        group_size: G.
+        moments: E‖sₜ‖², E‖sₜ‖² (Rₜ-V) and E‖sₜ‖² (Rₜ-V)².
+        law: V and σ², mean and variance of a return that is there.
+        alone: the chance that no other is there.
+        over: E 1/k of the k others where any is.
+        push: Σ E⟨sₜ Aₜ, sₜ' Aₜ'⟩ over the G-1 others.
+    """
+    (norm, first, second), (value, variance) = moments, law
+    own = second + 2 * value * alone * first + norm * (variance * over + value**2 * alone)
+    return (own + push) / group_size

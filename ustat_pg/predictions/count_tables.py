@@ -46,7 +46,17 @@ from ..validation import (
     record,
     shares,
 )
-from .closed_forms import Mean, Shares, centred_moment, pair_noise, table_shares
+from .closed_forms import (
+    Mean,
+    Shares,
+    best_amount,
+    centred_moment,
+    first_order,
+    normal_equations,
+    pair_noise,
+    table_shares,
+    table_weight,
+)
 
 MOST = 10**6
 """The largest group that has a table."""
@@ -109,8 +119,8 @@ class CountTable(Shown):
 
     def weight(self, pass_rate: ArrayLike) -> Array:
         """w(p), the factor between g(x) and a prompt's mean gradient, with the shape of p."""
-        p = shares("pass rate", pass_rate)
-        return binomial(self.group_size - 1, p) @ self.delta
+        mean = beside(self.group_size, shares("pass rate", pass_rate))
+        return np.asarray(table_weight(self, mean))
 
     def mean_advantages(self, pass_rates: ArrayLike) -> tuple[Array, Array]:
         """E a₁(m+1) and E a₀(m), the mean advantages of a success and of a failure; the shape of p."""
@@ -154,16 +164,8 @@ class CountTable(Shown):
         """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, the first-order part of Hoeffding's
         decomposition, (X,).
         """
-        size, pass_rates, delta = self.group_size, moments.value, self.delta
-        mean, failing = beside(size, pass_rates), 1 - pass_rates
-        won, lost = self.means(mean)
-        weight = mean(1, 0, delta)
-        slope = (size - 1) * mean(2, 1, np.diff(delta)) if size > 1 else np.zeros(len(pass_rates))
-        crossed = 2 * slope * (failing * won + pass_rates * lost)
-        of_gradient = crossed + pass_rates * failing * slope**2 - weight**2
-        reward = moments.norm_reward
-        single = won**2 * reward + lost**2 * (moments.fisher_trace - reward)
-        return (single + of_gradient * moments.gradient_sq) / size
+        known = moments.value, moments.norm_reward, moments.fisher_trace, moments.gradient_sq
+        return np.asarray(first_order(self, beside(self.group_size, moments.value), *known))
 
     def second_moment_matrices(self, moments: Moments) -> Iterator[tuple[Array, ContextMatrices]]:
         """E ĝ ĝᵀ of one prompt's group, (d, d), and the context's matrices, one context at a time."""
@@ -455,15 +457,12 @@ def best_table(moments: Moments, group_size: int, delta: ArrayLike = 1.0) -> Cou
     gains = np.broadcast_to(gains, size)
     probs, reward = moments.context_probs, moments.norm_reward
     alone = binomial(size - 1, moments.value)
-    diagonal = (probs * moments.fisher_trace) @ alone
-    right = -gains * ((probs * reward) @ alone)
-    off = np.zeros(size)
+    norms, rewards = (probs * moments.fisher_trace) @ alone, (probs * reward) @ alone
+    pairs = np.zeros(size - 1)
     if size > 1:
-        pair = (size - 1) * ((probs * moments.gradient_sq) @ binomial(size - 2, moments.value))
-        diagonal[:-1] += pair
-        diagonal[1:] += pair
-        off[1:] = -pair
-        right[1:] -= pair * np.diff(gains)
+        pairs = (size - 1) * ((probs * moments.gradient_sq) @ binomial(size - 2, moments.value))
+    diagonal, right = normal_equations(gains, norms, rewards, pairs)
+    off = np.append(0.0, -pairs)
     # No prompt can have this count, so any entry is equally good.
     never = diagonal <= 0
     diagonal[never] = 1.0
@@ -492,7 +491,14 @@ def best_shrinkage(moments: Moments, group_size: int, mean_value: float | None =
     centre = probs @ moments.value if mean_value is None else number("mean value", mean_value)
     off = centre - moments.value
     noise = pair_noise(moments.reward_variance, moments.fisher_trace, moments.gradient_sq)
-    third = float(probs @ noise) / (size - 1)
-    top = third + float(probs @ (off * moments.norm_advantage))
-    bottom = third + float(probs @ (off**2 * moments.fisher_trace))
-    return float(np.clip(top / bottom, 0.0, 1.0)) if bottom > 0 else 1.0
+    pair, cross, square = (
+        float(probs @ each)
+        for each in (
+            noise / (size - 1),
+            off * moments.norm_advantage,
+            off**2 * moments.fisher_trace,
+        )
+    )
+    if pair + square <= 0:
+        return 1.0
+    return float(np.clip(best_amount(pair, cross, square), 0.0, 1.0))

@@ -27,6 +27,7 @@ from scipy.stats import binom
 from ..moments.episodes import Episodes, HasEpisodes, episodes_of
 from ..rounding import SQUARE
 from ..validation import Array, integer, number, one_of, record
+from .closed_forms import compared_share, kept_share, turn_square
 
 CLIMBS = {
     "episode": "J, the expected return: unbiased",
@@ -158,9 +159,9 @@ def _mean(part: Episodes, scheme: str, size: int, discount: float, lone: str) ->
     # What stands together is there where a whole episode is, or where the turn is.
     there = reach[:1] if scheme.startswith(("episode", "pooled")) else reach
     if scheme.endswith("-mean"):
-        return plain * (1 - (1 - (1 - there) ** size) / (size * there))[:, None]
+        return plain * kept_share(there, size)[:, None]
     # The chance that another episode is there.
-    compared = 1 - (1 - there) ** (size - 1)
+    compared = compared_share(there, size)
     kept = compared if lone == "zero" else np.ones(len(there))
     if scheme == "summed":
         means = compared * (part.probs @ part.rewards) / reach
@@ -308,15 +309,15 @@ def _noise(part: Episodes, scheme: str, size: int) -> Array:
     cross = (size - 1) * (_pull(part, part.to_go) ** 2).sum(axis=1)
     f1 = probs @ (norms * (returns - value))
     f2 = probs @ (norms * (returns - value) ** 2)
+    known = (f0, f1, f2), (value, variance)
     if scheme == "none":
-        return (f2 + 2 * value * f1 + value**2 * f0 + cross) / size
+        return np.asarray(turn_square(size, *known, alone=1, over=0, push=cross))
     # The baseline is a mean of as many as are there, 0 of none.
     alone = (1 - reach) ** (size - 1)
     one_over = _mean_of(size - 1, reach, lambda k: np.where(k > 0, 1 / np.maximum(k, 1), 0.0))
-    own = f2 + 2 * value * alone * f1 + f0 * (variance * one_over + value**2 * alone)
     if size > 1:
         cross = cross * (1 + _mean_of(size - 2, reach, lambda k: 1 / (k + 1.0) ** 2))
-    return (own + cross) / size
+    return np.asarray(turn_square(size, *known, alone, one_over, cross))
 
 
 def _mean_of(count: int, chance: Array, of: Callable[[NDArray[np.int64]], Array]) -> Array:

@@ -26,7 +26,7 @@ import numpy as np
 from ..display.shown import Shown
 from ..moments.record import ContextMatrices, Moments, takes_problems
 from ..validation import Array, changed, number
-from .closed_forms import binary_square
+from .closed_forms import binary_square, seen_rate
 from .count_tables import require_binary
 from .group_size import mse_constants, optimal_group_size
 from .mse import gradient_mse
@@ -53,7 +53,7 @@ def verified_moments(
     wrong = number("false_positive_rate", false_positive_rate, minimum=0.0, maximum=1.0)
     require_binary(moments, "a verifier that errs")
     signal = right - wrong
-    value = wrong + signal * moments.value
+    value = seen_rate(moments.value, right, wrong)
     variance = value * (1 - value)
 
     def matrices() -> Iterator[ContextMatrices]:

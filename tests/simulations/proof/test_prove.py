@@ -8,10 +8,14 @@ from fractions import Fraction
 import pytest
 
 from simulations.__main__ import main
+from simulations.mutants.errors import ROOT, errors, planted
 from simulations.paper import RESULTS
+from simulations.proof import counts
 from simulations.proof.results import BY_STEM, NOT_PROVED
 from simulations.proof.statement import Statement, equal_at
 from ustat_pg.predictions import closed_forms
+
+FORMULAS = "ustat_pg/predictions/closed_forms.py"
 
 
 def test_every_statement_is_proved_and_every_wrong_formula_refuted(
@@ -28,20 +32,24 @@ def test_every_statement_is_proved_and_every_wrong_formula_refuted(
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong"),
+    ("stem", "name", "wrong"),
     [
-        ("grpo_error", lambda size, single, pair: single / size + pair / size**2),
-        ("pair_noise", lambda variance, fisher, gradient: variance * fisher),
-        ("left_share", lambda batch, population: (population - batch) / population),
-        ("budget_noise", lambda size, c1, c2, c3: c1 * size + c2 + c3 / size),
-        ("best_group_size", lambda ratio, root=None: root(ratio)),
+        ("mse", "grpo_error", lambda size, single, pair: single / size + pair / size**2),
+        ("optimality", "pair_noise", lambda variance, fisher, gradient: variance * fisher),
+        ("minibatch", "left_share", lambda batch, population: (population - batch) / population),
+        ("group_size", "budget_noise", lambda size, c1, c2, c3: c1 * size + c2 + c3 / size),
+        ("group_size", "best_group_size", lambda ratio, root=None: root(ratio)),
     ],
 )
 def test_an_error_in_the_formula_that_users_call_is_not_proved(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, wrong: object
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stem: str,
+    name: str,
+    wrong: object,
 ) -> None:
     monkeypatch.setattr(closed_forms, name, wrong)
-    assert main(["prove"]) == 1
+    assert main(["prove", stem]) == 1
     assert "NOT PROVED" in capsys.readouterr().out
 
 
@@ -73,3 +81,20 @@ def test_closed_forms_take_fractions() -> None:
     half = Fraction(1, 2)
     assert closed_forms.grpo_error(4, half, half) == Fraction(1, 6)
     assert BY_STEM
+
+
+@pytest.mark.parametrize("name", [e.name for e in errors().values() if e.file == FORMULAS])
+def test_a_planted_error_in_a_closed_form_is_refused_by_proof_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    error, known = errors()[name], vars(closed_forms)
+    source = (ROOT / FORMULAS).read_text("utf-8")
+    wrong = dict(known)
+    exec(compile(planted(source, error.old, error.new), FORMULAS, "exec"), wrong)
+    for attribute, value in wrong.items():
+        if callable(value) and attribute in known:
+            monkeypatch.setattr(closed_forms, attribute, value)
+    # Sizes that are enough to see an error, in a tenth of the time.
+    monkeypatch.setattr(counts, "SIZES", range(1, 5))
+    asked = [stem for stem in error.stems if stem in BY_STEM] or BY_STEM
+    assert any(not each.proved for stem in asked for each in BY_STEM[stem]())

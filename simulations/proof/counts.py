@@ -1,0 +1,262 @@
+"""Tables by counts: every estimator whose advantages depend on the number of successes, for every pass rate.
+
+Rewards are 0 and 1. A table has symbols for entries, so that what is proved holds of all tables: of the
+named ones, clipped ones and those for other objectives. Each group size is a polynomial identity in the pass
+rate; sizes are kept apart by the powers of a letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb
+from typing import Any
+
+import numpy as np
+import sympy
+
+from ustat_pg.algebra import distinct
+from ustat_pg.predictions import closed_forms as formulas
+
+from .linear import GRPO, LAW, V, error, pair
+from .linear import G as SIZE
+from .statement import Statement, proves
+
+SIZES = range(1, 13)
+SCOPE = "G to 12, every table, every pass rate and law of scores"
+p, F, g2 = sympy.symbols("p E‖s‖² ‖g‖²", positive=True)
+R = sympy.Symbol("E‖s‖²z", positive=True)
+X = sympy.Symbol("x")
+"""Its power is the group size."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Advantages of groups of G: a₁(n) of a success and a₀(n) of a failure, n successes in all."""
+
+    group_size: int
+
+    @cached_property
+    def successes(self) -> Any:
+        return np.array([0, *sympy.symbols(f"a1(1:{self.group_size + 1})")], dtype=object)
+
+    @cached_property
+    def failures(self) -> Any:
+        return np.array([*sympy.symbols(f"a0(:{self.group_size})"), 0], dtype=object)
+
+    def over_groups(self, value: Callable[[int, int, int], Any]) -> Any:
+        """E f(n) over the n successes of a group: f may have p or 1-p below, which a chance cancels.
+
+        Arguments:
+            value: given n, and the powers of p and 1-p in the chance of one such group, f times the chance.
+        """
+        size = self.group_size
+        return sum(comb(size, n) * value(n, n, size - n) for n in range(size + 1))
+
+
+def chance(won: int, lost: int) -> Any:
+    """p^won (1-p)^lost, where a negative power is of a term that is 0."""
+    return p ** max(won, 0) * (1 - p) ** max(lost, 0)
+
+
+def mean_of(size: int) -> formulas.Mean:
+    """The mean over the successes among the outputs that are not set aside."""
+
+    def mean(aside: int, won: int, values: Sequence[Any]) -> Any:
+        return sum(
+            comb(size - aside, m) * chance(m, size - aside - m) * value
+            for m, value in enumerate(values)
+        )
+
+    return mean
+
+
+def square(table: Table) -> Any:
+    """E‖ĝ‖² from the definition: given the rewards, scores are independent with means g/p and -g/(1-p)."""
+    a1, a0, size = table.successes, table.failures, table.group_size
+
+    def value(n: int, won: int, lost: int) -> Any:
+        singles = n * a1[n] ** 2 * R * chance(won - 1, lost)
+        singles += lost * a0[n] ** 2 * (F - R) * chance(won, lost - 1)
+        pairs = n * (n - 1) * a1[n] ** 2 * chance(won - 2, lost)
+        pairs += lost * (lost - 1) * a0[n] ** 2 * chance(won, lost - 2)
+        pairs -= 2 * n * lost * a1[n] * a0[n] * chance(won - 1, lost - 1)
+        return singles + pairs * g2
+
+    return table.over_groups(value) / sympy.Integer(size) ** 2
+
+
+def weight(table: Table) -> Any:
+    """w with E ĝ = w g, from the definition."""
+    a1, a0 = table.successes, table.failures
+
+    def value(n: int, won: int, lost: int) -> Any:
+        return n * a1[n] * chance(won - 1, lost) - lost * a0[n] * chance(won, lost - 1)
+
+    return table.over_groups(value) / sympy.Integer(table.group_size)
+
+
+def first_order(table: Table) -> Any:
+    """G E‖E[ĝ | one output] - E ĝ‖² from the definition: α_z s + γ_z g of an output (s, z), over G."""
+    a1, a0, size = table.successes, table.failures, table.group_size
+    others = size - 1
+
+    def given(own: int) -> tuple[Any, Any]:
+        alone = pull = sympy.Integer(0)
+        for m in range(size):
+            ways, n = comb(others, m), m + own
+            alone += ways * chance(m, others - m) * (a1 if own else a0)[n]
+            pull += ways * m * a1[n] * chance(m - 1, others - m)
+            pull -= ways * (others - m) * a0[n] * chance(m, others - m - 1)
+        return alone, pull
+
+    (won, for_won), (lost, for_lost) = given(1), given(0)
+    singles = won**2 * R + lost**2 * (F - R)
+    crossed = 2 * (won * for_won - lost * for_lost) + p * for_won**2 + (1 - p) * for_lost**2
+    return (singles + (crossed - (size * weight(table)) ** 2) * g2) / sympy.Integer(size)
+
+
+def at_each_size(value: Callable[[Table], Any], most: int | None = None) -> Any:
+    """The values at all sizes, or those to a largest, each with the size as the power of a letter."""
+    return sum(X**size * value(Table(size)) for size in SIZES if most is None or size <= most)
+
+
+def wrong(formula: Any, value: Callable[[Table], Any], right: Callable[[Table], Any]) -> Any:
+    """A formula with other values at groups of 2 and 3."""
+    return formula + at_each_size(lambda t: value(t) - right(t) if t.group_size > 1 else 0, 3)
+
+
+def chances(table: Table) -> formulas.Mean:
+    """The law of the successes among the outputs that are not set aside."""
+    return mean_of(table.group_size)
+
+
+def moment(table: Table, **changed: Any) -> Any:
+    """E‖ĝ‖² by the closed form, some shares of it changed."""
+    shares = formulas.table_shares(table, chances(table))
+    return formulas.centred_moment(shares._replace(**changed), R, F, g2)
+
+
+@proves("count_advantages")
+def beyond_1() -> Iterator[Statement]:
+    """Mean, error and its part of first order; a verifier that errs."""
+
+    def table_weight(table: Table) -> Any:
+        return formulas.table_weight(table, chances(table))
+
+    def shifted(table: Table) -> Any:
+        return chances(table)(1, 0, table.successes[1:] - table.failures[1:])
+
+    mean = at_each_size(table_weight)
+    yield Statement(
+        "mean of a table over g",
+        at_each_size(weight),
+        mean,
+        {"a failure beside one success more": wrong(mean, shifted, table_weight)},
+        SCOPE,
+    )
+    whole = at_each_size(moment)
+    apart = wrong(whole, lambda table: moment(table, mixed=0, turned=0), moment)
+    yield Statement(
+        "E‖ĝ‖² of a table",
+        at_each_size(square),
+        whole,
+        {"a success and a failure do not meet": apart},
+        SCOPE,
+    )
+    few = 6
+    yield Statement(
+        "its part of first order",
+        at_each_size(first_order, few),
+        at_each_size(lambda t: formulas.first_order(t, chances(t), p, R, F, g2), few),
+        scope=SCOPE.replace("12", str(few)),
+    )
+
+    def unbiased(table: Table) -> Any:
+        gains = dict(zip(table.successes[1:], 1 + table.failures[:-1], strict=True))
+        return weight(table).subs(gains)
+
+    yield Statement(
+        "δ = 1 is unbiased for J", at_each_size(unbiased), at_each_size(lambda _: 1), {}, SCOPE
+    )
+    yield from verifier()
+
+
+def verifier() -> Iterator[Statement]:
+    """A verifier that accepts right answers at the rate a and wrong ones at c, whatever their text."""
+    a, c = sympy.symbols("a c", positive=True)
+    seen = formulas.seen_rate(p, a, c)
+    scope = "every a, c, p and law of scores"
+    # Right answers: E‖s‖² z = R and E s z = g; wrong ones: F - R and -g.
+    yield Statement("share of answers that are accepted", a * p + c * (1 - p), seen, scope=scope)
+    g = sympy.Symbol("g")
+    yield Statement("E s z̃", a * g + c * -g, (a - c) * g, {"a g": a * g}, scope)
+    cross = R - p * F
+    accepted = a * R + c * (F - R)
+    yield Statement("E‖s‖²(z̃ - p̃)", accepted - seen * F, (a - c) * cross, {}, scope)
+    spread = (1 - seen) ** 2 * accepted + seen**2 * (F - accepted)
+    yield Statement(
+        "E‖s‖²(z̃ - p̃)²",
+        spread,
+        formulas.binary_square(seen, (a - c) * cross, F),
+        {"at the true pass rate": formulas.binary_square(p, (a - c) * cross, F)},
+        scope,
+    )
+
+
+@proves("best_baseline")
+def beyond_2() -> Iterator[Statement]:
+    """The best table solves the equations where its error has no slope; the best amount of shrinkage."""
+    most = 8
+
+    def slopes(table: Table) -> Any:
+        """The slope of G/2 E‖ĝ‖² in each a₀, where a₁ = a₀ + δ, in the powers of a letter."""
+        gains = dict(zip(table.successes[1:], _gains(table) + table.failures[:-1], strict=True))
+        noise = sympy.expand(square(table).subs(gains)) * table.group_size / 2
+        return _by_power(sympy.diff(noise, a0) for a0 in table.failures[:-1])
+
+    def equations(table: Table, gain: int = 1) -> Any:
+        size = table.group_size
+        law = np.array([comb(size - 1, m) * chance(m, size - 1 - m) for m in range(size)])
+        two = np.array([comb(size - 2, m) * chance(m, size - 2 - m) for m in range(size - 1)])
+        pairs = (size - 1) * g2 * two
+        known = gain * _gains(table), F * law, R * law, pairs
+        diagonal, right = formulas.normal_equations(*known)
+        a0 = table.failures[:-1]
+        off = np.array([0, *(-pairs * a0[:-1])]) + np.array([*(-pairs * a0[1:]), 0])
+        return _by_power(diagonal * a0 + off - right)
+
+    equal = at_each_size(equations, most)
+    yield Statement(
+        "equations of the best table with any mean",
+        at_each_size(slopes, most),
+        equal,
+        {"the mean is forgotten": wrong(equal, lambda t: equations(t, 0), equations)},
+        "G to 8, every mean, every pass rate and law of scores",
+    )
+    amount, off = sympy.symbols("λ δ", real=True)
+    # Shrunk towards μ = V + δ: what is subtracted is (1-λ) times the others' mean and λ μ.
+    shrunk = distinct(SIZE, "s z") / SIZE - amount * (V + off) * distinct(SIZE, "s") / SIZE
+    shrunk -= (1 - amount) * distinct(SIZE, "s", "z") / (SIZE * (SIZE - 1))
+    yield Statement("without shrinkage it is grpo", error(shrunk.subs(amount, 0)), error(GRPO))
+    others, cross = pair() / (SIZE - 1), LAW.moment("s s z") - V * LAW.moment("s s")
+    best = formulas.best_amount(others, off * cross, off**2 * LAW.moment("s s"))
+    curvature = 2 * (others + off**2 * LAW.moment("s s")) / SIZE
+    yield Statement(
+        "the slope of the error in λ is 0 at λ* alone",
+        sympy.diff(error(shrunk), amount),
+        curvature * (amount - best),
+        {"without E‖s‖²a": curvature * (amount - best.subs(off, 0))},
+        "every G, every μ and every law",
+    )
+
+
+def _gains(table: Table) -> Any:
+    return np.array(sympy.symbols(f"δ(:{table.group_size})"), dtype=object)
+
+
+def _by_power(values: Any) -> Any:
+    """Several values as one, each with its place as the power of a letter."""
+    y = sympy.Symbol("y")
+    return sum(y**k * value for k, value in enumerate(values))
