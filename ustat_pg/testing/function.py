@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from ..engines import Estimator
+from ..rounding import SINGLE, SINGLE_GIVEN
 from ..validation import Array, InputError, finite_array, integer, one_of
 
 LAYOUTS = ("batched", "minibatch", "group")
@@ -21,12 +22,8 @@ INPUTS = ("rewards", "squared_norms", "contexts")
 TURN_INPUTS = ("rewards", "reached", "states")
 """The arguments that a function over turns can take; it takes the first two."""
 
-_SAME_ANSWER_RTOL = 1e-4
-"""Two evaluations of one group that differ by more, relatively, are not the rounding of float32."""
 _WATCHED_CALLS, _WATCHED_GROUPS = 50, 8
 """First calls in which groups must stay apart, and the number of groups from which every call must."""
-SINGLE_PRECISION = 1e-5
-"""The relative error that single precision is allowed."""
 
 
 P = ParamSpec("P")
@@ -81,7 +78,7 @@ class UnderTest:
         *,
         turns: bool = False,
     ) -> None:
-        self.same = max(_SAME_ANSWER_RTOL, relative_tolerance(rtol))
+        self.same = max(SINGLE_GIVEN, relative_tolerance(rtol))
         if not callable(function):
             raise InputError(f"function is {function!r}: it must be callable")
         one_of("layout", layout, LAYOUTS)
@@ -258,7 +255,7 @@ class UnderTest:
     @property
     def hint(self) -> str:
         return (
-            f"; the advantages came in single precision: rtol={SINGLE_PRECISION:g} allows for that"
+            f"; the advantages came in single precision: rtol={SINGLE:g} allows for that"
             if self.single
             else ""
         )
