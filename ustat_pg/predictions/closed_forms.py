@@ -129,11 +129,15 @@ def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
     lone, size = lone_shares(table, mean, other), len(table.successes) - 1
     if size == 1:
         return Shares(*lone, 0, 0, 0, 0)
-    a, b, share = table, other or table, (size - 1) / size
-    both = share * mean(2, 2, (a.successes * b.successes)[2:])
-    none = share * mean(2, 0, (a.failures * b.failures)[:-2])
-    mixed = share * mean(2, 1, (a.successes * b.failures)[1:-1])
-    turned = mixed if a is b else share * mean(2, 1, (a.failures * b.successes)[1:-1])
+    a, b = table, other or table
+
+    def pairs(won: int, values: Any) -> Any:
+        return mean(2, won, values) * (size - 1) / size
+
+    both = pairs(2, (a.successes * b.successes)[2:])
+    none = pairs(0, (a.failures * b.failures)[:-2])
+    mixed = pairs(1, (a.successes * b.failures)[1:-1])
+    turned = mixed if a is b else pairs(1, (a.failures * b.successes)[1:-1])
     return Shares(*lone, both, none, mixed, turned)
 
 
