@@ -27,13 +27,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown
-from ..inference.constants import least_noise, paired
+from ..inference.constants import least_noise
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
 from ..validation import InputError, field, finite_array, integer, number, positive, record
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
-from .closed_forms import costly_slope, grpo_error, left_share, minibatch_error
+from .closed_forms import constants_of_pairs, costly_slope, grpo_error, left_share, minibatch_error
 from .count_tables import is_binary
 from .mse import gradient_mse
 
@@ -170,7 +170,7 @@ def paired_constants(
     gamma: ArrayLike,
     group_size: int,
     phi_over_tau: ArrayLike = 1.0,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """c1, c2 and c3 from inner products of a step's own terms Aᵢ sᵢ [exact].
 
     With leave-one-out advantages, a prompt's terms have
@@ -190,7 +190,8 @@ def paired_constants(
     [0.75, 3.0, 5.0]
     """
     others = integer("group size", group_size, 2) - 1
-    return paired(np.asarray(alpha), np.asarray(beta), np.asarray(gamma), others, phi_over_tau)
+    given = map(np.asarray, (alpha, beta, gamma))
+    return constants_of_pairs(*given, others, np.asarray(phi_over_tau))
 
 
 def optimal_group_size(
