@@ -190,7 +190,7 @@ def paired_constants(
     [0.75, 3.0, 5.0]
     """
     others = integer("group size", group_size, 2) - 1
-    given = map(np.asarray, (alpha, beta, gamma))
+    given = np.asarray(alpha), np.asarray(beta), np.asarray(gamma)
     return constants_of_pairs(*given, others, np.asarray(phi_over_tau))
 
 
