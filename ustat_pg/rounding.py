@@ -1,4 +1,6 @@
-"""What counts as rounding: one tolerance for each meaning, in double precision, ε = 2⁻⁵² = 2.2e-16."""
+"""What counts as rounding: one tolerance for each meaning, in double precision, ε = 2⁻⁵² = 2.2e-16,
+unless it is named SINGLE.
+"""
 
 OPERATION = 1e-15
 """Relative error of a number after a few operations: some 5 ε."""
@@ -12,3 +14,7 @@ SQUARE = DERIVED**2
 GIVEN = 1e-9
 """Of what holds exactly in theory (a sum of 1, symmetry, orthogonality), for numbers that come from elsewhere
 and are good to nine digits."""
+SINGLE = 1e-5
+"""Of what is made of sums in single precision, ε = 6e-8, as DERIVED in double."""
+SINGLE_GIVEN = 1e-4
+"""Of what holds exactly in theory, for numbers of other code in single precision, as GIVEN in double."""

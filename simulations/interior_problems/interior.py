@@ -174,7 +174,7 @@ class InteriorProblem(ABC):
         """Whether a context has a share in how the return depends on θ, (X,)."""
         mean = self.mean_rewards
         spread = np.ptp(mean, axis=1)
-        return (self.context_probs > 0) & (spread > 1e-13 * (1 + np.abs(mean).max()))
+        return (self.context_probs > 0) & (spread > DERIVED * (1 + np.abs(mean).max()))
 
     def objective(self, theta: ArrayLike) -> Array:
         """J(θ) for parameters (..., d): (...)."""

@@ -29,6 +29,7 @@ from scipy.special import softmax
 
 from ustat_pg.policies import ArmLinearSoftmax
 from ustat_pg.problems.softmax_bandit import SoftmaxBandit
+from ustat_pg.rounding import DERIVED
 from ustat_pg.validation import (
     Array,
     InputError,
@@ -93,7 +94,7 @@ class LocationBandit(InteriorProblem):
             raise InputError(f"arms are {self.arms.tolist()}: they must be different")
         if self.second_rewards is not None and self.second_probs is not None:
             off = (self.second_rewards * self.second_probs).sum(axis=-1) - self.mean_rewards
-            if np.abs(off).max() > 1e-12 * max(1.0, float(np.abs(self.rewards).max())):
+            if np.abs(off).max() > DERIVED * max(1.0, float(np.abs(self.rewards).max())):
                 raise InputError(
                     "the second action changes a mean reward: it may change its law only"
                 )

@@ -2,6 +2,8 @@
 
 from fractions import Fraction
 from itertools import permutations, product
+from math import comb
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,11 +40,14 @@ from ustat_pg.predictions import (
 from ustat_pg.predictions.closed_forms import (
     baseline_square,
     budget_noise,
+    centred_moment,
     costly_slope,
     grpo_error,
+    inner_product,
     left_share,
     minibatch_error,
     pair_noise,
+    table_shares,
 )
 from ustat_pg.problems import (
     SoftmaxBandit,
@@ -298,3 +303,42 @@ def test_the_formulas_keep_fractions_and_are_what_predictions_return():
         minibatch_error(batch, c1, pairs, left_share(batch, Fraction(7)))
         == (c1 * Fraction(5, 6) + pairs) / batch
     )
+
+
+def test_the_second_moment_by_counts_is_that_of_all_groups_in_fractions():
+    size, p = 3, Fraction(2, 5)
+    one, other = (
+        SimpleNamespace(
+            successes=np.array([Fraction(a, n + 2) for n in range(size + 1)]),
+            failures=np.array([Fraction(n - b, n + 1) for n in range(size + 1)]),
+        )
+        for a, b in ((3, 1), (-2, 5))
+    )
+
+    def mean(own, won, values):
+        others = size - own
+        law = [comb(others, m) * p**m * (1 - p) ** (others - m) for m in range(others + 1)]
+        return sum(chance * value for chance, value in zip(law, values, strict=True))
+
+    def expected(*tables, vectors):
+        """E of the product of two estimates; a success adds one number, a failure another."""
+        total = Fraction(0)
+        for group in product((1, 0), repeat=size):
+            n = sum(group)
+            each = [
+                sum((t.successes if z else t.failures)[n] * u[1 - z] for z in group) / size
+                for t, u in zip(tables, vectors, strict=True)
+            ]
+            total += p**n * (1 - p) ** (size - n) * each[0] * each[1]
+        return total
+
+    score = 1 - p, -p
+    gradient = p * (1 - p)
+    known = p * score[0] ** 2, p * score[0] ** 2 + (1 - p) * score[1] ** 2, gradient**2
+    second = centred_moment(table_shares(one, mean), *known)
+    assert second == expected(one, one, vectors=(score, score))
+    u, v = (Fraction(3), Fraction(-7)), (Fraction(1, 2), Fraction(5))
+    (a, b), (c, d) = ((p * w[0], (1 - p) * w[1]) for w in (u, v))
+    means = a * v[0], b * v[1], a * c, b * d, a * d, b * c
+    inner = inner_product(table_shares(one, mean, other), means)
+    assert inner == expected(one, other, vectors=(u, v))

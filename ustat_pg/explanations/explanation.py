@@ -13,6 +13,7 @@ from ..catalogue import Family, Meaning, catalogue, short_name
 from ..catalogue.specs import NEAR
 from ..catalogue.turns import over_turns
 from ..display import shown
+from ..rounding import GIVEN
 from ..validation import InputError, nearest
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def _bias(explanation: Explanation) -> str:
     assert explanation.mean_factor is not None
     pairs = list(zip(explanation.pass_rates, explanation.mean_factor, strict=True))
     shown = ", ".join(f"{w:.4g} at p = {p:.4g}" for p, w in _some(pairs))
-    same = bool(np.ptp(explanation.weight["w"]) < 1e-9) if explanation.weight else False
+    same = bool(np.ptp(explanation.weight["w"]) < GIVEN) if explanation.weight else False
     what = "prompts are reweighted by their pass rate"
     if same:
         # A divisor computed from rewards is constant only if rewards take two values.

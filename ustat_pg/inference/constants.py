@@ -95,16 +95,3 @@ def least_noise(c1: Any, c2: Any, c3: Any) -> Any:
     Under the root negative estimates count as 0.
     """
     return c1 + c2 + 2 * np.sqrt(np.maximum(c1, 0.0)) * np.sqrt(np.maximum(c3, 0.0))
-
-
-def constants_from(tau: Any, phi: Any, spread: Any, signal: Any) -> tuple[Any, Any, Any]:
-    """c1, c2 and c3 from E τ, E φ, E‖g(X)‖² and ‖g‖², numbers or arrays."""
-    return spread - signal, tau - spread, phi + spread
-
-
-def paired(
-    alpha: Any, beta: Any, gamma: Any, others: float, phi_over_tau: Any
-) -> tuple[Any, Any, Any]:
-    """c1, c2 and c3 from α, β and γ (:func:`~ustat_pg.predictions.paired_constants`); ``others`` is G - 1."""
-    tau = alpha / (1 + np.asarray(phi_over_tau) / others)
-    return constants_from(tau, phi_over_tau * tau, beta / (1 + 1 / others**2), gamma)

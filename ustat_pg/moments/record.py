@@ -183,8 +183,20 @@ def takes_problems(
     return taking
 
 
+class _Outputs:
+    """All outputs of a problem, with their chances π(k | x) and mean rewards E[z | x, k], (X, K) each."""
+
+    probs: Array
+    rewards: Array
+
+    @property
+    def value(self) -> Array:
+        """V(x) = E[z | x], (X,)."""
+        return np.asarray((self.probs * self.rewards).sum(axis=1))
+
+
 @record()
-class WeightedOutcomes:
+class WeightedOutcomes(_Outputs):
     """All outputs of a problem of weighted scores u, whose mean need not be 0; rewards 0 and 1.
 
     A penalty v, where there is one, is added to an estimate as (1/G) Σᵢ vᵢ, without an advantage.
@@ -193,7 +205,7 @@ class WeightedOutcomes:
     Arguments:
         context_probs: ρ(x), (X,).
         probs: of the policy that draws, (X, K).
-        success: E[z | x, k], (X, K).
+        rewards: E[z | x, k], (X, K).
         scores: u⁺, (X, K, d).
         targets: what the mean estimate of each context is to be near, (X, d).
         lost_scores: u⁻, (X, K, d), where it differs.
@@ -202,7 +214,7 @@ class WeightedOutcomes:
 
     context_probs: Array = field(probabilities, ndim=1)
     probs: Array = field(finite_array, ndim=2, minimum=0)
-    success: Array = field(finite_array, ndim=2)
+    rewards: Array = field(finite_array, ndim=2)
     scores: Array = field(finite_array, ndim=3)
     targets: Array = field(finite_array, ndim=2)
     lost_scores: Array | None = field(finite_array, ndim=3, default=None)
@@ -210,7 +222,7 @@ class WeightedOutcomes:
 
 
 @record()
-class TokenOutcomes:
+class TokenOutcomes(_Outputs):
     """All outputs of a token problem, token by token, under the policy that draws and the policy now.
 
     Arguments:
@@ -233,7 +245,7 @@ class TokenOutcomes:
     binary: bool
 
     @property
-    def probs(self) -> Array:
+    def probs(self) -> Array:  # type: ignore[override]
         """π_old(k | x), (X, K)."""
         return np.asarray(np.exp(self.old.sum(axis=-1)))
 

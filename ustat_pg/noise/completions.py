@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..inference import log_ratio, means
 from ..inference.estimate import Estimate
+from ..predictions.closed_forms import table_shares
 from ..validation import Array, InputError, integer
 from .estimate import OF_SHARES, Law, NoiseEstimate, estimate_noise, noise_and_signal
 from .shares import two_valued
@@ -148,9 +149,6 @@ def coefficients(table: Any, room: int) -> Array:
     They multiply the two entries of ``alone``, the products of two successes, of two failures and of one of
     each, and the two sums; the last is G'.
     """
-    # Formulas of counts alone take scipy.
-    from ..predictions.closed_forms import table_shares
-
     n = np.arange(room + 1)
 
     def mean(own: int, won: int, values: Array) -> Array:

@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..inference import SQUARE, Means, beside, means, ratio
-from ..inference.constants import Estimates, constant_estimates, constants_from
+from ..inference.constants import Estimates, constant_estimates
 from ..inference.estimate import Estimate
+from ..predictions.closed_forms import constants_from
 from ..validation import Array, InputError
 from .lags import LINE, Lagged, combined, line_sums
 from .shares import COLUMNS, rounded, share_sums, shared, shares_of

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..rounding import SINGLE_GIVEN
+
 
 @dataclass
 class Use:
@@ -127,5 +129,7 @@ def _normalisation(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], 
         probe = torch.linspace(-2, 3, 2 * len(weight), dtype=dtype, device=weight.device)
         probe = probe.view(1, 2, -1)
         affine = with_weight(zero, probe) + other * scaled(probe)
-        alike = torch.allclose(with_weight(other, probe), affine, rtol=1e-4, atol=1e-4)
+        alike = torch.allclose(
+            with_weight(other, probe), affine, rtol=SINGLE_GIVEN, atol=SINGLE_GIVEN
+        )
     return scaled if alike else None

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from scipy.linalg import polar
 from scipy.special import logsumexp
 
+from ..rounding import GIVEN
 from ..validation import Array, InputError, field, finite_array, frozen, record
 from .softmax import ScoreTable, SoftmaxPolicy
-
-_ROUNDING_SHARE = 1e-10
-"""Mean score, against the longest, up to which it is taken for rounding in float64."""
 
 
 class _Table(ScoreTable):
@@ -46,11 +44,11 @@ class _Table(ScoreTable):
                 f"{name} have shape {shape}: the first two must be contexts and outputs, {logs.shape}"
             )
         total = logsumexp(logs, axis=1)
-        if np.abs(total).max() > _ROUNDING_SHARE:
+        if np.abs(total).max() > GIVEN:
             x = int(np.abs(total).argmax())
             raise InputError(
                 f"probabilities of context {x} sum to {float(np.exp(total[x]))!r}: they must sum "
-                f"to 1 within {_ROUNDING_SHARE:g}"
+                f"to 1 within {GIVEN:g}"
             )
 
     def _origin_of(self, contexts: NDArray[np.intp]) -> dict[str, Array] | None:
@@ -97,11 +95,11 @@ class TabulatedPolicy(_Table):
         longest = np.sqrt(np.einsum("xkd,xkd->xk", scores, scores).max(axis=1))
         # Where every score is rounding, so is their mean: there is nothing to compare it with.
         share = np.linalg.norm(mean, axis=1) / np.maximum(longest, 1e-30)
-        if ((share > _ROUNDING_SHARE) & (longest > _ROUNDING_SHARE)).any():
-            x = int((share * (longest > _ROUNDING_SHARE)).argmax())
+        if ((share > GIVEN) & (longest > GIVEN)).any():
+            x = int((share * (longest > GIVEN)).argmax())
             raise InputError(
                 f"scores of context {x} have a mean {share[x]:.3g} times the longest: E[s | x] "
-                f"must be 0 within {_ROUNDING_SHARE:g}; these are not the scores of these "
+                f"must be 0 within {GIVEN:g}; these are not the scores of these "
                 "probabilities"
             )
         scores = scores - mean[:, None, :]

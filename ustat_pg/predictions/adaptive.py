@@ -266,17 +266,16 @@ def _rates(moments: Moments) -> Array:
     return np.clip(moments.value, 0.0, 1.0)
 
 
-def _kept(plan: Plan) -> Array:
-    return np.array([float(chance) for chance in plan.stops.kept])
+def _chances(plan: Plan, p: Array) -> Callable[[int, int], Array]:
+    """P(t) kept(t) over pⁱ qʲ, given i and j, (..., T)."""
+    kept = np.array([float(chance) for chance in plan.stops.kept])
+    return lambda won, lost: kept * plan.stops.probabilities(p, won, lost)
 
 
 def _weight(plan: Plan, uses: _Uses, p: Array) -> Array:
     """Σₜ P(t) kept(t) [a/p - b/q], with the shape of p."""
-    stops, kept = plan.stops, _kept(plan)
-    return np.asarray(
-        stops.probabilities(p, won=1) @ (kept * uses.won)
-        - stops.probabilities(p, lost=1) @ (kept * uses.lost)
-    )
+    chances = _chances(plan, p)
+    return np.asarray(chances(1, 0) @ uses.won - chances(0, 1) @ uses.lost)
 
 
 def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
@@ -289,10 +288,8 @@ def _normaliser(plan: Plan, p: Array, kept_share: float) -> Array:
 
 def _second_moment(plan: Plan, uses: _Uses, moments: Moments) -> Array:
     """Σₜ P(t) kept(t) E[‖ĝ‖² | t], (X,)."""
-    kept, p = _kept(plan), _rates(moments)
-    shares = uses.shares(lambda won, lost: kept * plan.stops.probabilities(p, won, lost))
     known = moments.norm_reward, moments.fisher_trace, moments.gradient_sq
-    return np.asarray(centred_moment(shares, *known))
+    return np.asarray(centred_moment(uses.shares(_chances(plan, _rates(moments))), *known))
 
 
 @takes_problems

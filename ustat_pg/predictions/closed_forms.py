@@ -80,6 +80,19 @@ def minibatch_error(batch_size: Any, between: Any, within: Any, share: Any = 1) 
     return (share * between + within) / batch_size
 
 
+def constants_from(square: Any, variance_trace: Any, spread: Any, signal: Any) -> tuple[Any, ...]:
+    """c1, c2 and c3 from E τ, E[σ² tr F], E‖g(X)‖² and ‖g‖² (Theorem 7, group_size)."""
+    return spread - signal, square - spread, variance_trace + spread
+
+
+def constants_of_pairs(
+    alpha: Any, beta: Any, gamma: Any, others: Any, phi_over_tau: Any
+) -> tuple[Any, ...]:
+    """The same from α, β, γ (:func:`ustat_pg.predictions.paired_constants`) and G - 1 other outputs."""
+    square = alpha / (1 + phi_over_tau / others)
+    return constants_from(square, phi_over_tau * square, beta / (1 + 1 / others**2), gamma)
+
+
 def budget_noise(group_size: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """c1 G + c2 + c3/(G-1), what K times the error of grpo is at K = BG outputs (Theorem 7, group_size).
 
@@ -166,13 +179,13 @@ def table_shares(table: Any, mean: Mean, other: Any = None) -> Shares:
         return Shares(*lone, 0, 0, 0, 0)
     a, b = table, other or table
 
-    def share(successes: int, products: Any) -> Any:
-        return (size - 1) * mean(2, successes, products) / size
+    def pairs(won: int, values: Any) -> Any:
+        return mean(2, won, values) * (size - 1) / size
 
-    both = share(2, (a.successes * b.successes)[2:])
-    none = share(0, (a.failures * b.failures)[:-2])
-    mixed = share(1, (a.successes * b.failures)[1:-1])
-    turned = mixed if a is b else share(1, (a.failures * b.successes)[1:-1])
+    both = pairs(2, (a.successes * b.successes)[2:])
+    none = pairs(0, (a.failures * b.failures)[:-2])
+    mixed = pairs(1, (a.successes * b.failures)[1:-1])
+    turned = mixed if a is b else pairs(1, (a.failures * b.successes)[1:-1])
     return Shares(*lone, both, none, mixed, turned)
 
 

@@ -1,16 +1,14 @@
 """Exact results for every critic-free estimator with rewards 0 and 1 (count_advantages, best_baseline).
 
 With such rewards the advantages of a group are a table: a₁(n) for a success and a₀(n) for a failure, n
-the number of successes among G. At a prompt with pass rate p, m ~ Binomial(G-1, p) the successes
-among the others and l ~ Binomial(G-2, p),
+the number of successes among G. At a prompt with pass rate p and m ~ Binomial(G-1, p) successes among the
+others
 
-    E ĝ    = w(p) g,    w(p) = E δ(m),    δ(m) = a₁(m+1) - a₀(m)
-    E‖ĝ‖²  = (1/G) E[ a₁(m+1)² E‖s‖² z + a₀(m)² E‖s‖² (1-z) ]
-             + ((G-1)/G) ‖g‖² E[ a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)² ]
+    E ĝ = w(p) g,    w(p) = E δ(m),    δ(m) = a₁(m+1) - a₀(m).
 
-and matrices have the same formulas. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
-    estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. If δ = 1 the
-    advantages are those of a leave-one-out baseline b(m) = -a₀(m).
+So w is a Bernstein polynomial of degree G-1 with coefficients δ: the estimator climbs E Φ(V(X)) with
+Φ' = w, and climbs J, without bias, if and only if δ = 1. Where δ = 1 the advantages are those of a
+leave-one-out baseline b(m) = -a₀(m). E‖ĝ‖² is :func:`~ustat_pg.predictions.closed_forms.centred_moment`.
 
 One output (s, z) moves the estimate by E[ĝ | s, z] - E ĝ = (α_z s - w g + (z-p) w'(p) g)/G, with
 α₁ = E a₁(m+1) and α₀ = E a₀(m). The sum of these over the group is Hoeffding's first-order part of ĝ, of

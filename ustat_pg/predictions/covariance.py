@@ -6,11 +6,13 @@ The trace is the mean squared error of :mod:`ustat_pg.predictions.mse` minus the
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..moments.record import Moments, takes_problems
+from ..registry import Record
 from ..rounding import SUM
 from ..validation import Array, InputError, integer
 from .closed_forms import (
@@ -68,40 +70,41 @@ def _gradient_covariance(
     record = with_closed_form(estimator, size)
     share = prompt_share(moments, prompts, design)
     values = baseline_values(moments, record, constant, critic)
-    if not record.closed_form:
-        return _table_covariance(moments, count_table(estimator, size, moments), share, prompts)
+    if record.closed_form:
+        alone = _by_moments(moments, record, values - moments.value, size)
+    else:
+        alone = _by_table(moments, count_table(estimator, size, moments))
     between = within = mean = np.zeros(())
-    shifts = values - moments.value
-    for probability, shift, variance, context in zip(
-        moments.context_probs, shifts, moments.reward_variance, moments.matrices(), strict=True
-    ):
+    for probability, (covariance, gradient) in zip(moments.context_probs, alone, strict=True):
+        within = within + probability * covariance
+        between = between + probability * np.outer(gradient, gradient)
+        mean = mean + probability * gradient
+    return np.asarray(minibatch_error(prompts, between - np.outer(mean, mean), within, share))
+
+
+def _by_moments(
+    moments: Moments, record: Record, shifts: Array, size: int
+) -> Iterator[tuple[Array, Array]]:
+    """Covariance and mean of one prompt's estimate, of an estimator with a closed form, prompt by prompt."""
+    length = whole_group_share(size) if record.whole_group else 1.0
+    known = zip(shifts, moments.reward_variance, moments.matrices(), strict=True)
+    for shift, variance, context in known:
         outer = np.outer(context.gradient, context.gradient)
-        known = context.squared_advantage, context.advantage, context.fisher
-        single = baseline_square(*known, shift) - outer
+        squares = context.squared_advantage, context.advantage, context.fisher
+        single = baseline_square(*squares, shift) - outer
         alone = single / size
         if record.of_pairs and size > 1:
             alone = grpo_error(size, single, pair_noise(variance, context.fisher, outer))
-        within = within + probability * alone
-        between = between + probability * outer
-        mean = mean + probability * context.gradient
-    covariance = minibatch_error(prompts, between - np.outer(mean, mean), within, share)
-    return covariance * whole_group_share(size) ** 2 if record.whole_group else covariance
+        yield length**2 * alone, length * context.gradient
 
 
-def _table_covariance(moments: Moments, table: CountTable, share: float, batch_size: int) -> Array:
-    """The covariance of an estimator that is a table by counts, (d, d)."""
+def _by_table(moments: Moments, table: CountTable) -> Iterator[tuple[Array, Array]]:
+    """The same of an estimator that is a table by counts."""
     require_binary(moments, "a table by counts")
-    between = within = mean = np.zeros(())
-    of_contexts = table.second_moment_matrices(moments)
-    factors = table.weight(moments.value)
-    for probability, weight, (second, context) in zip(
-        moments.context_probs, factors, of_contexts, strict=True
-    ):
-        outer = weight**2 * np.outer(context.gradient, context.gradient)
-        within = within + probability * (second - outer)
-        between = between + probability * outer
-        mean = mean + probability * weight * context.gradient
-    return np.asarray(minibatch_error(batch_size, between - np.outer(mean, mean), within, share))
+    seconds = table.second_moment_matrices(moments)
+    for weight, (second, context) in zip(table.weight(moments.value), seconds, strict=True):
+        gradient = weight * context.gradient
+        yield second - np.outer(gradient, gradient), gradient
 
 
 @takes_problems

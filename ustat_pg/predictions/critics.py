@@ -51,8 +51,8 @@ def critic_excess(
                 f"the variance of predicted values is {spread.tolist()}: it must be at least 0, one "
                 f"per context ({len(moments)})"
             )
-    excess = baseline_square(0.0, moments.norm_advantage, moments.fisher_trace, error)
-    excess = excess + moments.fisher_trace * spread
+    known = moments.norm_advantage, moments.fisher_trace
+    excess = baseline_square(moments.fisher_trace * spread, *known, error)
     return float(moments.context_probs @ excess) / (size * prompts)
 
 

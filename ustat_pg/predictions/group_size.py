@@ -27,7 +27,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..display.shown import Shown
-from ..inference.constants import paired
 from ..moments.record import HasMoments, Moments, moments_of, takes_problems
 from ..registry import record_of
 from ..rounding import DERIVED, OPERATION, SUM
@@ -35,6 +34,7 @@ from ..validation import InputError, field, finite_array, integer, number, posit
 from .advice import ERRS, GroupSizeAdvice, GroupSizeRow
 from .closed_forms import (
     best_group_size,
+    constants_of_pairs,
     costly_slope,
     grpo_error,
     least_noise,
@@ -177,7 +177,7 @@ def paired_constants(
     gamma: ArrayLike,
     group_size: int,
     phi_over_tau: ArrayLike = 1.0,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, ...]:
     """c1, c2 and c3 computed from inner products of a step's own terms Aᵢ sᵢ [exact].
 
     With leave-one-out advantages, a prompt's terms have
@@ -197,7 +197,8 @@ def paired_constants(
     [0.75, 3.0, 5.0]
     """
     others = integer("group size", group_size, 2) - 1
-    return paired(np.asarray(alpha), np.asarray(beta), np.asarray(gamma), others, phi_over_tau)
+    given = np.asarray(alpha), np.asarray(beta), np.asarray(gamma)
+    return constants_of_pairs(*given, others, np.asarray(phi_over_tau))
 
 
 def optimal_group_size(

@@ -25,10 +25,9 @@ from numpy.typing import ArrayLike
 from ..distributions import WeightedChi2
 from ..execution.memory import slices
 from ..moments.record import Moments, takes_problems
+from ..rounding import GIVEN
 from ..validation import Array, InputError, finite_array
 
-_ROUNDING = 1e-10
-"""How far, as a share of its largest eigenvalue, a matrix may be from symmetric and positive."""
 _ENTRIES = 1 << 20
 """Entries of (steps, r, r) arrays that are held at once."""
 
@@ -52,7 +51,7 @@ def _symmetric(name: str, value: ArrayLike, size: int) -> Array:
             "are needed"
         )
     off = float(np.abs(array - array.T).max())
-    if off > _ROUNDING * float(np.abs(array).max()):
+    if off > GIVEN * float(np.abs(array).max()):
         raise InputError(f"{name} differs from its transpose by {off:.3g}: it must be symmetric")
     return (array + array.T) / 2
 
@@ -60,7 +59,7 @@ def _symmetric(name: str, value: ArrayLike, size: int) -> Array:
 def _covariance(value: ArrayLike, size: int) -> Array:
     array = _symmetric("covariance", value, size)
     spread = np.linalg.eigvalsh(array)
-    if spread[0] < -_ROUNDING * np.abs(spread).max():
+    if spread[0] < -GIVEN * np.abs(spread).max():
         raise InputError(
             f"covariance has the eigenvalue {spread[0]:.3g}: a covariance has none below 0"
         )
@@ -299,7 +298,7 @@ def weight_derivatives(
     form = _form(bends, stationary_covariance(bends, covariance, c))
     moved = _form(bends, _lyapunov(bends, _symmetric("change", change, len(bends)), c))
     weights, axes = np.linalg.eigh(form)
-    apart = np.flatnonzero(np.diff(weights) > _ROUNDING * np.abs(weights).max()) + 1
+    apart = np.flatnonzero(np.diff(weights) > GIVEN * np.abs(weights).max()) + 1
     return np.concatenate(
         [np.linalg.eigvalsh(part.T @ moved @ part) for part in np.split(axes, apart, axis=1)]
     )

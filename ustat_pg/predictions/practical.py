@@ -133,13 +133,12 @@ def practical_mse(
     won, scores = outcomes.new_probs * outcomes.rewards, _vectors(outcomes, np.ones(()))
     gradients = np.einsum("xk,xkd->xd", won, scores)
     pulled = np.einsum("xk,xkd->xd", outcomes.new_probs, _vectors(outcomes, penalty))
-    value = (outcomes.probs * outcomes.rewards).sum(axis=1)
     weighted = WeightedOutcomes(
         outcomes.context_probs,
         outcomes.probs,
         outcomes.rewards,
         _vectors(outcomes, rising),
-        table.weight(value)[:, None] * gradients + pulled,
+        table.weight(outcomes.value)[:, None] * gradients + pulled,
         lost_scores=_vectors(outcomes, falling),
         penalty=_vectors(outcomes, penalty * _RATIOS[kl_ratio](ratios, outcomes.inside)),
     )
@@ -167,8 +166,7 @@ def ratio_bias_matrix(
     table = _table(outcomes, estimator, group_size)
     if (outcomes.new != outcomes.old).any():
         raise InputError("the derivative is taken where both policies are one")
-    value = (outcomes.probs * outcomes.rewards).sum(axis=1)
-    won, lost = table.mean_advantages(value)
+    won, lost = table.mean_advantages(outcomes.value)
     advantages = won[:, None] * outcomes.rewards + lost[:, None] * (1 - outcomes.rewards)
     total = np.zeros((outcomes.scores.shape[-1],) * 2)
     penalty = number("beta", beta, minimum=0.0) * _penalty(outcomes)

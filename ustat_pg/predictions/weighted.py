@@ -68,10 +68,10 @@ def weighted_mse(
     """
     size, prompts = integer("group size", group_size), integer("batch size", batch_size)
     table = estimator if isinstance(estimator, CountTable) else count_table(estimator, size)
-    chances = outcomes.probs * outcomes.success, outcomes.probs * (1 - outcomes.success)
+    chances = outcomes.probs * outcomes.rewards, outcomes.probs * (1 - outcomes.rewards)
     won, lost = outcomes.scores, outcomes.lost_scores
     scores = won, won if lost is None else lost
-    mean = beside(size, chances[0].sum(axis=1))
+    mean = beside(size, outcomes.value)
 
     def means(vectors: Vectors) -> tuple[Array, ...]:
         """E u z and E u (1-z), (X, d) each."""

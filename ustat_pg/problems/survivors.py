@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..moments.record import Moments, SurvivorMoments
+from ..moments.record import SurvivorMoments
+from ..policies import WeightedScores
 from ..validation import InputError, shares
 from .softmax_bandit import SoftmaxBandit
 
@@ -42,36 +43,15 @@ def survivor_moments(problem: SoftmaxBandit, survival: ArrayLike) -> SurvivorMom
     if (kept <= 0).any():
         raise InputError(f"no output of prompt {int((kept <= 0).argmax())} survives")
     law = joint / kept[:, None, None]
-    rows: dict[str, list[float]] = {}
-    gradients, raw = [], []
-    for x, rewards in enumerate(problem.reward_values):
-        scores, outputs = problem.policy.scores(x), law[x].sum(axis=1)
-        centred = scores - outputs @ scores
-        value = float((law[x] * rewards).sum())
-        deviations = rewards - value
-        norms = (centred**2).sum(axis=1)
-        first, second = ((law[x] * deviations**power).sum(axis=1) for power in (1, 2))
-        gradients.append(first @ centred)
-        raw.append((law[x] * rewards).sum(axis=1) @ scores)
-        row = {
-            "value": value,
-            "reward_variance": second.sum(),
-            "fisher_trace": outputs @ norms,
-            "norm_advantage": first @ norms,
-            "norm_squared_advantage": second @ norms,
-            "gradient_sq": gradients[-1] @ gradients[-1],
-            "lone_squares": (law[x] * rewards**2).sum(axis=1) @ (scores**2).sum(axis=1),
-        }
-        for name, number in row.items():
-            rows.setdefault(name, []).append(float(number))
-    table, probs = np.array(gradients), problem.context_probs
-    lone_squares = np.array(rows.pop("lone_squares"))
-    mean = probs @ table
-    moments = Moments(
-        context_probs=probs,
-        **{name: np.array(column) for name, column in rows.items()},  # type: ignore[arg-type]
-        mean_gradient_sq=float(mean @ mean),
-        reward_range=problem.reward_range,
-        weighted_gradient=lambda weights: (probs * weights) @ table,
+    # Of an output that never survives what rounds to nothing, so that it has a logarithm and a law.
+    outputs = np.maximum(law.sum(axis=2), np.finfo(float).tiny)
+    given = np.where(
+        law.sum(axis=2, keepdims=True) > 0, law / outputs[..., None], problem.reward_probs
     )
-    return SurvivorMoments(moments, kept, np.array(raw), lone_squares, problem.gradient())
+    raw = np.stack([problem.policy.scores(x) for x in range(problem.contexts)])
+    policy = WeightedScores(np.log(outputs), raw - outputs[:, None] @ raw)
+    left = SoftmaxBandit(policy, problem.context_probs, problem.reward_values, given)
+    lone_means = np.einsum("xkr,xkd->xd", law * problem.reward_values, raw)
+    squares = (law * problem.reward_values**2).sum(axis=2)
+    lone_squares = (squares * problem.policy.squared_norms).sum(axis=1)
+    return SurvivorMoments(left.moments(), kept, lone_means, lone_squares, problem.gradient())

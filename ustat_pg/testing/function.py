@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from ..engines import Estimator
+from ..rounding import SINGLE, SINGLE_GIVEN
 from ..validation import Array, InputError, finite_array, integer, one_of
 
 LAYOUTS = ("batched", "minibatch", "group")
@@ -21,14 +22,10 @@ INPUTS = ("rewards", "squared_norms", "contexts")
 TURN_INPUTS = ("rewards", "reached", "states")
 """The arguments that a function over turns can take; it must take the first two."""
 
-_SAME_ANSWER_RTOL = 1e-4
-"""The largest relative difference of two evaluations of a group that float32 rounding explains."""
 _WATCHED_CALLS, _WATCHED_GROUPS = 50, 8
 """The number of first calls that are checked for mixing groups, and the number of groups above which every
 call is.
 """
-SINGLE_PRECISION = 1e-5
-"""The allowed relative error in single precision."""
 
 
 P = ParamSpec("P")
@@ -83,7 +80,7 @@ class UnderTest:
         *,
         turns: bool = False,
     ) -> None:
-        self.same = max(_SAME_ANSWER_RTOL, relative_tolerance(rtol))
+        self.same = max(SINGLE_GIVEN, relative_tolerance(rtol))
         if not callable(function):
             raise InputError(f"function is {function!r}: it must be callable")
         one_of("layout", layout, LAYOUTS)
@@ -262,7 +259,7 @@ class UnderTest:
     @property
     def hint(self) -> str:
         return (
-            f"; the advantages came in single precision: rtol={SINGLE_PRECISION:g} allows for that"
+            f"; the advantages came in single precision: rtol={SINGLE:g} allows for that"
             if self.single
             else ""
         )

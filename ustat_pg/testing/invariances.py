@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..rounding import GIVEN, SINGLE_GIVEN
 from ..validation import InputError, integer, one_of
 from .function import Array, UnderTest, Violation, relative_tolerance, reports, show, whole_numbers
 
@@ -148,7 +149,7 @@ def assert_invariances(
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
     examples: int = 100,
-    rtol: float = 1e-9,
+    rtol: float = GIVEN,
 ) -> None:
     """Assert that an advantage function has some of four properties, for any rewards.
 
@@ -203,7 +204,7 @@ def assert_finite(
     layout: str = "batched",
     inputs: Sequence[str] = ("rewards",),
     array: Callable[[Any], Any] | None = None,
-    rtol: float = 1e-4,
+    rtol: float = SINGLE_GIVEN,
 ) -> None:
     """Assert that degenerate groups give neither NaN nor infinity.
 

@@ -10,9 +10,9 @@ from ..engines import enumerate_turns
 from ..estimators import TURN_SCHEMES
 from ..predictions import turn_mean
 from ..problems import EpisodeProblem, episode_problems, load_episodes
+from ..rounding import GIVEN, SINGLE
 from ..validation import InputError
 from .function import (
-    SINGLE_PRECISION,
     Array,
     UnderTest,
     Violation,
@@ -71,7 +71,7 @@ def require_unbiased_over_turns(
         f"{under.name} is biased over turns: at G = {size} on problem {title!r} E ĝ is "
         f"{np.round(means[title, size], 4).tolist()} where ∇J is "
         f"{np.round(gradients[title], 4).tolist()}; {_climbed(means, problems)}"
-        f"{under.hint if off(title, size) < SINGLE_PRECISION else ''}"
+        f"{under.hint if off(title, size) < SINGLE else ''}"
     )
 
 
@@ -115,7 +115,7 @@ def _climbed(means: Mapping[tuple[str, int], Array], problems: Mapping[str, Epis
                 (title, size): turn_mean(problems[title], scheme, size, lone=lone)
                 for title, size in means
             }
-            if all(np.allclose(known[key].mean, mean, atol=1e-9) for key, mean in means.items()):
+            if all(np.allclose(known[key].mean, mean, atol=GIVEN) for key, mean in means.items()):
                 climbs = next(iter(known.values())).climbs
                 return f"its mean is that of the scheme {scheme!r}{dropped}: it climbs {climbs}"
     return (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..rounding import SINGLE_GIVEN
 from ..validation import Array, InputError, integer
 from .function import Violation, show
 
@@ -72,7 +73,7 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
         values = outcome.detach().cpu().double().numpy()
         of_output = values[:, :1]
         off = np.abs(np.where(mask, values - of_output, 0.0)).max(axis=1)
-        if (off > 1e-4 * np.abs(values).max(initial=1e-300)).any():
+        if (off > SINGLE_GIVEN * np.abs(values).max(initial=1e-300)).any():
             row = int(off.argmax())
             raise Violation(
                 f"{name} gives the tokens of one output different advantages, "
@@ -103,7 +104,7 @@ def registered(function: Callable[..., Any], *, tokens: int = 3) -> Callable[[Ar
 
 def _same(one: Array, two: Array) -> bool:
     """Whether values are equal up to rounding in single precision."""
-    return bool(np.abs(one - two).max() <= 1e-4 * max(np.abs(two).max(), 1e-300))
+    return bool(np.abs(one - two).max() <= SINGLE_GIVEN * max(np.abs(two).max(), 1e-300))
 
 
 def _by_length(

@@ -10,9 +10,9 @@ import numpy as np
 from ..catalogue import resolve
 from ..estimators import advantages, standardised
 from ..registry import record_of
+from ..rounding import SINGLE
 from ..validation import InputError
 from .function import (
-    SINGLE_PRECISION,
     Array,
     UnderTest,
     Violation,
@@ -32,7 +32,7 @@ def assert_is(
     group_size: int | Iterable[int] = (2, 3, 4, 8, 16, 64),
     layout: str = "batched",
     array: Callable[[Any], Any] | None = None,
-    rtol: float = SINGLE_PRECISION,
+    rtol: float = SINGLE,
 ) -> None:
     """Assert that the advantages are those of a trainer's options, including ε.
 

@@ -10,11 +10,10 @@ import numpy as np
 
 from ..engines import enumerate_mean, enumerate_weights
 from ..problems import SoftmaxBandit
-from ..rounding import DERIVED
+from ..rounding import DERIVED, GIVEN, SINGLE
 from ..sampling.plans import Plan
 from ..validation import InputError
 from .function import (
-    SINGLE_PRECISION,
     TURN_INPUTS,
     Array,
     UnderTest,
@@ -264,7 +263,7 @@ def assert_unbiased(
     plan: str | Plan | Callable[[Any], bool] | None = None,
     turns: TurnProblems = False,
     up_to_scale: bool = False,
-    rtol: float = 1e-9,
+    rtol: float = GIVEN,
 ) -> None:
     """Assert that the gradient estimate from these advantages has the gradient as its mean.
 
@@ -377,5 +376,5 @@ def assert_unbiased(
         f"‖E ĝ - g‖ is {worst.relative:.3g} times {'(E‖s‖² E z²)^½' if worst.flat else '‖g‖'}, the "
         f"worst of {len(failed)} failures in {len(results)} enumerations{instead}; "
         f"{_diagnosis(results, worst, tolerance)}"
-        f"{under.hint if worst.relative < SINGLE_PRECISION else ''}"
+        f"{under.hint if worst.relative < SINGLE else ''}"
     )

@@ -278,7 +278,7 @@ class Chain:
             move[some] = self.estimates(y[some], self.distinct) @ self.basis
             chance[some] = self.probabilities(y[some])
         off = np.abs(chance.sum(axis=1) - 1).max()
-        if not off < 1e-9:
+        if not off < GIVEN:
             raise ArithmeticError(f"the outcomes' probabilities sum to 1 only within {off}")
         return move, chance
 

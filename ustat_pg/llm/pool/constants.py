@@ -10,9 +10,10 @@ import numpy as np
 
 from ...display.shown import plain
 from ...inference import FEW, Interval, Means, beside, norm_interval, pairs, shape_of, within
-from ...inference.constants import Estimates, constant_estimates, constants_from, least_budget
+from ...inference.constants import Estimates, constant_estimates, least_budget
 from ...inference.estimate import Estimate
 from ...predictions import MseConstants
+from ...predictions.closed_forms import constants_from
 from ...validation import InputError, integer
 from .moments import gradients, over_prompts, prompt_moments
 from .printing import interval_lines
