@@ -255,6 +255,7 @@ def _options(options: argparse.Namespace, cluster: Cluster | None) -> Options:
 
 def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
     from .evidence import Store
+    from .evidence.definitions import DEFINITIONS_FILE, definitions
     from .evidence.executors import dask_cluster
     from .evidence.planted import run_controls
     from .evidence.provenance import document
@@ -295,6 +296,9 @@ def _verify(options: argparse.Namespace, stems: Sequence[str]) -> int:
             + ", ".join(stem for stem in _known(options) if stem in others - set(stems))
         )
     _write(store, folder, whole, points, anew=earlier is None or earlier.claims != whole.claims)
+    designed, others_of = [plan.claim for plan in settled.run.plans], folder / DEFINITIONS_FILE
+    said = definitions(designed, whole.run.versions, None if whole is results else others_of)
+    store.write(folder / DEFINITIONS_FILE, said)
     if options.json:
         print(results.json(indent=None))
         return exit_code(run.claims, run.controls)

@@ -3,7 +3,6 @@
 That the named wrong formulas differ from the truth is in ``tests/simulations/test_designs.py``.
 """
 
-from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 
 from tests.support import independent as ind
 from tests.support.independent import (
-    BALANCED,
     CONSTANT,
     DEGENERATE,
     ONE_PROMPT,
@@ -19,7 +17,6 @@ from tests.support.independent import (
     SKEWED,
     THREE_CONTEXTS,
     TWO_ARMS,
-    TWO_CONTEXTS,
     UNIFORM_CONTEXTS,
     ZERO_SCORE,
     Problem,
@@ -47,31 +44,19 @@ NO_GRADIENT = {
     for n in (2, 3, 4, 5, 6)
 }
 
-#: (problem, group size, batch size, design)
+#: (problem, group size, batch size, design): corners that no claim's problem has, so that the audit of a
+#: run (simulations/audit.py) meets none of them; and whole matrices of one ordinary problem in each design.
 CASES = [
-    *product(PROBLEMS, (1, 2, 3), [1], ["iid"]),
-    *product((SKEWED, TWO_CONTEXTS, DEGENERATE), [1], [2], ["iid"]),
-    (SKEWED, 4, 1, "iid"),
-    (TWO_ARMS, 6, 1, "iid"),
-    (TWO_CONTEXTS, 4, 1, "iid"),
-    *product(ONE_PROMPT, (8, 16), [1], ["iid"]),
-    (SKEWED, 2, 2, "iid"),
-    (BALANCED, 2, 2, "iid"),
-    (TWO_ARMS, 3, 3, "iid"),
-    (TWO_CONTEXTS, 2, 2, "iid"),
-    (TWO_CONTEXTS, 3, 2, "iid"),
-    (THREE_CONTEXTS, 2, 2, "iid"),
-    (DEGENERATE, 3, 2, "iid"),
+    *product((ZERO_SCORE, DEGENERATE), (1, 2, 3), [1], ["iid"]),
     (ZERO_SCORE, 2, 3, "iid"),
-    (UNIFORM_CONTEXTS, 2, 2, "iid"),
-    (UNIFORM_CONTEXTS, 3, 2, "iid"),
-    (UNIFORM_CONTEXTS, 2, 3, "iid"),
-    *product([UNIFORM_CONTEXTS], (2, 3), (1, 2, 3), ["without-replacement"]),
-    *product([UNIFORM_CONTEXTS], (2, 3), [3], ["fixed"]),
+    (DEGENERATE, 3, 2, "iid"),
     (DEGENERATE, 3, 2, "fixed"),
     (DEGENERATE, 3, 1, "without-replacement"),
     (SKEWED, 3, 1, "fixed"),
     (SKEWED, 3, 1, "without-replacement"),
+    (THREE_CONTEXTS, 2, 2, "iid"),
+    (UNIFORM_CONTEXTS, 2, 2, "without-replacement"),
+    (UNIFORM_CONTEXTS, 2, 3, "fixed"),
 ]
 
 
@@ -80,10 +65,11 @@ def label(value: object) -> str:
 
 
 def with_baselines():
-    """Every case with every baseline; groups of one have no others, and large ones take long."""
-    at = {1: WITHOUT_OTHERS, 16: ("grpo", "oracle")}
+    """Every case with every baseline; groups of one have no others."""
     return [
-        (*case, name) for case, name in product(CASES, CLOSED) if name in at.get(case[1], CLOSED)
+        (*case, name)
+        for case, name in product(CASES, CLOSED)
+        if name in (WITHOUT_OTHERS if case[1] == 1 else CLOSED)
     ]
 
 
@@ -174,24 +160,3 @@ def test_what_other_baselines_of_the_prompt_lose_to_the_best_one(problem):
     assert minimum_variance_gain(library, 2, 3) == pytest.approx(gain / 3, abs=1e-12 * size)
     critic = [float(moments(problem, x).b_star) for x in problem.contexts]
     assert critic_excess(library, critic, 2) == pytest.approx(-gain, abs=1e-12 * size)
-
-
-@pytest.mark.parametrize(
-    ("group_size", "name", "published"),
-    [
-        (16, "vanilla", ".550"),
-        (16, "grpo", "10.327"),
-        (16, "oracle", "9.950"),
-        (16, "minimum-variance", ".199"),
-        (16, "norm-weighted", "1.737"),
-        (8, "norm-weighted", "12.9"),
-        (8, "grpo", "21.5"),
-        (4, "norm-weighted", "49.3"),
-        (4, "grpo", "47.3"),
-        (3, "norm-weighted", "74.9"),
-        (3, "grpo", "68.1"),
-    ],
-)
-def test_published_figures(group_size, name, published):
-    digits = len(published.split(".")[1])
-    assert round(1000 * mse(SKEWED, name, group_size), digits) == Fraction(published)
