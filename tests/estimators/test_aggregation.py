@@ -94,8 +94,8 @@ def test_the_ways_are_those_of_the_catalogue():
 test_what_does_not_fit_is_refused = refusals(
     (MASK, "dapo", "aggregation 'dapo' is unknown: choose one of sequence-sum"),
     (MASK, 3, "aggregation 3 is unknown"),
-    (MASK, "constant", "constant has a length after a colon"),
-    (MASK, "token-mean:3", "and the others have none"),
+    (MASK, "constant", "constant needs a length after a colon"),
+    (MASK, "token-mean:3", "and the others do not have one"),
     (MASK, "constant:0", "its length must be a positive number"),
     (MASK, "constant:long", "its length must be a positive number"),
     (MASK / 2, "token-mean", "zeros and ones"),

@@ -81,6 +81,6 @@ def test_a_log_is_sent_to_its_own_command(tmp_path):
     log = tmp_path / "log.jsonl"
     log.write_text("{}")
     refuses(
-        "a log goes to ustat-pg rewards, or to advise as rollouts of a ModelPool", load_problem, log
+        "for a log use ustat-pg rewards, or advise with rollouts of a ModelPool", load_problem, log
     )
     assert "rewards" not in str(refuses("must end in", load_problem, tmp_path / "gone.jsonl"))

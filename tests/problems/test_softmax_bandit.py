@@ -160,7 +160,7 @@ def test_logits_too_far_apart_are_refused_before_they_overflow():
 test_restrictions_that_are_refused = refusals(
     ([], "at least one"),
     ([0, 0], "must be distinct"),
-    ([3], "context 3 is not there: contexts are 0 to 2"),
+    ([3], "context 3 does not exist: contexts are 0 to 2"),
     ([0.5], "context is 0.5"),
     of=random_problem(0).restrict,
     literal=True,

@@ -206,7 +206,9 @@ def optimal_group_size(
     This is for grpo; the oracle and vanilla are best at G = 1. If a prompt costs q and each output costs r,
     G* minimises (q + rG)(c1 + c2/G + c3/(G(G-1))) and is found numerically; it does not depend on the budget.
     If prompts are drawn without replacement from N, it does: c1 becomes c1 N/(N-1), and a G that uses all N
-    prompts must spend the whole budget, G* = max(1 + √((c3/c1)(N-1)/N), K/N).
+    prompts must spend the whole budget,
+
+        G* = max(1 + √((c3/c1)(N-1)/N), K/N).
 
     Arguments:
         constants: constants of the problem.

@@ -1,10 +1,9 @@
-"""Mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse).
+"""The mean and error of estimators that sum weighted scores, with rewards 0 and 1 (practical_mse).
 
     ĝ = (1/G) Σᵢ (Aᵢ uᵢ + vᵢ),    Aᵢ a table a₁(n), a₀(n) by the number of successes,
 
-where u is a score weighted by length or by an importance ratio, whose mean need not be 0, and v a
-penalty that no advantage weighs. With m ~ Binomial(G-1, p) and l ~ Binomial(G-2, p) the successes among
-the others,
+where u is a score weighted by length or by an importance ratio, with a mean that may differ from 0, and v is
+a penalty without advantage. With m ~ Binomial(G-1, p) and l ~ Binomial(G-2, p) successes among the others,
 
     E ĝ    = E a₁(m+1) E[u z] + E a₀(m) E[u (1-z)] + E v
     E‖ĝ‖²  = (1/G) ( E a₁(m+1)² E‖u‖² z + E a₀(m)² E‖u‖² (1-z) + 2 E a₁(m+1) E⟨u, v⟩ z
@@ -28,12 +27,12 @@ from .count_tables import CountTable, binomial, count_table
 
 @dataclass(frozen=True)
 class WeightedPrediction(Shown):
-    """The mean of a minibatch gradient that sums weighted scores, and its error.
+    """The mean and error of a minibatch gradient that sums weighted scores.
 
     Arguments:
         means: E[ĝ | x], (X, d).
         mean: E ĝ, (d,).
-        mse: E‖ĝ - target‖², the variance and the squared bias together.
+        mse: E‖ĝ - target‖², the variance plus the squared bias.
         variance: tr Cov ĝ, over prompts drawn independently.
         squared_bias: ‖E ĝ - target‖².
     """
@@ -48,10 +47,10 @@ class WeightedPrediction(Shown):
 def weighted_mse(
     outcomes: WeightedOutcomes, estimator: str | CountTable, group_size: int, batch_size: int = 1
 ) -> WeightedPrediction:
-    """Mean and error of a minibatch gradient that sums weighted scores (practical_mse).
+    """Compute the mean and error of a minibatch gradient that sums weighted scores (practical_mse).
 
     Arguments:
-        outcomes: with their weighted scores; a problem's ``weighted_outcomes()``.
+        outcomes: outcomes with weighted scores; a problem's ``weighted_outcomes()``.
         estimator: a name that is a table by counts, such as grpo or std, or the table.
         group_size: G.
         batch_size: B, prompts drawn independently.
@@ -91,7 +90,7 @@ def weighted_mse(
         + product(outcomes.probs, v, v)
     ) / size
     if size > 1:
-        # (G+1, X, d): what a success and a failure add beside so many successes in the whole group.
+        # (G+1, X, d): the parts of a success and of a failure, by the number of successes in the whole group.
         winning = table.successes[:, None, None] * score_won + penalty_won
         losing = table.failures[:, None, None] * score_lost + penalty_lost
         pairs = (
