@@ -46,7 +46,7 @@ def test_groups_of_unequal_tokens_tell_prompt_and_token_mean_apart():
 
 WEIGHS = {
     "sequence-sum": (2, "the score of the whole output"),
-    "constant:5": (2, "A constant factor on every output"),
+    "constant:5": (2, "Every output has the same constant factor"),
     "token-sum": (2, "times the number of outputs"),
     "token-mean": (2, "prompts are weighted by the number of their outputs, for any lengths"),
     "sequence-mean": (2 / 8, "prompts with long outputs get less weight"),

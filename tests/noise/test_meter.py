@@ -268,7 +268,7 @@ def test_refusals():
     refuses("a micro-batch is open", meter.step)
     meter.end()
     refuses("there was no gradient: call loss.backward", meter.step)
-    with pytest.raises(TypeError, match="is not copied"):
+    with pytest.raises(TypeError, match="cannot be copied"):
         pickle.dumps(meter)
 
 

@@ -238,7 +238,9 @@ def test_folders_as_runs_leave_them(tmp_path):
     assert len(ids) == 6
     np.testing.assert_array_equal(rewards, np.concatenate([PASSED, PASSED + 1]))
     (tmp_path / "none").mkdir()
-    with pytest.raises(InputError, match=r"has no rows: a log is one of, or a folder of, \.csv"):
+    with pytest.raises(
+        InputError, match=r"has no rows: a log is a file, or a folder of files, \.csv"
+    ):
         load_rewards(tmp_path / "none")
 
 
