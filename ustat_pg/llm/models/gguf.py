@@ -73,7 +73,7 @@ def converted(path: Path) -> Path:
         lock = FileLock(f"{folder}.lock").acquire()
     with lock:
         if not folder.is_dir():
-            _LOG.info("converting %s to %s, once", path.name, folder)
+            _LOG.info("%s is converted into %s, once", path.name, folder)
             begun, part = time.monotonic(), folder.with_suffix(".part")
             # A killed process may have left a folder.
             shutil.rmtree(part, ignore_errors=True)
