@@ -85,9 +85,7 @@ def wrong_weights(plan: Plan, p: Array) -> dict[str, Array]:
 
 
 def _without_first_draws(plan: Plan, p: Array) -> Array:
-    """w of m = a (1 - a), where a is the share of paths that begin with a success, by enumeration of all
-    paths.
-    """
+    """w of m = a (1 - a), with the share a of paths that begin with a success, by enumeration."""
     begun: dict[tuple[int, int], list[int]] = {}
     for rewards in product((0, 1), repeat=plan.looks[-1]):
         looks = zip(plan.looks, plan.go_on, strict=False)
@@ -133,9 +131,7 @@ def under_a_plan(entry: BanditEntry, words: str) -> Iterator[Check]:
 
 
 def _searched(entry: BanditEntry, other: PlanCell) -> Iterator[Check]:
-    """The plan with the least cost among small plans: its cost, and a check that another plan is not
-    cheaper.
-    """
+    """The cheapest of small plans: its cost, and a check that another plan is not cheaper."""
     moments, sequential = entry.problem.moments(), SquaredError(of_plan("sequential"))
     plan, cost = best_two_stage(moments, largest_pilot=4, largest_group=other.group_size)
     cell, size = PlanCell.of(entry.problem, plan.text), plan_mse(moments, plan).expected_size

@@ -158,9 +158,7 @@ def splits(
 
 
 def _runs(entry: LandscapeEntry, budget: int, step: int) -> Iterator[Check]:
-    """The checks of whole runs: the gap of the best table, below grpo's at its best, and larger in grpo's
-    best group.
-    """
+    """Checks of runs: the best table's gap, below grpo's at its best, and larger in grpo's best group."""
     grpo, best = splits(entry, budget, step)
     small = best[2]
     oracle = replace(small, estimator=Estimator("oracle"))

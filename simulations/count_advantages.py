@@ -191,8 +191,8 @@ def means(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def on_networks(suite: Suite) -> Iterator[Check]:
-    """The checks of errors at single prompts and means over all; no checks if rewards are not 0 and 1, or
-    never differ.
+    """Checks of errors at single prompts and means over all; none if rewards are not 0 and 1, or never
+    differ.
     """
     for entry in suite.single_prompts:
         if entry.problem.binary:

@@ -174,9 +174,7 @@ def _short(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of the curve, by gradients and by whole runs, and of each rival's choice against the
-    best.
-    """
+    """Checks of the curve, by gradients and by whole runs, and of each rival's choice against the best."""
     landscapes, full = suite.landscapes, suite.sized(False, False, True)
     yield from advice.checks(suite)
     for entry in landscapes["lopsided"]:

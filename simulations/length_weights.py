@@ -129,9 +129,7 @@ def per_output(entry: Worded) -> Iterator[Check]:
 
 
 def turns(entry: Worded) -> Iterator[Check]:
-    """The work of the mean around a loop: the part from the field's curl, and the part from the loop's
-    size.
-    """
+    """The work of the mean around a loop: the part of the field's curl, and the part of the loop's size."""
     problem = entry.problem
     lengths, law = np.array(entry.lengths), problem.context_probs[:, None] * problem.policy.probs
     longer = sum(law[x] * lengths @ problem.policy.scores(x) for x in range(problem.contexts))

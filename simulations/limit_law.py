@@ -190,9 +190,7 @@ def _distribution(runs: NearOptimum) -> Check:
 
 
 def _leaves(entry: LandscapeEntry) -> Check:
-    """The check with too small a t₀: the first steps leave the basin, and the law differs from the
-    recursion's.
-    """
+    """The check with too small a t₀: first steps leave the basin, and the law is not the recursion's."""
     runs = near(entry, 2, 10.0, 4.0, 250, 0.2, -0.2)
     distance = LawDistance(runs.training, Pit(GRPO, runs.steps, runs.weights()))
     far = Statement(0.1, Interval(0.05, inf), {}, 1.0, 0.02)
@@ -200,9 +198,7 @@ def _leaves(entry: LandscapeEntry) -> Check:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of transforms, moments and laws by both kinds of evidence; of the mixture; and of a
-    failure.
-    """
+    """Checks of transforms, moments and laws by both kinds of evidence, of the mixture, and of a failure."""
     landscapes, smoke = suite.landscapes, suite.size == "smoke"
     stages = 2 if smoke else 3
     for family in ("disagreement", "tilted"):

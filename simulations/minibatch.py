@@ -110,9 +110,7 @@ def errors(cases: Iterable[Case]) -> Iterator[Check]:
 
 
 def matrices(cases: Iterable[Case]) -> Iterator[Check]:
-    """The checks of the other estimators' errors, and of every estimator's matrix and mean along fixed
-    directions.
-    """
+    """Checks of other estimators' errors, and of each estimator's matrix and mean along fixed directions."""
     for entry, group_size, batch_size, design in cases:
         at = Setting(entry, group_size, batch_size, design)
         for peer in peers(entry.problem):
@@ -144,9 +142,7 @@ def _part(entry: BanditEntry) -> Check:
 
 
 def _constants(entry: BanditEntry, cell: GradientCell) -> Iterator[Check]:
-    """The checks of the law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and of the matrices behind its
-    constants.
-    """
+    """Checks of the law of group sizes, (c₁ + c₂/G + c₃/(G(G-1)))/B, and of its constants' matrices."""
     moments, grpo, group = entry.problem.moments(), Estimator("grpo"), cell.group_size
     constants, unit = mse_constants(moments), direction(entry.problem, 2)
     parts = covariance_parts(moments, unit[:, None])

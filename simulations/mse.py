@@ -85,9 +85,7 @@ RIVALS_ON_NETWORKS = OF_ERRORS
 
 
 def on_networks(suite: Suite) -> list[Check]:
-    """The checks of every single prompt at every group size, and of the other estimators and matrices at
-    small ones.
-    """
+    """Checks of single prompts at every group size, and of other estimators and matrices at small ones."""
     made: list[Check] = []
     for entry in suite.single_prompts:
         few = entry.problem.outcomes.counts[0] <= LARGE_OUTCOMES
@@ -178,9 +176,7 @@ def _alone(entry: BanditEntry, x: int, estimator: str) -> Check:
 
 
 def _terms(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The checks of the prediction's single terms, over two prompts, and of the bounds in cases that attain
-    them.
-    """
+    """Checks of the prediction's terms over two prompts, and of the bounds in cases that attain them."""
     at, moments = Setting(entry, group_size, 2), entry.problem.moments()
     for peer in peers(entry.problem):
         yield along(at, peer, 0)
@@ -218,9 +214,7 @@ def _squared_slope(problem: SoftmaxBandit) -> Approximate:
 
 
 def _reinforce(entry: BanditEntry) -> Iterator[Check]:
-    """The checks with one output of one prompt, as in REINFORCE, for every estimator that needs no other
-    output.
-    """
+    """Checks with one output of one prompt, as in REINFORCE, for estimators that need no other output."""
     at = Setting(entry, 1)
     none, *others = peers(entry.problem, ONE_OUTPUT)
 

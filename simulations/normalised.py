@@ -86,9 +86,7 @@ def error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of the distance's slope and of both limits at single prompts, and of the error with graded
-    rewards.
-    """
+    """Checks of the distance's slope, of both limits at single prompts, and of graded rewards."""
     for entry in suite.lopsided:
         yield from _binary(entry)
     for entry in suite.rare_rewards:
@@ -148,9 +146,7 @@ def graded_error(entry: BanditEntry, group_size: int) -> tuple[Linear, float]:
 
 
 def outcomes(problem: SoftmaxBandit) -> tuple[Array, Array, Array]:
-    """Probabilities, rewards and scores of the possible outcomes of one rollout at a problem's only
-    prompt.
-    """
+    """Probabilities, rewards and scores of the outcomes of one rollout at a problem's only prompt."""
     lists = problem.outcomes
     return lists.probs[0], lists.rewards[0], problem.policy.scores(0)[lists.arms[0]]
 

@@ -67,9 +67,7 @@ def _at(runs: NearOptimum) -> str:
 def _by_transform(
     runs: NearOptimum, better: Estimator, worse: Estimator, rate: float, rival: str
 ) -> Check:
-    """The check that E exp(-s gap) of one baseline is above that of another; s in units of 1/E gap of the
-    oracle.
-    """
+    """The check that E exp(-s gap) of one baseline is above another's; s in units of the oracle's 1/E gap."""
     times = rate / sum(runs.weights(ORACLE))
     high, low = (gap_transform(runs.weights(estimator), times) for estimator in (better, worse))
     transforms = tuple(
@@ -84,9 +82,7 @@ def _by_transform(
 
 
 def _by_law(runs: NearOptimum, better: Estimator, worse: Estimator, rival: str) -> Iterator[Check]:
-    """The check that the law of one baseline's gap is above that of another by the predicted amount, and
-    nowhere below.
-    """
+    """The check that one gap's law is above another's by the predicted amount, and nowhere below."""
     distance = sup_distance(runs.law(better), runs.law(worse))
     # The tolerance is the error of each law, plus one bin on both sides.
     off = runs.off_of(better) + runs.off_of(worse) + 2 / BINS
@@ -136,9 +132,7 @@ def best_constant(entry: LandscapeEntry) -> float:
 
 
 def _linear(entry: LandscapeEntry) -> Iterator[Check]:
-    """The check for logits linear in θ: a constant below V beats the oracle in whole runs, by the predicted
-    amount.
-    """
+    """The check for logits linear in θ: a constant below V beats the oracle, by the predicted amount."""
     runs, better = runs_on("bowl", entry), constant(best_constant(entry))
     times = runs.steps + 40.0
     gain = times * (sum(runs.weights(ORACLE)) - sum(runs.weights(better)))

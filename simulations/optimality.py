@@ -94,9 +94,7 @@ def _wins(
     gain: float,
     rivals: Sequence[str],
 ) -> Check:
-    """The check whether the first of two estimators has the smaller MSE; ``gain`` is the difference by
-    outcomes.
-    """
+    """The check that the first of two estimators has the smaller MSE; ``gain`` is their difference."""
     better, worse = pair
     sides = [Interval(0.0, inf), Interval(-inf, 0.0)]
     region, other = sides if wins else sides[::-1]
@@ -108,9 +106,7 @@ def _wins(
 
 
 def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The checks under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and
-    constants.
-    """
+    """Checks under Assumption 2: the excess over the oracle is tr F (V - b)²/G, for vanilla and constants."""
     moments, cell = entry.problem.moments(), GradientCell(entry.problem, group_size)
     value = Balance.of(entry.problem).value
     for number in dict.fromkeys((0.0, value / 2, 1.5 * value)):
@@ -120,9 +116,7 @@ def inside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def outside(entry: BanditEntry, group_size: int) -> Iterator[Check]:
-    """The checks that b* beats V and the wrong b*, if they differ; and that a step away from b* costs tr F
-    δ²/G.
-    """
+    """Checks that b* beats V and the wrong b*, if they differ, and that a step δ from b* costs tr F δ²/G."""
     problem, moments = entry.problem, entry.problem.moments()
     cell, balance = GradientCell(problem, group_size), Balance.of(problem)
     if not balance.trace > 0:
@@ -219,9 +213,7 @@ def no_value(entry: BanditEntry, group_size: int) -> Iterator[Check]:
 
 
 def _figures(entry: BanditEntry) -> Iterator[Check]:
-    """The checks of printed numbers on the skewed problem, computed by hand; norm-weighted is grpo at G =
-    2.
-    """
+    """Checks of printed numbers on the skewed problem, computed by hand; norm-weighted is grpo at G = 2."""
     for (group_size, baseline), figure in PRINTED.items():
         digits = 0.05 if figure > 11 else 0.0005
         yield entry.check(

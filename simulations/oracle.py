@@ -58,9 +58,7 @@ def excess_of(cell: GradientCell) -> Ratio:
 
 
 def oracle_error(cell: GradientCell) -> float:
-    """The oracle's enumerated error with one output, divided by B G; at one prompt this is its error at any
-    G.
-    """
+    """The oracle's enumerated error with one output over B G; at one prompt this is its error at any G."""
     return _of_one_output(cell.problem) / (cell.group_size * cell.batch_size)
 
 
@@ -114,9 +112,7 @@ def ratios(
     batches: Iterable[tuple[BanditEntry, int]],
     ordered: Sequence[BanditEntry],
 ) -> Iterator[Check]:
-    """The checks of ratios at small G at one prompt and in minibatches of B, and of orders on some of these
-    problems.
-    """
+    """Checks of ratios at small G at one prompt and in minibatches of B, and of orders on some problems."""
     for entry in singles:
         for group_size in group_sizes:
             yield from _ratio(entry, group_size, 1)

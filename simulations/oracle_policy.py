@@ -69,9 +69,7 @@ def pairs(group_size: int) -> int:
 def _slope(
     entry: LandscapeEntry, group_sizes: tuple[int, ...], weight: int, exactly: bool
 ) -> Check:
-    """The order of a weight's difference at the optimum, on an axis with slope -2 at every G, or on that of
-    log G.
-    """
+    """The order of a weight's difference at the optimum, against log G or with slope -2 at every G."""
     constant = float(constants(entry)[weight])
     axis, places, margin = "log G", [log(g) for g in group_sizes], FAR_ORDER
     if exactly:
@@ -183,9 +181,7 @@ def _whole_runs(entry: LandscapeEntry, group_sizes: tuple[int, ...]) -> Iterator
 
 
 def _laws(entry: LandscapeEntry, group_sizes: tuple[int, ...], steps: int) -> Check:
-    """The check of the order in G of the distance between the gap's two laws, by their Laplace transforms
-    after T steps.
-    """
+    """The check of the order in G of the two laws' distance, by their Laplace transforms after T steps."""
     runs = [runs_at(entry, g, steps) for g in group_sizes]
     # A rate at which a law's transform is well between 1 and 0.
     rate = 1 / (2 * float(entry.problem.curvatures.max() * runs[0].spread()[-1].max()))

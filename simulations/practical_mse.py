@@ -84,9 +84,7 @@ def predicted(batch: Batch, distance: float, rule: Rule, beta: float = 0.0) -> W
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of outputs of several tokens with a changing policy, and of one token on bandits and real
-    data.
-    """
+    """Checks of outputs of several tokens with a changing policy, and of one token."""
     lone = (suite.skewed, *suite.strong(), suite.lopsided[-1])
     return checks_on(suite, batches("tokens", suite.generated, suite.seed), lone)
 

@@ -74,9 +74,7 @@ def _one_step(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _from_the_optimum(entry: LandscapeEntry) -> Iterator[Check]:
-    """The checks of a single short step from the optimum, for the noise of minibatches and of REINFORCE's one
-    output.
-    """
+    """Checks of a short step from the optimum, for the noise of minibatches and of REINFORCE's one output."""
     rate, scan = 0.02 / float(entry.problem.curvatures[0]), Basin(entry, NARROW, 0.0).scan
     moments = scan.at(0.0).moments()
     for batch, size, estimator in ((2, 4, "grpo"), (1, 1, "vanilla")):
@@ -119,9 +117,7 @@ def _attained(entry: LandscapeEntry) -> Iterator[Check]:
 
 
 def _attained_later(entry: LandscapeEntry) -> Iterator[Check]:
-    """The checks of (b), the limit of the gap times T + t₀, on the same ball, from a start that decays at
-    once.
-    """
+    """Checks of (b), the limit of the gap times T + t₀, on the same ball, from a start that decays fast."""
     group_size, (near_end, end), narrow = 2, (40, 80), Basin(entry, NARROW, NARROW / 3)
     most, oracle = (narrow.mse(estimator, group_size) for estimator in ("grpo", "oracle"))
     c = 1.5 / narrow.curvature
@@ -233,9 +229,7 @@ def _under(
     steps: tuple[int, int],
     schedules: tuple[str, ...],
 ) -> Iterator[Check]:
-    """The checks that the gap is below the bound at several steps, with its slack; rates are at most 1/20 of
-    1/L.
-    """
+    """Checks that the gap is below the bound at several steps, with its slack, at rates up to 1/20 of 1/L."""
     basin = Basin(entry, radius, radius / 3)
     rate, c = 0.05 / basin.smoothness, 1.2 / basin.pl
     decay = Decay(c, float(np.ceil(c * basin.smoothness / 0.05)))

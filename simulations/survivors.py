@@ -49,9 +49,7 @@ the same.
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of survival by output and by reward on bandits, and by length on outputs of several
-    tokens.
-    """
+    """Checks of survival by output and by reward on bandits, and by length on outputs of several tokens."""
     for entry in suite.few_outcomes:
         problem, rng = entry.problem, np.random.default_rng([SURVIVAL_SEED, entry.problem.contexts])
         by_output = rng.uniform(0.2, 1.0, size=(problem.contexts, problem.arms, 1))

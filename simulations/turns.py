@@ -143,17 +143,13 @@ def size_by_outcomes(listed: Episodes, turn: int, first: int) -> float:
 
 
 def by_state(entry: Entry[Episodes]) -> Iterator[Check]:
-    """The checks for episodes that return to a state: equal states instead of turns, by the other episodes'
-    visits.
-    """
+    """Checks for episodes that return to a state: equal states, not turns, by the other episodes' visits."""
     listed = entry.problem
     if not ((listed.states[:, 1:] == listed.states[:, :1]) & listed.reached[:, 1:]).any():
         return
 
     def other_visits(rewards: np.ndarray, reached: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """The return minus the mean over all other visits of the state, including those of the own
-        episode.
-        """
+        """The return minus the mean over all other visits of the state, including the own episode's."""
         flat = states.reshape(len(states), -1)
         to_go = np.cumsum(rewards[..., ::-1], axis=-1)[..., ::-1].reshape(flat.shape)
         same = (flat[:, :, None] == flat[:, None]) & (flat >= 0)[:, None]

@@ -145,9 +145,7 @@ RIVALS = (*WRONG, FIRST_PART, SHARED)
 
 
 def checks(suite: Suite) -> Iterator[Check]:
-    """The checks of the identities on single prompts, on every group if there are few, and on drawn
-    groups.
-    """
+    """Checks of the identities on single prompts, on every group if there are few, and on drawn groups."""
     for entry in suite.single_prompts:
         for group_size, right in SIZES.items():
             groups = Groups(entry.problem, group_size)

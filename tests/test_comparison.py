@@ -214,7 +214,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
 
 
 def test_a_problem_with_turns_is_sent_to_its_own_reader():
-    refuses("which load_episodes reads", load_problem, "ustat:tool")
+    refuses("use load_episodes", load_problem, "ustat:tool")
     refuses("it must be a problem with turns", load_episodes, 3)
     many = compare_turns("ustat:walk", 64, ["episode"])
     assert np.isnan(many.mse[0])

@@ -205,8 +205,7 @@ def _centred(scores: ArrayLike, rewards: ArrayLike, least: int) -> tuple[FloatAr
     s, z = finite_array("scores", scores), finite_array("rewards", rewards)
     if s.ndim < 2 or z.shape != s.shape[:-1]:
         raise InputError(
-            f"scores have shape {s.shape} and rewards {z.shape}: "
-            "they must be (..., n, d) and (..., n)"
+            f"scores have shape {s.shape} and rewards {z.shape}: they must be (..., n, d) and (..., n)"
         )
     if s.shape[-2] < least:
         raise InputError(f"{s.shape[-2]} sample(s) given: at least {least} are needed")

@@ -46,9 +46,8 @@ def advise_arguments(command: Parser) -> None:
         "--until",
         type=_until,
         metavar="all|SHARE",
-        help="add prompts until the error at the advised G exceeds the least error by at most "
-        "this share, or all prompts are used (default: 5%%, if neither --limit nor rollouts fix "
-        "the number)",
+        help="add prompts until the error at the advised G exceeds the least error by at most this share, or "
+        "all prompts are used (default: 5%%, if neither --limit nor rollouts fix the number)",
     )
     costs = command.options(*ADVISE, group=command.add_argument_group("costs"))
     costs("--prompt-cost", type=float, metavar="Q", help="cost of each prompt (default: 0)")

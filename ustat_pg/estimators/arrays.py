@@ -20,9 +20,7 @@ _TRUSTED = ContextVar("trusted", default=False)
 
 @contextmanager
 def trusted() -> Iterator[None]:
-    """Numbers that were checked before are not checked again, because each check needs an answer from the
-    device.
-    """
+    """Checked numbers are not checked again, because each check needs an answer from the device."""
     token = _TRUSTED.set(True)
     try:
         yield

@@ -205,8 +205,7 @@ def _by_state(xp: Any, states: Any, inside: Array) -> _Together:
         library, states = xp, xp.asarray(listed("states", states)[1].tolist(), device=place)
     if library is not xp:
         raise InputError(
-            f"rewards and states must be arrays of one library, not of {xp.__name__} "
-            f"and {library.__name__}"
+            f"rewards and states must be arrays of one library, not of {xp.__name__} and {library.__name__}"
         )
     if tuple(states.shape) != shape:
         raise InputError(f"states have shape {tuple(states.shape)}: it must be {shape}")

@@ -88,8 +88,8 @@ def free_memory(device: Any) -> int:
 
 
 def allowance(device: Any) -> int:
-    """The bytes for gradients at once on a torch device: the free memory of a GPU, or a small part on a
-    CPU.
+    """The bytes for gradients at once on a torch device: the free memory of a GPU, or a fixed part of a
+    CPU's.
     """
     return free_memory(device) if device.type == "cuda" else MEMORY
 

@@ -268,9 +268,7 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array, if its header declares the right number of bytes, because NumPy allocates memory before it
-    reads.
-    """
+    """One array, if its header declares the right size, because NumPy allocates memory before it reads."""
     form = np.lib.format
     with archive.open(member) as file:
         headers = {(1, 0): form.read_array_header_1_0, (2, 0): form.read_array_header_2_0}
@@ -328,9 +326,7 @@ def _refuse_half(text: str) -> None:
 
 
 def _refuse_odd(value: Any, never: str = "") -> None:
-    """Raise an error for text that is not Unicode or has forbidden characters, and for whole numbers beyond
-    floats.
-    """
+    """Raise an error for text that is not Unicode or has forbidden characters, and for too large integers."""
     ahead = [value]
     while ahead:
         part = ahead.pop()

@@ -36,9 +36,7 @@ class Estimates(Shown):
         return {name: each.reason for name, each in self.estimates.items() if each.reason}
 
     def to_frame(self) -> pd.DataFrame:
-        """A table with a row for each estimate: name, value, se, low, high, and the reason for an unknown
-        end.
-        """
+        """A row for each estimate: name, value, se, low, high, and the reason for an unknown end."""
         import pandas as pd
 
         rows = [{"name": name} | vars(each) for name, each in self.estimates.items()]

@@ -90,9 +90,7 @@ class Means:
         )
 
     def estimate(self, place: int, skewness: float = -math.inf) -> Estimate:
-        """One of the means, with its error, its interval (:meth:`interval`) and the reason for an unknown
-        end.
-        """
+        """One of the means, with its error, its interval (:meth:`interval`), and why an end is unknown."""
         low, high = (float(end[place]) for end in self.interval(skewness))
         value, se = float(self.full[place]), float(self.se[place])
         return Estimate(value, se, low, high, self.carried(place))

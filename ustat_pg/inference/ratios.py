@@ -130,9 +130,7 @@ def alignment(three: Means, first: bool, second: bool) -> tuple[Estimate, Estima
 def _over(
     parts: Means, function: Callable[[Array], Array], known: bool, most: float, skewness: float
 ) -> Estimate:
-    """A ratio of at most ``most``; ``skewness`` is a lower bound for the skewness of its distance to
-    ``most``.
-    """
+    """A ratio of at most ``most``; ``skewness`` is a lower bound of the skewness below that."""
     with np.errstate(invalid="ignore", divide="ignore"):
         below = parts.apply(lambda columns: -function(columns)[..., None]).estimate(0, skewness)
     found = replace(below, value=-below.value, low=-below.high, high=-below.low)

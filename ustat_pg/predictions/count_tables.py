@@ -85,9 +85,7 @@ class CountTable(Shown):
 
     @property
     def delta(self) -> Array:
-        """δ(m) = a₁(m+1) - a₀(m), the advantage of a success minus that of a failure if m others succeed,
-        (G,).
-        """
+        """δ(m) = a₁(m+1) - a₀(m), the gain of a success over a failure if m others succeed, (G,)."""
         return self.successes[1:] - self.failures[:-1]
 
     @property
@@ -148,9 +146,7 @@ class CountTable(Shown):
         return won * reward + lost * (moments.fisher_trace - reward) + pairs * moments.gradient_sq
 
     def first_order(self, moments: Moments) -> Array:
-        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, the first-order part of Hoeffding's
-        decomposition, (X,).
-        """
+        """E‖Σᵢ E[ĝ | output i] - E ĝ‖² of one prompt's group, Hoeffding's first-order part, (X,)."""
         size, pass_rates, delta = self.group_size, moments.value, self.delta
         alone, failing = binomial(size - 1, pass_rates), 1 - pass_rates
         won, lost, weight = alone @ self.successes[1:], alone @ self.failures[:-1], alone @ delta

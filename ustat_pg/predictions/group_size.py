@@ -247,8 +247,7 @@ def _costs(prompt_cost: float, output_cost: float) -> tuple[float, float]:
     )
     if fixed / per_output > _LARGEST:
         raise InputError(
-            f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, "
-            f"{per_output:g} each"
+            f"prompt cost is {fixed:g}: it may be at most that of {_LARGEST:.0e} outputs, {per_output:g} each"
         )
     return fixed, per_output
 

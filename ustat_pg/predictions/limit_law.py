@@ -48,8 +48,7 @@ def _symmetric(name: str, value: ArrayLike, size: int) -> Array:
     array = finite_array(name, value, 2)
     if array.shape != (size, size):
         raise InputError(
-            f"{name} has shape {array.shape}: one row and column per curvature, ({size}, {size}), "
-            "are needed"
+            f"{name} has shape {array.shape}: one row and column per curvature, ({size}, {size}), are needed"
         )
     off = float(np.abs(array - array.T).max())
     if off > _ROUNDING * float(np.abs(array).max()):

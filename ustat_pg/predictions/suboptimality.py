@@ -29,8 +29,7 @@ def _constants(pl: float, smoothness: float) -> tuple[float, float]:
     low, high = positive("pl", pl), positive("smoothness", smoothness)
     if low > high:
         raise InputError(
-            f"pl is {low:g} and smoothness {high:g}: no function has μ > L, since "
-            "2μ gap <= ‖∇J‖² <= 2L gap"
+            f"pl is {low:g} and smoothness {high:g}: no function has μ > L, since 2μ gap <= ‖∇J‖² <= 2L gap"
         )
     return low, high
 

@@ -35,9 +35,8 @@ CLIMBS = {
         "each turn's part of J with its own weight: later turns, which fewer episodes reach, have less weight"
     ),
     "summed": (
-        "the sum over turns of the mean reward among the episodes that reach the turn, with "
-        "fixed chances to reach it (in large groups): it ignores that a decision can keep an "
-        "episode alive"
+        "the sum over turns of the mean reward among the episodes that reach the turn, with fixed chances to "
+        "reach it (in large groups): it ignores that a decision can keep an episode alive"
     ),
     "pooled": "J, the expected return: unbiased",
     "pooled-mean": (

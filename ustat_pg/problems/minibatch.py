@@ -65,8 +65,7 @@ def draw(
         advantages = finite_array("advantages", estimator(rewards))
         if advantages.shape != rewards.shape:
             raise InputError(
-                f"advantages have shape {advantages.shape} for rewards {rewards.shape}: "
-                "they must be equal"
+                f"advantages have shape {advantages.shape} for rewards {rewards.shape}: they must be equal"
             )
     else:
         advantages = _advantages(problem, estimator, contexts, actions, rewards, constant, critic)

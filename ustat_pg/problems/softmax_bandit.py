@@ -94,8 +94,7 @@ class SoftmaxBandit:
         shape = self.policy.logits.shape
         if len(self.context_probs) != shape[0]:
             raise InputError(
-                f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} "
-                "contexts"
+                f"context_probs has {len(self.context_probs)} entries: the policy has {shape[0]} contexts"
             )
         values, law = self.reward_values.shape, self.reward_probs.shape
         if values[:2] != shape or values != law:

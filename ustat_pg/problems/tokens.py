@@ -347,8 +347,7 @@ def token_outcomes(
     other = old if reference is None else reference
     if other.logits.shape != old.logits.shape:
         raise InputError(
-            f"the reference's logits have shape {other.logits.shape}: the policy's have "
-            f"{old.logits.shape}"
+            f"the reference's logits have shape {other.logits.shape}: the policy's have {old.logits.shape}"
         )
 
     def logs(policy: SoftmaxPolicy) -> Array:

@@ -33,9 +33,7 @@ def _advantages(under: UnderTest, rewards: Array, squared_norms: Array) -> Array
 
 
 def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | None:
-    """A text on the violation of a property in one case, to follow the function's name; None if there is
-    none.
-    """
+    """A text on the violation of a property, to follow the function's name; None if there is none."""
     rewards, norms = case.rewards, case.squared_norms
     plain = _advantages(under, rewards, norms)
     magnitude = float(np.abs(rewards).max())
@@ -73,10 +71,8 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
     allowed = rtol * (np.abs(wanted).max() + magnitude)
     if np.abs(other - wanted).max() <= allowed:
         return None
-    text = (
-        f" {message}: {changed} is {show(other)} and {law} is {show(wanted)}, "
-        f"at rewards z = {show(rewards)}"
-    )
+    text = f" {message}: {changed} is {show(other)} and {law} is {show(wanted)}, at rewards z = "
+    f"{show(rewards)}"
     if name == "permutation":
         text += f", order {case.order.tolist()}"
     if name == "scale" and np.abs(other - plain).max() <= 1e-2 * np.abs(plain).max():

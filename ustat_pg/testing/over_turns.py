@@ -69,9 +69,8 @@ def require_unbiased_over_turns(
     title, size = max(means, key=lambda key: float(f"{off(*key):.6g}"))
     raise Violation(
         f"{under.name} is biased over turns: at G = {size} on problem {title!r} E ĝ is "
-        f"{np.round(means[title, size], 4).tolist()} where ∇J is "
-        f"{np.round(gradients[title], 4).tolist()}; {_climbed(means, problems)}"
-        f"{under.hint if off(title, size) < SINGLE_PRECISION else ''}"
+        f"{np.round(means[title, size], 4).tolist()} where ∇J is {np.round(gradients[title], 4).tolist()}; "
+        f"{_climbed(means, problems)}{under.hint if off(title, size) < SINGLE_PRECISION else ''}"
     )
 
 

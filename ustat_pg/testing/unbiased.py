@@ -373,9 +373,8 @@ def assert_unbiased(
     alone = layout != "minibatch" and under.inputs == ("rewards",)
     instead = climbed(under, worst.group_size) if alone and not _factors(results, tolerance) else ""
     raise Violation(
-        f"{under.name} is biased: at G = {worst.group_size}{prompts} on problem {worst.problem!r} "
-        f"‖E ĝ - g‖ is {worst.relative:.3g} times {'(E‖s‖² E z²)^½' if worst.flat else '‖g‖'}, the "
-        f"worst of {len(failed)} failures in {len(results)} enumerations{instead}; "
-        f"{_diagnosis(results, worst, tolerance)}"
-        f"{under.hint if worst.relative < SINGLE_PRECISION else ''}"
+        f"{under.name} is biased: at G = {worst.group_size}{prompts} on problem {worst.problem!r} ‖E ĝ - g‖ "
+        f"is {worst.relative:.3g} times {'(E‖s‖² E z²)^½' if worst.flat else '‖g‖'}, the worst of "
+        f"{len(failed)} failures in {len(results)} enumerations{instead}; "
+        f"{_diagnosis(results, worst, tolerance)}{under.hint if worst.relative < SINGLE_PRECISION else ''}"
     )

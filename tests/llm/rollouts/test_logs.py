@@ -128,7 +128,7 @@ def test_a_file_without_rows_yet_is_one_of_a_folder(tmp_path):
     text = (tmp_path / "1.csv").read_text()
     (tmp_path / "1.csv").write_text(text[:-9])
     (tmp_path / "2.jsonl").write_text("")
-    with pytest.warns(LogWarning, match="row 12, is not whole|1 of 3 groups"):
+    with pytest.warns(LogWarning, match="row 12, is incomplete|1 of 3 groups"):
         ids, rewards = load_rewards(tmp_path)
     assert ids == ("0", "1")
     np.testing.assert_array_equal(rewards, PASSED[:2])

@@ -119,9 +119,7 @@ def _convert(path: Path, folder: Path) -> None:
 
 
 def _origin(reader: Any) -> str | None:
-    """The quantised types of a file's weights, the most frequent first; None if the weights are not
-    quantised.
-    """
+    """The quantised types of a file's weights, the most frequent first; None if there are none."""
     counts: Counter[str] = Counter()
     for tensor in reader.tensors:
         counts[tensor.tensor_type.name] += int(tensor.n_elements)

@@ -174,9 +174,8 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
     for name, (group,) in zip(names, rows, strict=True):
         if (group.factor != 1).any():
             raise InputError(
-                f"{name} is biased, and its error falls with the batch size to that bias, so the "
-                f"order depends on the batch size: compare its noise over its signal "
-                f"(noise_to_signal)"
+                f"{name} is biased, and its error falls with the batch size to that bias, so the order "
+                "depends on the batch size: compare its noise over its signal (noise_to_signal)"
             )
         # ‖g‖² cancels in the differences.
         errors[name] = group.second - 2 * group.cross
@@ -246,9 +245,7 @@ class Dominant(Shown):
 
 
 def dominant(pool: ScoredPool) -> Dominant | None:
-    """The prompt that contributes more than half of E‖g(X)‖²; None if there is no such prompt, or few
-    prompts.
-    """
+    """The prompt that contributes more than half of E‖g(X)‖²; None if none does, or for few prompts."""
     if pool.distinct <= FEW:
         return None
     parts = np.maximum(pool.by_prompt(prompt_moments(pool).gradient_sq), 0.0)
@@ -338,9 +335,7 @@ def noise_to_signal(
 
 
 def compared(pool: ScoredPool, pairs: Sequence[tuple[str, int]]) -> list[Ratio]:
-    """Noise over signal times G of estimators at group sizes, and its ratio to the first, with 95%
-    intervals.
-    """
+    """Noise over signal times G of estimators at group sizes, and its ratio to the first, with intervals."""
     gradients(pool)
     moments, noises = prompt_moments(pool), dict[tuple[str, int], Noise]()
     for name, size in pairs:

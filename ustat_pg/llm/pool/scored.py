@@ -173,9 +173,7 @@ class ScoredPool:
         return np.concatenate([(weights[part, None] @ rows)[:, 0] for part, rows in self._wide()])
 
     def _wide(self) -> Iterator[tuple[slice, Array]]:
-        """The scores in double precision, some prompts at a time, because all together would not fit in
-        memory.
-        """
+        """The scores in double precision, some prompts at a time, because all would not fit in memory."""
         for part in slices(self.size, _AT_ONCE / self.scores[0].size):
             yield part, self.scores[part].astype(np.float64)
 

@@ -189,8 +189,7 @@ def _user_rollouts(
         for token in (token for ids in (prompt_ids, *tokens) for token in ids):
             if not 0 <= token < most:
                 raise InputError(
-                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to "
-                    f"{most - 1}"
+                    f"{place}, has the token {token}: {language_model.name} has tokens 0 to {most - 1}"
                 )
         if texts is None:
             texts = decoded(language_model, tokens)

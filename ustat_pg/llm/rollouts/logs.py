@@ -196,9 +196,7 @@ def _of_columns(path: Path, between: str) -> pd.DataFrame:
 
 
 def _whole_rows(text: str, between: str) -> tuple[str, int]:
-    """A table without its last row if that has fewer cells than the first, and the number of that row, or
-    0.
-    """
+    """A table without an incomplete last row, and the number of that row, or 0."""
     rows = csv.reader(StringIO(text), delimiter=between, strict=True)
     end = whole = cells = 0
     try:
@@ -306,9 +304,7 @@ def _rewards(
     reward: str | None,
     taken: set[Any],
 ) -> tuple[pd.Series[Any], dict[str, pd.Series[Any]]]:
-    """The named column, or a sum and its parts; else the column with the usual name; else the only column of
-    numbers.
-    """
+    """The named column, or a sum and its parts; else the usual one, or the only one of numbers."""
     import pandas as pd
 
     if reward is not None and reward in log:

@@ -68,9 +68,7 @@ class RewardSummary(Shown):
 
     @property
     def findings(self) -> list[Finding]:
-        """The reasons why the loss is 0 or the reward is flat, with the strongest first; empty for a sound
-        log.
-        """
+        """The reasons why the loss is 0 or the reward is flat, the strongest first; empty for a sound log."""
         values = self.rewards.to_numpy(dtype=np.float64)
         equal = _equal(values)
         finished = np.ones(values.shape, bool) if self.finished is None else self.finished

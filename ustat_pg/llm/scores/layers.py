@@ -33,9 +33,7 @@ Sink = Callable[[int, Uses], None]
 def selected(
     model: nn.Module, names: str | Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[nn.Parameter, ...]]:
-    """Names and parameters that match some patterns; a tied parameter matches by any of its names and counts
-    once.
-    """
+    """Names and parameters that match some patterns; a tied one matches by any name and counts once."""
     patterns = (names,) if isinstance(names, str) else tuple(names)
     if patterns == ("all",):
         patterns = ("*",)
@@ -60,9 +58,7 @@ def selected(
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """A context without ``requires_grad`` on any parameter, so autograd keeps and computes only
-    activations.
-    """
+    """A context without ``requires_grad`` on parameters, so autograd keeps and computes only activations."""
     trained = [p for p in model.parameters() if p.requires_grad]
     try:
         for parameter in trained:
@@ -88,9 +84,8 @@ def layers(
         makers = uses.makers(module, dtype) if scored else {}
         if unknown := [k for name, k in scored.items() if name not in makers]:
             raise InputError(
-                f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which "
-                f"the hooks do not support; take {argument('method', repr('loop'))}, or "
-                f"parameters without it"
+                f"{names[unknown[0]]} belongs to a layer of class {type(module).__name__}, which the hooks "
+                f"do not support; take {argument('method', repr('loop'))}, or parameters without it"
             )
         if scored:
             layers.append((module, {k: makers[name] for name, k in scored.items()}))

@@ -101,8 +101,7 @@ class Scores:
     def _refuse_training(self) -> None:
         if getattr(self.model, "training", False):
             raise InputError(
-                "the model is in training mode, where dropout makes scores random: "
-                "call model.eval() first"
+                "the model is in training mode, where dropout makes scores random: call model.eval() first"
             )
 
     def of(
@@ -195,9 +194,7 @@ class Scores:
         return self.of(prompt_ids, completion_ids).squared_norms
 
     def require(self, prompt: int, completion: int) -> None:
-        """Raise now any error that :meth:`of` would raise for a prompt and a completion of these numbers of
-        tokens.
-        """
+        """Raise any error now that :meth:`of` would raise for a prompt and a completion of these lengths."""
         self._refuse_training()
         most = getattr(self.model.get_input_embeddings(), "num_embeddings", 3)
         few = [1 % most, 2 % most]
@@ -284,9 +281,7 @@ class Scores:
     # One completion, by the loop.
 
     def _streamed(self, batch: Batch, take: Callable[[int, Tensor], None]) -> Tensor:
-        """Pass on one completion's score, one parameter at a time; the result is sums over its tokens, (3,
-        1).
-        """
+        """Pass on one completion's score, one parameter at a time; returns sums over its tokens, (3, 1)."""
         (prompt,), (completion,) = batch.prompts, batch.completions
 
         def pass_on(parameter: Tensor) -> None:
@@ -367,9 +362,7 @@ class Scores:
     def _require_causal(
         self, prompt: Sequence[int], completion: Sequence[int], tolerance: float
     ) -> None:
-        """Raise an error if a prompt's logits depend on its completion, because tokens are then drawn from
-        other logits.
-        """
+        """Raise an error if a prompt's logits depend on its completion, unlike at sampling."""
         rows = [torch.tensor([[*prompt, *rest]], device=self.device) for rest in ((), completion)]
         with torch.no_grad(), self._autocast():
             alone, followed = (
@@ -384,9 +377,7 @@ class Scores:
             )
 
     def _pass(self, batch: Batch, sink: Sink) -> Tensor:
-        """Pass every parameter's uses by completion to ``sink``; the result is sums over their tokens, (3,
-        n).
-        """
+        """Pass every parameter's uses by completion to ``sink``; returns sums over their tokens, (3, n)."""
         logits, hooks = self._logits(batch, sink)
         uncalled = hooks.uncalled(self.names)
         if uncalled:

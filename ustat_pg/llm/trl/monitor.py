@@ -405,9 +405,7 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
             self._alarms.generation(**rows)
 
     def _arrange(self, batches: list[Any]) -> None:
-        """Undo TRL's shuffle if that does not change the gradient, and check the advantages of whole
-        groups.
-        """
+        """Undo TRL's shuffle if the gradient stays the same, and check the advantages of whole groups."""
         names = [names_of(batch, self._plan.rows) for batch in batches]
         groups = np.concatenate([array(own) if own is not None else of for of, own in names])
         if self._plan.sorts and movable(batches):
