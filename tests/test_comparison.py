@@ -205,7 +205,7 @@ def test_schemes_over_turns_are_compared(size, capsys):
     assert frame.set_index("scheme").multiple["episode-mean"] == pytest.approx((size - 1) / size)
     words = ["predict", "ustat:weather", "--group-size", str(size)]
     assert main(words) == 0
-    assert "summed: it climbs each turn's mean reward" in capsys.readouterr().out
+    assert "summed: it climbs the sum over turns of the mean reward" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["mse"] for row in rows] == pytest.approx(frame.mse.tolist())

@@ -551,7 +551,7 @@ def _three(sums: Array) -> tuple[Array, Array, Array]:
 
 
 def _within(sums: Array, law: Law) -> Array:
-    """The signal from pairs within steps, and its weight relative to two steps' product (n² for pure noise)."""
+    """The signal from pairs within steps, and its weight relative to a product of two (n² for noise)."""
     gamma, (nn, no, oo, *_) = law.signal(*_slopes(sums)), Sums.of(sums)
     with np.errstate(invalid="ignore", divide="ignore"):
         weight = np.where(nn > 0, oo - no**2 / np.where(nn > 0, nn, 1.0), oo) / 2
