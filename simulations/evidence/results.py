@@ -1,6 +1,6 @@
-"""The records of a run, and the files that hold them: runs write them, reports and figures read them.
+"""The records of a run and their files, which runs write and reports and figures read.
 
-A record is plain data: it knows no engine and no design, so that what draws a figure cannot simulate.
+A record is plain data without engine or design, so code for figures cannot simulate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CURVE_COLUMNS = {"figure", "series", "prediction", "exact", "estimate", "low", "
 
 @frozen
 class RivalResult:
-    """A rival of a claim, over all checks: refuted only where both kinds of evidence refute it.
+    """A rival of a claim over all checks; it is refuted only if both kinds of evidence refute it.
 
     Arguments:
         name: the rival's.

@@ -1,8 +1,8 @@
-"""The one decider: a statement and its rivals against the evidence on one quantity.
+"""The decider, which compares a statement and its rivals with the evidence on one quantity.
 
-A statement says in which region a quantity lies: at a point (equal), below a bound (at most), or
-above zero (order). A rival is a wrong formula and says otherwise. Evidence is an estimate with an
-interval; enumerated evidence has an interval as wide as its rounding.
+A statement gives the region of a quantity: a point (equal), below a bound (at most), or above zero (order). A
+    rival is a wrong formula with another region. Evidence is an estimate with an interval; for enumerated
+    evidence the interval is its rounding.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .intervals import ANYWHERE, Interval
 from .planning import MISS_RATE
 
 ROUNDING = 1e-9
-"""Relative to a statement's scale: closer values are the same number."""
+"""The distance, relative to a statement's scale, below which values count as equal."""
 
 PLAN_ERROR = 1.2
-"""By what factor a half-width may exceed the one that was planned: a pilot's variance is an estimate."""
+"""The factor by which a half-width may exceed the planned one, because a pilot's variance is an estimate."""
 
 
 class Verdict(StrEnum):
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several: REFUTED if one is, else INCONCLUSIVE if one is; CONFIRMED of none.
+    """The joint verdict: REFUTED if one is, else INCONCLUSIVE if one is, else CONFIRMED.
 
     >>> worst([Verdict.CONFIRMED, Verdict.INCONCLUSIVE]).value
     'INCONCLUSIVE'
