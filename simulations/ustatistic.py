@@ -186,8 +186,8 @@ SECOND = Distance(GRPO, ORACLE)
 
 
 def _uncorrelated(entry: BanditEntry) -> Iterator[Check]:
-    """The checks that the parts are uncorrelated, so their errors add up, and that the terms of the second
-    part are too, so its square falls with the number of pairs.
+    """The checks that the parts are uncorrelated, so their errors add up; and that the terms of the second
+    part are uncorrelated, so its square falls with the number of pairs.
     """
     for cell in (GradientCell(entry.problem, group_size) for group_size in (2, 3)):
         weights = ((mse_of("grpo"), 1.0), (mse_of("oracle"), -1.0), (SECOND, -1.0))

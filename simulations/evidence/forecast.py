@@ -50,7 +50,7 @@ def plan_claims(
     Arguments:
         claims: designs.
         options: size, engine, seed, workers.
-        points: those of each claim's figures, measured beside its checks; none unless given.
+        points: points of each claim's figures, measured together with its checks (default: none).
 
     Returns:
         one plan each. Its replications are estimates; its seconds are those of this machine, of making

@@ -149,7 +149,7 @@ class Measurements:
         }
 
     def tasks(self, replications: Mapping[str, int]) -> list[Block]:
-        """These blocks of all cells, cell by cell."""
+        """The blocks of all cells, cell by cell."""
         return [task for blocks in self.blocks(replications).values() for task in blocks]
 
     def _block(self, name: str, first: int, replications: int) -> Block:

@@ -45,8 +45,8 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 class RivalVerdict(StrEnum):
-    """The verdict on a wrong formula: NOT DISTINGUISHABLE where it gives the prediction's own value,
-    NOT TESTED where no check speaks of it (a design that does not fit the problem, nothing enumerable).
+    """The verdict on a wrong formula: NOT DISTINGUISHABLE if it gives the prediction's value, NOT TESTED if
+    no check tests it (the design does not fit the problem, or nothing can be enumerated).
     """
 
     REFUTED = "REFUTED"
@@ -57,13 +57,13 @@ class RivalVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Statement:
-    """Where a quantity lies, and where each rival says that it lies.
+    """The region of a quantity, and the region according to each rival.
 
     Arguments:
-        prediction: the value expected; NaN where the formula gives no number.
-        region: the values that the statement allows.
+        prediction: expected value; NaN if the formula does not give a number.
+        region: values that the statement allows.
         rivals: values that each rival allows, by its name.
-        scale: what rounding and margins are relative to; positive or 0.
+        scale: unit of rounding and margins; positive or 0.
         margin: the half-width that an interval needs where no rival needs a smaller one.
         floor: the rounding error of the quantity itself, whatever the statement's scale.
     """

@@ -163,7 +163,7 @@ class WeightedChi2(Shown):
 
     @functools.cached_property
     def _grid(self) -> tuple[float, float, float]:
-        """The mean, the panels' first width above it, and their width in log x below it."""
+        """The mean, the width of the first panel above it, and the panels' width in log x below it."""
         mean = 2 * self._top * self._scaled_mean
         spread = self.std()
         return mean, 4 * spread, -math.log(max(1 / 3, 1 - 4 * spread / mean))

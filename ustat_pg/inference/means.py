@@ -35,7 +35,7 @@ _PARTS = np.linspace(0.0, 1.0, 33)[1:, None]
 
 
 def student(freedom: float, looks: float = 1) -> float:
-    """Student's quantile of a 95% interval, its 5% split over the looks; infinite for no freedom.
+    """Student's quantile of a 95% interval, with the 5% split over looks; infinite for 0 degrees of freedom.
 
     With t = √ν tan a its density is cos(a)^(ν-1) in the angle a, which is added up.
 
