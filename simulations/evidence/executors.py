@@ -1,8 +1,8 @@
 """Executors on other machines: a running Dask cluster.
 
 For the runner a cluster is a ``concurrent.futures`` executor. This module has the details of a cluster: how
-    to reach it, whether its workers run the same program, how many there are at the moment, and which errors
-    mean that workers were lost.
+to reach it, whether its workers run the same program, how many there are at the moment, and which errors
+mean that workers were lost.
 """
 
 from __future__ import annotations

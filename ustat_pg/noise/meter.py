@@ -61,7 +61,7 @@ class NoiseMeter:
     averaged over processes, as DDP and FSDP do.
 
     Steps of one micro-batch or of one prompt have no pair that separates signal from noise. Two such steps in
-        a row are measured as one, by pairs between them: the signal is then that of neighbouring steps.
+    a row are measured as one, by pairs between them: the signal is then that of neighbouring steps.
 
     A failure of the meter gives one warning, never an error in the loop: the meter is then off, on all
         processes from that step on, and its hooks are removed. :meth:`estimate` still returns the results so

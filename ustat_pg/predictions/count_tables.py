@@ -9,8 +9,8 @@ among the others and l ~ Binomial(G-2, p),
              + ((G-1)/G) ‖g‖² E[ a₁(l+2)² - 2 a₁(l+1) a₀(l+1) + a₀(l)² ]
 
 and matrices have the same formulas. So w is a Bernstein polynomial of degree G-1 with coefficients δ: the
-    estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. If δ = 1 the
-    advantages are those of a leave-one-out baseline b(m) = -a₀(m).
+estimator climbs E Φ(V(X)) with Φ' = w, and climbs J, without bias, if and only if δ = 1. If δ = 1 the
+advantages are those of a leave-one-out baseline b(m) = -a₀(m).
 
 One output (s, z) moves the estimate by E[ĝ | s, z] - E ĝ = (α_z s - w g + (z-p) w'(p) g)/G, with
 α₁ = E a₁(m+1) and α₀ = E a₀(m). The sum of these over the group is Hoeffding's first-order part of ĝ, of

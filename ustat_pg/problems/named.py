@@ -1,8 +1,8 @@
 """Named problems that ship with the library, for citing and comparing: ``ustat:skewed``.
 
 Each is a JSON file with the arrays of the problem, its source, its licence, and its exact moments at these
-    parameters. A file never changes: another problem gets another name, and a correction gets another
-    version. A paper cites ``ustat:skewed@1``.
+parameters. A file never changes: another problem gets another name, and a correction gets another
+version. A paper cites ``ustat:skewed@1``.
 """
 
 from __future__ import annotations

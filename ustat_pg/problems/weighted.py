@@ -5,7 +5,7 @@ With outputs drawn at fixed parameters such an estimator is
     ĝ = (1/G) Σᵢ Aᵢ uᵢ,    uᵢ = Σₜ wₜ sₜ(yᵢ),
 
 and u is a table, like scores. Engines measure it like any bandit. But E u need not be 0: a baseline may bias
-    such an estimate, and closed forms that assume E s = 0 do not apply.
+such an estimate, and closed forms that assume E s = 0 do not apply.
 """
 
 from __future__ import annotations

@@ -152,10 +152,10 @@ def assert_invariances(
     Σᵢ Aᵢ = 0 (zero-sum).
 
     grpo and the full group mean have all four. vanilla has neither shift nor zero-sum, a normalised function
-        does not have scale, and norm-weighted does not have zero-sum: choose those that your function should
-        have. They do not follow from unbiasedness, and unbiasedness does not follow from them. Corner cases
-        come first (all rewards equal, one different, a large offset), then ``examples`` seeded draws, the
-        same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
+    does not have scale, and norm-weighted does not have zero-sum: choose those that your function should
+    have. They do not follow from unbiasedness, and unbiasedness does not follow from them. Corner cases
+    come first (all rewards equal, one different, a large offset), then ``examples`` seeded draws, the
+    same in every run. To search and shrink with Hypothesis, draw ``testing.rewards``.
 
     Arguments:
         function, layout, inputs, array: arguments of :func:`assert_unbiased`; ``contexts`` are all 0.

@@ -2,8 +2,8 @@
 
 :func:`transformers_draw` chooses each token as the inverse of the distribution function at an addressed
 uniform, see :mod:`ustat_pg.sampling.rng`: a draw is a function of (seed, prompt, completion, position). So
-    order, batches and interruptions change only the rounding of the model's logits, and two models share
-    draws.
+order, batches and interruptions change only the rounding of the model's logits, and two models share
+draws.
 """
 
 from __future__ import annotations

@@ -84,11 +84,11 @@ class NoiseMonitor(Onlooker, TrainerCallback, ExportableState):
     why the first skipped step is left out.
 
     Alarms are printed when they start, and ``alarms`` has the names of the current ones: the alarms of
-        :class:`ustat_pg.noise.Alarms`; ``clipped`` if 20% of a record's tokens are clipped, or ``capped`` if
-        CISPO's cap below 1 does this to rollouts of the current policy; ``lost`` if for a whole window of
-        steps no full window distinguishes the signal from 0. The sentence on a step is printed when its
-        meaning changes, at most once per window, and again every five windows. A checkpoint has the window in
-        the file ``noise_monitor.json.gz``.
+    :class:`ustat_pg.noise.Alarms`; ``clipped`` if 20% of a record's tokens are clipped, or ``capped`` if
+    CISPO's cap below 1 does this to rollouts of the current policy; ``lost`` if for a whole window of
+    steps no full window distinguishes the signal from 0. The sentence on a step is printed when its
+    meaning changes, at most once per window, and again every five windows. A checkpoint has the window in
+    the file ``noise_monitor.json.gz``.
 
     Arguments:
         window: number of steps in an estimate.

@@ -17,8 +17,8 @@ none                                                another direction
 =================================================== ===========================
 
 Lmax is ``max_completion_length``. ``trainer: grpo-corrected`` removes the factor of the last row. A factor
-    that depends on G confounds the group size with the learning rate. With vLLM these rows also need
-    ``vllm_importance_sampling_correction: false``. The tests measure these steps.
+that depends on G confounds the group size with the learning rate. With vLLM these rows also need
+``vllm_importance_sampling_correction: false``. The tests measure these steps.
 """
 
 from __future__ import annotations
