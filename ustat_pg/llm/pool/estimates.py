@@ -111,7 +111,7 @@ def curves(
 
     Returns:
         a row for each estimator and group size: estimator, group_size, mse, low, high, se, biased, and
-            own_se, the part of se from random groups (0 if all groups are used).
+        own_se, the part of se from random groups (0 if all groups are used).
         Estimates are unbiased if ``biased`` is false, so they may be negative. Intervals treat the prompts as
         a sample of all prompts; for the fixed set itself they are wider than needed.
 
@@ -159,8 +159,8 @@ def ordering(pool: ScoredPool, group_size: int, estimators: Sequence[str] = _PAP
 
     Returns:
         a row for each pair: first, second, difference (mean error of the first minus the second, given the
-            prompt), low, high, se, larger (the name, tie or open), paper (the larger one in the paper's
-            reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
+        prompt), low, high, se, larger (the name, tie or open), paper (the larger one in the paper's
+        reading vanilla > grpo > oracle, or none) and reading (holds, fails, tie, open or none).
 
     >>> pool = ScoredPool.from_scores([[1.0, 0.0, 0.0, 0.0]], [[[1.0], [-1.0], [1.0], [-1.0]]])
     >>> ordering(pool, 4)[["first", "second", "larger", "paper"]].values.tolist()[0]
