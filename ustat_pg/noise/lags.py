@@ -108,9 +108,9 @@ class Trail:
         for before, count, drawn, other, n in self._kept:
             lag = self.seen - count
             if drawn == draw and lag <= LAGS:
-            # The rate of the earlier step comes first.
-            x = rates[:lag][::-1] @ beta ** np.arange(len(rates[:lag]))
-            rows.append([before, lag, size * n, x, gradient @ other / (size * n)])
+                # The rate of the earlier step comes first.
+                x = rates[:lag][::-1] @ beta ** np.arange(len(rates[:lag]))
+                rows.append([before, lag, size * n, x, gradient @ other / (size * n)])
         self._kept.append((unit, self.seen, draw, gradient, size))
         return np.array(rows, dtype=float).reshape(-1, 5)
 

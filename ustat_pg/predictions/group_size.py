@@ -90,7 +90,7 @@ class MseConstants(Shown):
         record = record_of(estimator)
         if record.whole_group or record.needs not in _OF_CURVES or not record.closed_form:
             raise InputError(
-            f"estimator {estimator!r} has no curve: choose grpo, oracle or vanilla"
+                f"estimator {estimator!r} has no curve: choose grpo, oracle or vanilla"
             )
         if record.of_pairs and size.min() <= 1:
             raise InputError(f"group size is {size.min()}: leave-one-out needs more than 1")
@@ -102,10 +102,10 @@ class MseConstants(Shown):
         if population is not None:
             prompts = integer("population", population)
             if batch.max() > prompts:
-            raise InputError(
+                raise InputError(
                     f"batch size is {batch.max()}: without replacement it can be at most the "
                     f"population, {prompts}"
-            )
+                )
             between = self.c1 * (prompts - batch) / max(prompts - 1, 1)
         single = self.c2 if record.of_pairs or record.needs else self.vanilla
         if single is None:

@@ -70,36 +70,36 @@ def load_rollouts(
         drawn = header["config"]["weights"]
         # The scores would belong to another policy.
         if language_model and not stale and drawn != weights_digest(language_model.model):
-        raise InputError(
+            raise InputError(
                 f"the rollouts of {path} were drawn from {header.get('model')} (weights {drawn}), and "
                 f"{language_model.name} has other weights: score them with the model that drew them"
-        )
+            )
     else:
         pools = {
-        name: _user_rollouts(place, name, row, language_model, prompts)
-        for place, name, row in _named(rows)
+            name: _user_rollouts(place, name, row, language_model, prompts)
+            for place, name, row in _named(rows)
         }
     result, logged = RolloutsList(), _logged(path, group_by, reward)
     for name, rollouts in pools.items():
         _refuse_few(path, name, len(rollouts.completion_ids))
         if language_model is not None:
-        longest = max(map(len, rollouts.completion_ids))
-        check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
+            longest = max(map(len, rollouts.completion_ids))
+            check_lengths(language_model, name, len(rollouts.prompt_ids), longest)
         if stale and rollouts.log_probs is None:
-        raise InputError(
+            raise InputError(
                 f"prompt {name!r} of {path} has no log_probs: the log-probability of each token under the "
                 "policy that drew it is needed; the stores that `ustat-pg llm mse` writes have them"
-        )
+            )
         if not len(rollouts.rewards):
-        if task is None:
+            if task is None:
                 raise InputError(
                     f"prompt {name!r} of {path} has no rewards: give them in the file, or a task "
                     "whose verifier rewards the completions"
                 )
-        rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
-        rollouts = verify(task, rollouts, result.failed)
+            rollouts = replace(rollouts, prompt=prompts.get(name, rollouts.prompt))
+            rollouts = verify(task, rollouts, result.failed)
         if name not in result.failed:
-        result.append(replace(rollouts, logged=logged))
+            result.append(replace(rollouts, logged=logged))
     warn_of(result.failed, len(pools))
     return result
 

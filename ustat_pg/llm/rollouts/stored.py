@@ -354,7 +354,7 @@ def sample(
     path = None if store is None else Path(store)
     with _opened(path, config, language_model.name) as kept:
         for prompt in task.prompts:
-        if kept.count(prompt) and kept.rollouts[prompt.id].prompt_ids != ids[prompt.id]:
+            if kept.count(prompt) and kept.rollouts[prompt.id].prompt_ids != ids[prompt.id]:
                 raise InputError(
                     f"the store {store} has another prompt {prompt.id!r}: it belongs to other "
                     "prompts; name another store"

@@ -170,9 +170,9 @@ def deal(batches: list[Any], groups: Any, parts: int) -> Any:
     order = np.concatenate([block.reshape(count, -1).T.ravel() for block in np.split(order, ends)])
     for name, first in list(batches[0].items()):
         if isinstance(first, torch.Tensor) and first.ndim:
-        whole = torch.cat([batch[name] for batch in batches])
-        split = whole[torch.as_tensor(order, device=whole.device)].split(count)
-        for batch, part in zip(batches, split, strict=True):
+            whole = torch.cat([batch[name] for batch in batches])
+            split = whole[torch.as_tensor(order, device=whole.device)].split(count)
+            for batch, part in zip(batches, split, strict=True):
                 batch[name] = part
     return groups[order]
 
