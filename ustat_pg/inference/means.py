@@ -102,7 +102,7 @@ class Means:
 
     @cached_property
     def influences(self) -> Array:
-        """The influence of each part on the estimates, about 0, (P, Q); NaN for one part."""
+        """The influence of each part on the estimates, with mean 0, (P, Q); NaN for one part."""
         count = len(self.without)
         if count < 2:
             return np.full_like(self.without, np.nan)

@@ -114,8 +114,8 @@ class TabulatedPolicy(_Table):
     def reduced(self) -> TabulatedPolicy:
         """The policy with at most X K parameters: scores in coordinates of their own span.
 
-        All inner products are kept to rounding. A parameter vector has no meaning there. The table is the
-        square root of the Gram matrix S Sᵀ of all scores S (X K, d), which alone decides it, whatever the
+        All inner products stay the same up to rounding. A parameter vector has no meaning there. The table is
+        the square root of the Gram matrix S Sᵀ of all scores S (X K, d), which alone decides it, whatever the
         rank: rounding moves no coordinate by more than itself.
         """
         contexts, arms, d = self.all_scores.shape

@@ -177,7 +177,9 @@ class TransformerPolicy(SoftmaxPolicy):
     # Sequences.
 
     def sequences(self, context: int, outputs: Tensor) -> Tensor:
-        """The tokens that the network reads to write outputs (n, l): begin, prompt, output but its last."""
+        """The tokens that the network reads to write outputs (n, l): begin, prompt, output without its last
+        token.
+        """
         head = torch.tensor([self.network.begin, *self.prompts[context]], device=outputs.device)
         body = outputs[:, :-1].clamp(min=0)
         return torch.cat([head.expand(len(outputs), -1), body], dim=1)

@@ -26,7 +26,7 @@ from ..validation import Array, InputError, finite_array, integer, probabilities
 from .count_tables import require_binary
 
 _MOST_GROUPS = 1_000_000
-"""The largest number of different groups in such a sum."""
+"""The largest number of different groups in a sum over groups."""
 
 
 def _variance(moments: Moments, what: str) -> Array:

@@ -71,14 +71,14 @@ def _violation(under: UnderTest, name: str, case: _Case, rtol: float) -> str | N
     allowed = rtol * (np.abs(wanted).max() + magnitude)
     if np.abs(other - wanted).max() <= allowed:
         return None
-    text = f" {message}: {changed} is {show(other)} and {law} is {show(wanted)}, at rewards z = "
-    f"{show(rewards)}"
+    text = (
+        f" {message}: {changed} is {show(other)} and {law} is {show(wanted)}, "
+        f"at rewards z = {show(rewards)}"
+    )
     if name == "permutation":
         text += f", order {case.order.tolist()}"
     if name == "scale" and np.abs(other - plain).max() <= 1e-2 * np.abs(plain).max():
-        text += (
-            f"; {changed} is about A(z): the advantages are normalised, for example by a deviation"
-        )
+        text += f"; {changed} is about A(z): the advantages are normalised, as by a deviation"
     if "squared_norms" in under.inputs:
         text += f", squared norms {show(norms)}"
     return text

@@ -217,7 +217,7 @@ def _adapted(torch: Any, model: Any, lora: str | Path | int) -> Any:
     if folder is not None and not (folder / "adapter_config.json").is_file():
         raise InputError(
             f"lora is {str(folder)!r}: it must be the folder of a peft adapter, with "
-            "adapter_config.json, or the rank of a fresh one"
+            "adapter_config.json, or the rank of a new one"
         )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # Warnings between peft and transformers that users cannot do anything about.
